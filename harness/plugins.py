@@ -46,8 +46,7 @@ class Family:
         return [" ".join(each.split()) for each in told]
 
     def load(self, name: str) -> Any:
-        """Returns the attribute that the plug-in defines. Raises `UsageError` if there is no such plug-in or
-        attribute."""
+        """Returns the attribute that the plug-in defines. Raises `UsageError` if plug-in or attribute is missing."""
         try:
             module = importlib.import_module(".".join(filter(None, (self.package, self.known(name), self.part))))
         except ValueError as error:

@@ -17,13 +17,13 @@ FILL_S_MAX = 40.0
 
 
 class NodeBase(Node):
-    """A backend says how a call reaches that process, and overrides what its engine does by itself."""
+    """Verbs as calls to a process on the node. A backend sends the calls, and overrides verbs of its engine."""
 
     _run_dir: pathlib.Path
 
     @property
     def key(self) -> str:
-        """What calls and files of the run name the node by."""
+        """Returns the node's name in calls and files of the run."""
         return f"{self.name}.{self.incarnation}"
 
     @abc.abstractmethod

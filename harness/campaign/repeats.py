@@ -59,8 +59,7 @@ def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
 
 
 def _together(cards: Sequence[Scorecard]) -> list[str]:
-    """Returns ranges: `recovered in 5.64 s to 7.51 s; 34.4 % to 39.9 % of GPU time wasted by faults; not judged:
-    pace`."""
+    """Returns the ranges over all runs on one line: `recovered in 5.64 s to 7.51 s; not judged: pace`."""
     took, wasted = _figures(cards, "recovery_time", "seconds"), _figures(cards, "wasted_gpu_hours", "percent_by_faults")
     clauses = [f"recovered in {_range([format_duration(round(s * 1e9)) for s in took])}"] if took else []
     clauses += [f"{_range([f'{share:.1f} %' for share in wasted])} of GPU time wasted by faults"] if wasted else []

@@ -12,8 +12,7 @@ BY_HARNESS = ("clocks",)  # compared by the harness, whatever the trainer tells
 
 
 def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
-    """Returns these lines. `tells`: kinds that the trainer declares; `None`: it declares nothing. `teller`: who tells,
-    in words."""
+    """Returns these lines. `tells`: kinds that the trainer declares (`None`: no declaration). `teller`: its name."""
     if tells is None:
         text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
         return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]

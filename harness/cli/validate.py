@@ -1,5 +1,4 @@
-"""The commands `chaos validate` and `chaos schema`: editors and hooks call them often, so no code that judges is
-loaded."""
+"""The commands `chaos validate` and `chaos schema`. Editors and hooks call them often, so they load no judging code."""
 
 from __future__ import annotations
 

@@ -144,12 +144,10 @@ class Context(Protocol):
         """Reports a measurement after the healing. `ok=False` makes the run invalid; without one it is not judged."""
 
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
-        """Returns durations of this rank's latest steps, oldest first: those that began after `since_ns`
-        (monotonic)."""
+        """Returns the durations of this rank's steps that began after `since_ns` (monotonic), oldest first."""
 
     def data_wait_share(self, rank: int, since_ns: int) -> float | None:
-        """Returns the share (0 to 1) of those steps' time that this rank waited for data; `None`: no step, or
-        untold."""
+        """Returns the share (0 to 1) of those steps' time spent waiting for data; `None`: not known."""
 
     def figures(self, rank: int) -> list[Figures]:
         """Returns this rank's figures of its latest steps in the order of execution; a repeated step comes again."""

@@ -82,8 +82,7 @@ class MemoryLeak(inside.InsideFault):
 
 
 def _spare_this_machine(wanted: int) -> None:
-    """Raises `FaultError` if the leak could take memory that others on this machine need. Other machines have
-    limits."""
+    """Raises `FaultError` if the leak could take memory that other programs on this machine need."""
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
     if free is not None and free < wanted + LEFT_BYTES_MIN:

@@ -26,8 +26,7 @@ class MemoryPressure(LimitedMemory):
         return f"{name_nodes(targets)} left with {self.free} of free memory for {self.duration}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        """Limits the memory. Measured by a stranger on the node that takes memory until it is killed, before any
-        other."""
+        """Limits the memory, and measures that by a process of ours that takes memory until it is killed."""
         free_bytes = self.free.bytes
         context.injected()
         for target in targets:

@@ -1,5 +1,4 @@
-"""The advice of a forecast: the best interval between checkpoints, the number of spares, and the value of a second
-saved."""
+"""The advice of a forecast: best interval between checkpoints, number of spares, and the value of a second saved."""
 
 from __future__ import annotations
 

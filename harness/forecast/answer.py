@@ -61,8 +61,7 @@ def forecast(
     what_ifs: Sequence[str] = (),
     prices: Prices | None = None,
 ) -> Forecast:
-    """Computes the forecast. Raises `UsageError` for a what-if that changes nothing known, or for more than can be
-    simulated."""
+    """Computes the forecast. Raises `UsageError` for a what-if without effect, or for too much to simulate."""
     if only_spot := next((text for text in what_ifs if text.startswith("spot_")), None):
         raise UsageError(f"--what-if {only_spot[:80]}: prices are no part of it; set it with --set")
     job = job.completed()

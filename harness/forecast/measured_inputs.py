@@ -187,8 +187,7 @@ def pace_of_smaller_world(run: Timeline) -> float | None:
 
 
 def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measured) -> Job:
-    """Returns the job with measured values, and assumptions for the others; without a checkpoint interval and
-    spares."""
+    """Returns the job with measured values, and assumptions for the others; its interval and spares are not set yet."""
     settings = default_settings()
     if found.stalls:
         settings["checkpoint_stall"] = _value(found.stalls, "each run's average checkpoint")
@@ -202,9 +201,8 @@ def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measu
 
 
 def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
-    """Returns a cause with the values of the best fault that stands for it. Else its restart is that of all recoveries,
-    and the detection of a visible failure that of killed processes: a notice says nothing of it, and a hang goes unseen
-    for longer."""
+    """Returns a cause with the values of the best fault that stands for it. If no run had one, its restart is that of
+    all recoveries, and its detection (if it is not silent) that of killed processes."""
     detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
     for kind in cause.faults:
         if alike := [each for each in found.recoveries if each.fault == kind]:

@@ -22,8 +22,7 @@ POLICIES = ("greedy", "uniform progress", "omniscient")
 
 @dataclass(frozen=True)
 class Deadline:
-    """A job with a deadline: `compute_h` of work until `deadline_h`, a changeover of `changeover_h`; on demand costs
-    `ratio` times as much."""
+    """A job with a deadline: hours of work, of time, and of a changeover; on demand costs `ratio` times as much."""
 
     compute_h: float
     deadline_h: float

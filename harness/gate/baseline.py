@@ -197,8 +197,7 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
 
 
 def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
-    """Explains why the values are doubtful: some runs lack the figure, or it is 0 in all runs of one side; else
-    empty."""
+    """Explains why the values are doubtful: some runs lack the figure, or all of one side have 0; else empty."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"
@@ -213,8 +212,7 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Explains why the constant from the baseline's GPU time would hide the waste of these runs; empty: it would
-    not."""
+    """Explains why the constant from the baseline's GPU time would hide the waste of these runs; else empty."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

@@ -114,8 +114,7 @@ def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Seque
 
 
 class Code(enum.StrEnum):
-    """Codes of claims. An expectation has its name as code, as `recovery_time.max`, or one of these if that is
-    vague."""
+    """Codes of claims. An expectation's code is its name, as `recovery_time.max`, or one of these if that is vague."""
 
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"

@@ -154,8 +154,7 @@ class Tail:
         return found
 
     def rest(self) -> list[tuple[Record, Record]]:
-        """Returns everything that is there and was not polled yet, once no process writes any more. At most `POLLS_MAX`
-        polls."""
+        """Returns all lines not polled yet, once no process writes any more. Makes at most `POLLS_MAX` polls."""
         found, before = list[tuple[Record, Record]](), -1
         for _ in range(POLLS_MAX):
             read = sum(each.offset for each in self._files.values())

@@ -20,8 +20,7 @@ def pattern(name: str) -> str:
 
 
 def absent(due: Set[str], there: Set[str]) -> list[str]:
-    """Returns due names that are missing, in order. A file whose name differs only in its numbers replaces one due
-    name."""
+    """Returns due names that are missing, in order. A file with other numbers in its name replaces one due name."""
     others = Counter(map(pattern, there - due))
     found = []
     for name in sorted(due - there):

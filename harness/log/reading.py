@@ -411,8 +411,7 @@ class _Shift(NamedTuple):
 
 
 def _shift(header: Record, reference: Record, known: Iterable[tuple[int, int, int]]) -> _Shift:
-    """Returns the shift of a file, from the clock comparison nearest to its first line. Offset: the host's clock minus
-    ours."""
+    """Returns the shift of a file by the clock comparison nearest to its first line. Offset: host's clock less ours."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
     apart, offset, uncertain = min(
         ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in known), default=(0, 0, 0)

@@ -91,8 +91,7 @@ def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
 
 
 def checked(runs: Sequence[Sequence[int]]) -> Ints:
-    """Returns one row (first, count, stride) for each run. Raises `ValueError`, in words, for a run beyond the
-    limits."""
+    """Returns one row (first, count, stride) for each run. Raises `ValueError` for a run beyond the limits."""
     if len(runs) > RUNS_MAX:
         raise ValueError(f"{len(runs)} runs; one step has at most {RUNS_MAX}")
     if wrong := set(map(len, runs)) - {2, 3}:

@@ -18,8 +18,7 @@ RANK = f"0 to {RANKS_SHOWN - 1}; the higher ones together are `{OTHER}`"
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. `labels` maps each label to its meaning. The name ends with the unit; a counter's ends with
-    `_total`."""
+    """One metric. `labels`: meaning of each label. The name ends with the unit, and a counter's with `_total`."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]

@@ -31,7 +31,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Stream(Protocol):
-    """What a line uses of a socket."""
+    """The methods of a socket that a line uses."""
 
     def recv(self, size: int, /) -> bytes: ...
     def sendall(self, data: bytes, /) -> None: ...
@@ -167,7 +167,7 @@ class Line:
         return self._over.wait(limit_s)
 
     def wait_ready(self, limit_s: float) -> bool:
-        """Whether the process is there within this time. Raises what kept it from coming up, if it told that."""
+        """Tells whether the process comes up within this time. Raises its error, if it told one."""
         self._came_up.wait(limit_s)
         if "error" in self.ready:
             raise to_error(self.ready["error"])

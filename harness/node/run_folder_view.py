@@ -1,4 +1,4 @@
-"""What a node sees of the run's folder: all of it to read, and only its own part to write.
+"""A node's view of the run's folder: it can read all of it, and write only its own part.
 
 The run's folder is bound over itself read-only, and what the node may write is bound over that. The folders of ours
 around it are read-only, too: the run that a restore drill belongs to, and the fault-free runs that are kept beside it.
@@ -53,6 +53,6 @@ def around(run_dir: str) -> list[str]:
 
 
 def give_up_mounting() -> None:
-    """What the caller executes next cannot change what is mounted. Nothing to do for who could not anyway."""
+    """Takes the right to change mounts from the caller's next program. Does nothing for a user without it."""
     if os.geteuid() == 0:
         kernel.prctl(kernel.PR_CAPBSET_DROP, kernel.CAP_SYS_ADMIN)

@@ -69,7 +69,7 @@ class Proxy:
         self._written: dict[str, float] = {}  # path → when it was last written
 
     async def serve(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
-        """One request, from its first byte to the end of the connection."""
+        """Serves one request, from its first byte to the end of the connection."""
         with contextlib.suppress(*_HUNG_UP):
             await asyncio.wait_for(self._handle(client, answer), LIMIT_S)
         answer.close()
@@ -163,7 +163,7 @@ def closing(head: Head) -> bytes:
 
 
 async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
-    """As it came, chunks and all."""
+    """Reads the body as it came, chunks and all."""
     if "chunked" not in head.headers.get("transfer-encoding", ""):
         return await client.readexactly(int(head.headers.get("content-length", "0")))
     body = b""

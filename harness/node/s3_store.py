@@ -71,7 +71,7 @@ def listen() -> tuple[socket.socket, int]:
 
 
 def way_to(descriptor: int) -> str:
-    """The path of that socket, for this process and for those that inherit the descriptor."""
+    """Returns the path of that socket, for this process and for those that inherit the descriptor."""
     return f"/proc/self/fd/{descriptor}"
 
 

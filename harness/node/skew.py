@@ -49,7 +49,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
-    """Each node has its file before a process there looks for it. Nothing where no clock is to be skewed."""
+    """Makes each node's offset file before its processes look for it. Does nothing if no clock is to be skewed."""
     folder = _folder(run_dir)
     for node in nodes if folder.is_dir() else ():
         if not (folder / node).exists():

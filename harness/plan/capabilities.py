@@ -17,8 +17,7 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 
 
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
-    """Returns needs of the plan that the backend does not meet here, with the reason for each. `None`: it is no
-    verb."""
+    """Returns needs of the plan that the backend does not meet here, with reasons. Reason `None`: it is no verb."""
     found: list[tuple[Verb | None, str]] = []
     for fault in plan.faults:
         name = f"fault {fault.id} ({fault.kind})"

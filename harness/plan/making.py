@@ -77,8 +77,7 @@ def _abort(spec: AbortSpec) -> Abort:
 
 
 def _checked(places: Sequence[str], **parts: Any) -> Plan:
-    """Builds a plan. Raises `ScenarioError` for a contradiction. `places`: the place of each fault's trigger in the
-    file."""
+    """Builds a plan. Raises `ScenarioError` for a contradiction. `places`: where each fault's trigger stands."""
     try:
         return Plan(**parts)
     except ValidationError as error:

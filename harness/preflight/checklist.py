@@ -31,8 +31,7 @@ HOW = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to an item. `same_commit`: the evidence is of the commit that is checked out here; `None`: not
-    known."""
+    """The answer to an item. `same_commit`: the evidence is of the commit checked out here; `None`: not known."""
 
     item: Item
     answer: str

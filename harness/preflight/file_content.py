@@ -39,8 +39,7 @@ class Unreadable(Exception):
 
 
 def parts(file: IO[bytes], spans: Sequence[Span], whole: hashlib._Hash | None = None) -> Iterator[Part]:
-    """Yields all parts of the file, each byte once, also into `whole`. Raises `Unreadable`, and `OSError` as reading
-    does."""
+    """Yields all parts of the file, each byte once, also into `whole`. Raises `Unreadable` and `OSError`."""
     size = file.seek(0, os.SEEK_END)
     written = os.fstat(file.fileno()).st_blocks * 512
     if size > LARGE_BYTES and written < WRITTEN_MIN * size:

@@ -157,8 +157,7 @@ def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, se
 
 
 def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, outcome: Outcome) -> None:
-    """Keeps a failed run in a place where people find its logs. One that failed, or did no step, shows that the trainer
-    cannot run here."""
+    """Keeps a failed run in a place where people find its logs, also a run without a step."""
     place = folder.with_name(f"{folder.name}-{CANARY}")
     attempt.rename(place)
     release(attempt)

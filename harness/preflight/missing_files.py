@@ -48,8 +48,7 @@ def told(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _lacks(saves: Sequence[FoundCheckpoint]) -> Iterator[tuple[FoundCheckpoint, tuple[Lack, ...]]]:
-    """Yields each save with its missing files. `saves`: the newest first. An unfinished save says nothing about the
-    others."""
+    """Yields each save with its missing files. `saves`: newest first; an unfinished one tells nothing of others."""
     kinds = [(each, _kinds(each)) for each in saves if not isinstance(each, Joined)]
     for place, (save, own) in enumerate(kinds):
         newer = [each for each in kinds[max(place - NEAR, 0) : place] if each[0].whole]

@@ -27,8 +27,7 @@ class Joined(FoundCheckpoint):
 
 
 class _Name(NamedTuple):
-    """A name's parts. `series`: the same for all parts of all saves; `part`: the file's name with a NUL for the
-    number."""
+    """A name's parts. `series`: the same for all parts of all saves; `part`: the name with a NUL for the number."""
 
     series: tuple[str, ...]
     part: str

@@ -79,8 +79,7 @@ def _may_point(place: CheckpointFolder, path: str) -> bool:
 
 
 def _usual(path: str) -> bool:
-    """Tells whether a name is usual for pointers. Another name may point to an older save on purpose, as `best`
-    does."""
+    """Tells whether a name is usual for pointers. Another name, as `best`, may point to an older save on purpose."""
     return names.is_pointer(path) or bool(_CHECKPOINT.match(PurePosixPath(path).stem))
 
 

@@ -112,8 +112,7 @@ def preflight(
 
 
 def _chosen(only: Sequence[str], faults: bool) -> list[str]:
-    """Returns the chosen checks. With the scenario's faults only measurements on nodes, as the trainer runs without
-    them."""
+    """Returns the chosen checks; only measurements on nodes if the scenario's faults are to act."""
     for name in only:
         if name not in check_names():
             raise UsageError(f"--only {name}: {choice(name, check_names())}")

@@ -25,8 +25,7 @@ VERDICTS = {State.WHOLE: Verdict.PASS, State.DAMAGED: Verdict.FAIL}  # of all ot
 
 @dataclass
 class Verifier:
-    """Verifies the saves of a place. `python`: an interpreter with the frameworks. `notes`: things not looked into or
-    not kept."""
+    """Verifies the saves of a place. `python`: one with the frameworks. `notes`: things not checked or kept."""
 
     place: Place
     keep: bool = False

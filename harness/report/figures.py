@@ -63,8 +63,7 @@ def _of_the_job(evidence: Analysis) -> dict[str, Any]:
 
 
 def _recoveries(evidence: Analysis) -> dict[str, Any]:
-    """Returns the stops of the job (`episodes`) and the slowdowns by faults (`degraded`). The longest episode stands
-    first."""
+    """Returns stops of the job (`episodes`), the longest first, and slowdowns by faults (`degraded`)."""
     run = evidence.run
     above: dict[str, Any] = {"first_step_seconds": None, "phases": {}}
     if episode := longest(run):

@@ -40,8 +40,7 @@ SETTLES: Mapping[str, str] = {
 
 
 def next_steps(card: Scorecard) -> list[str]:
-    """Returns steps that show the cause of a failure or would settle an open question, one line each; none for a
-    pass."""
+    """Returns steps that show the cause of a failure or settle an open question, one line each; none for a pass."""
     found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
     if card.verdict not in found:
         return []
@@ -114,8 +113,7 @@ def _whole_s(evidence: Evidence) -> float:
 
 
 def _restart_s(card: Scorecard, score: str) -> float:
-    """Returns the seconds of a restart after the run; for a rehearsal, which has none, the time to the job's first
-    step."""
+    """Returns the seconds of this score; in a rehearsal, which has no restart, the time to the job's first step."""
     told = card.scores.get(score, {}).get("seconds")
     if isinstance(told, float):
         return told

@@ -74,8 +74,7 @@ def _span(run: Timeline, span: Span, number: int) -> Iterator[Event]:
 
 
 def _lives(run: Timeline) -> Iterator[Event]:
-    """Yields each worker process. One that overlaps its successor ends at the successor's start: slices of a track
-    nest."""
+    """Yields the slice of each worker process, cut at its successor's start, as slices of a track must nest."""
     after: dict[int, int] = {}
     for process in sorted(run.processes, key=lambda each: -each.started):
         end = process.last_seen if process.exited is None else max(process.exited, process.last_seen)

@@ -151,8 +151,7 @@ class RecoveryTime(_Part, frozen=True):
 
 
 class ClosedForms(_Part, frozen=True):
-    """The figures that closed forms expect of these rates, beside the measured ones. `None`: no failure was
-    measured."""
+    """Figures that closed forms expect of these rates, beside the measured ones. `None`: no failure measured."""
 
     failures: int | None = None
     mean_time_to_failure_s: float | None = None

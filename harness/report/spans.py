@@ -64,8 +64,7 @@ def _fault(run: Timeline, fault: FaultRecord) -> Span:
 
 
 def _checkpoints(run: Timeline) -> Iterator[Span]:
-    """Yields spans from the first begin of a step's checkpoint to its commit; one that never ended lasts until the next
-    begins."""
+    """Yields spans from a checkpoint's first begin to its commit, or to the next begin if it never ended."""
     begun: dict[int, int] = {}
     for event in run.checkpoints:
         step = int(event.get("step", -1))

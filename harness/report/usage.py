@@ -52,8 +52,7 @@ def _nvlink_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
 
 
 def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
-    """Returns bytes per second of each counter that was sampled twice. A stretch in which a counter was reset is left
-    out."""
+    """Returns bytes per second of each counter sampled twice, without the stretches in which it was reset."""
     last: dict[Counter, tuple[int, int]] = {}
     moved: dict[Counter, tuple[int, int]] = {}
     for what, at, count in counters:

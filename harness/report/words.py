@@ -98,8 +98,7 @@ def words(name: str) -> str:
 
 
 def expectation_name(name: str) -> str:
-    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`; the bound's ≤ says that it is a
-    maximum."""
+    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`; the bound's ≤ says `max`."""
     score, _, bound = name.partition(".")
     if bound.startswith("phases."):
         return f"{words(score)}, {words(bound.removeprefix('phases.')).lower()}"
@@ -135,8 +134,7 @@ def quantity(value: object, unit: str = "") -> str:
 
 
 def _of_one(unit: str) -> str:
-    """Returns the singular: `processes gone` → `process gone`. In `ms late` and `bits flipped` the first word is
-    counted."""
+    """Returns the singular: `processes gone` → `process gone`. In `bits flipped` the first word changes."""
     if unit in _SINGULAR:
         return _SINGULAR[unit]
     noun, space, rest = unit.partition(" ")
@@ -169,6 +167,5 @@ def short_commit(commit: str) -> str:
 
 
 def short_path(text: str) -> str:
-    """Shortens absolute paths to their last two parts: `…/checkpoints/step-00000020`. The machine's folders stay
-    private."""
+    """Shortens absolute paths to their last two parts: `…/checkpoints/step-00000020`. Folders above are private."""
     return _DIRECTORIES.sub("…/", text)

@@ -46,8 +46,7 @@ def beside_the_saves(
 def holding_tensors(
     run_dir: pathlib.Path, beside: Mapping[str, File], run_id: str, until_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Yields files with tensors that are small enough to be read whole, such as exports, as in the event
-    `files.left`."""
+    """Yields files with tensors that are small enough to be read whole, for the event `files.left`."""
     read = 0
     for name, file in sorted(beside.items()):
         path = name.replace("{run_id}", run_id)

@@ -43,8 +43,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 @dataclass(frozen=True)
 class DrillOutcome:
-    """The result of a drill. `step`: newest committed checkpoint of the run; `restored_step`: step that all ranks
-    restored."""
+    """A drill's result. `step`: newest committed checkpoint; `restored_step`: step that all ranks restored."""
 
     outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int

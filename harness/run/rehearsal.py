@@ -84,8 +84,7 @@ class Rehearsal:
         self._finish_if_over(job, now_ns)
 
     def cancel(self, job_goes_on: bool = False) -> None:
-        """Ends the waits of all its faults. If the job goes on, nodes and processes that they hold come back at
-        once."""
+        """Ends the waits of all its faults. If the job goes on, nodes and processes come back at once."""
         for injection in self._injections:
             injection.cancel(job_goes_on)
 
@@ -135,8 +134,7 @@ class Rehearsal:
                 job.holds.release(firing.planned.id)
 
     def _note_recoveries(self, job: LiveJob, now_ns: int) -> None:
-        """Notes recovered faults: every rank did a step beyond the furthest one, in processes born after the
-        injection."""
+        """Notes recovered faults: processes born after it took every rank beyond the furthest step."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is None or "recovered" in firing.moments_ns:

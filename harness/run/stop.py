@@ -46,12 +46,11 @@ class StopRequest:
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Asks for the end. Raises `KeyboardInterrupt` if no loop attends, or if the user asks again after two
-        seconds."""
+        """Asks for the end. Raises `KeyboardInterrupt` if no loop attends, or when asked again after 2 s."""
         insists = self._asked_at is not None and time.monotonic() - self._asked_at > INSISTS_AFTER_S
         self.ask()
         if insists or not self._attended:
             raise KeyboardInterrupt
 
 
-stop = StopRequest()  # what a signal asks of this process; see `harness.cli.main`
+stop = StopRequest()  # the request that signals make to this process; see `harness.cli.main`

@@ -49,8 +49,7 @@ class Firing:
 
     @property
     def newest_moment(self) -> str:
-        """Returns the newest moment. While the fault acts that is never `recovered`: a fault that kills nothing lets
-        steps go on."""
+        """Returns the newest moment; not `recovered` while the fault acts, as steps may go on then."""
         moments = dict(self.moments_ns)  # its thread may add one just now
         if "healed" not in moments:
             moments.pop("recovered", None)

@@ -148,8 +148,7 @@ class Document:
     def check(
         self, model: type[_Checked], data: Any, at: Path = (), keys: Callable[[Path], Sequence[str]] | None = None
     ) -> _Checked | None:
-        """Returns the model, or `None` after noting problems at new places. `keys`: returns the keys allowed at a
-        path."""
+        """Returns the model, or `None` after noting new problems. `keys`: returns the keys allowed at a path."""
         found, problems = checked(model, data, keys)
         for path, message in problems:
             if (*at, *path) not in self._told:

@@ -76,8 +76,7 @@ class Replay:
 
     @property
     def happenings(self) -> list[Happening]:
-        """Returns the events that count, inside the window. Raises `ScenarioError` for an event that the trace
-        lacks."""
+        """Returns the counted events inside the window. Raises `ScenarioError` for an event not in the trace."""
         known, events = {each.event for each in self.trace.happenings}, self.events
         if unknown := next((each for each in sorted(events or ()) if each not in known), None):
             raise ScenarioError([f"{self.trace.name} has no event {unknown!r}; {choice(unknown, sorted(known))}"])
@@ -87,8 +86,7 @@ class Replay:
 
     def strikes(self, nodes: int, seed: int) -> Iterator[Strike]:
         """Yields strikes on a job of this size, in order of time. If the trace names no more nodes than the job has,
-        each named node is one fixed node of the job, chosen by the seed. Else the seed chooses nodes for each
-        moment."""
+        each name is one fixed node, chosen by the seed. Else the seed chooses nodes for each moment."""
         dice = random.Random(f"{seed}/{self.trace.digest}")
         names = dict.fromkeys(each.node for each in self.trace.happenings)
         places = {}

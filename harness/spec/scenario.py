@@ -40,8 +40,7 @@ REPEAT_MAX = 1000
 
 
 def _on_one_line(text: str) -> str:
-    """Refuses line ends, escape sequences and characters that turn the direction of text: reports and terminals show
-    it."""
+    """Refuses line ends, escape sequences and marks that turn the direction of text, as terminals show it."""
     if not text.isprintable():
         raise ValueError(f"{text!r}: only printable characters, on one line")
     return text

@@ -63,8 +63,7 @@ class JobLog:
         return timeline.build(_until(self.log, NEVER))
 
     def until(self, at: int) -> Timeline:
-        """Returns the timeline as if somebody had ended the job at this moment on purpose, with no further steps
-        planned."""
+        """Returns the timeline as if the job had been ended at this moment on purpose, with no steps left."""
         end = _last_end(self.whole, at)
         planned = Rehearsed("", {}, self.whole.begin, end, "settled", "")
         reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))

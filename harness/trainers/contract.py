@@ -141,8 +141,7 @@ AnyTrainer = Annotated[Trainer, Written(build_trainer, Trainer.to_json, _schema)
 
 
 class Checkpoint(Parameters):
-    """The place and rhythm of saves. `path` may begin with `{checkpoints}` or `{run_dir}`; else it is below the run's
-    folder."""
+    """Place and rhythm of saves. `path`: below the run's folder, or begins with `{checkpoints}` or `{run_dir}`."""
 
     every_steps: int = Field(20, ge=1, le=STEPS_MAX, description="A checkpoint after every this many steps.")
     every: Duration | None = Field(

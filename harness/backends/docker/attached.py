@@ -23,7 +23,7 @@ class DockerJob(AttachedJob):
     verbs = ("pause", "stop", "disconnect", "kill")
 
     def __init__(self, engine: Engine, label: str, containers: Mapping[str, str], allows_kill: bool):
-        """`containers`: id by name."""
+        """`containers`: container ids by name."""
         self.engine, self.name, self.allows_kill = engine, f"docker {label}", allows_kill
         self._ids = dict(containers)
         self.nodes = sorted(containers)
@@ -103,7 +103,7 @@ def _allowed(entries: Sequence[Mapping[str, Any]], selection: str) -> tuple[dict
 
 
 def _networks(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By name: what a container needs to be found there again under its names, and its address."""
+    """Maps each network to the names and the address by which a container is found there again."""
     joined = found["NetworkSettings"]["Networks"] or {}
     return {
         name: {"aliases": list(each.get("Aliases") or ()), "address": str(each.get("IPAddress") or "")}
@@ -171,7 +171,7 @@ def _take_back(
 
 
 def _join(engine: Engine, container: str, network: str, kept: Mapping[str, Any]) -> None:
-    """With its old address, which its peers know, where the network lets us choose."""
+    """Joins a network again, with the old address, which its peers know, if the network lets us choose."""
     import docker.errors
 
     aliases = [str(each) for each in kept.get("aliases") or ()]

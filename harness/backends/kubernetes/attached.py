@@ -131,14 +131,14 @@ class KubernetesJob(AttachedJob):
             self.api.delete("v1", "pods", name, uid=uid)
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """What is taken may be back before anybody looks: then it is another life."""
+        """Tells whether the act took effect. A taken pod may be back by now: then it has another life."""
         if verb == "stop":
             return seen.state == "stopped"
         another = seen.life != self._struck[node]
         return another or (not self._left[node] if verb == "kill" else seen.state == others.ENDING)
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """What is taken is brought back by its controller, not by us: whether it comes is what is judged."""
+        """Tells whether nothing is left to undo. A taken pod is brought back by its controller, not by us."""
         return seen.state not in ("stopped", UNREACHABLE)
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ def attach(selection: str) -> KubernetesJob:
 
 
 def _refuse_foreign(pod: Object) -> bool:
-    """Whether the owner allows kills, too. Raises `UsageError` for a pod of a harness, and for one without opt-in."""
+    """Tells whether the owner allows kills, too. Raises `UsageError` for a pod of a harness or without opt-in."""
     name, labels = others.name_of(pod), pod["metadata"].get("labels") or {}
     if RUN_LABEL in labels:
         raise UsageError(f"pod {name} belongs to run {labels[RUN_LABEL]} of a harness; nothing was touched")
@@ -257,7 +257,7 @@ def _evict(api: Api, pod: str, uid: str) -> None:
 
 
 def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, environment: dict[str, str]) -> None:
-    """Takes one deed back. What was evicted, deleted or killed is brought back by its controller: nothing to do."""
+    """Undoes one deed. The controller brings back evicted, deleted or killed pods: nothing to do."""
     if verb != "stop" and not ephemeral_shell:
         return
     with environment_as_recorded(BACKEND.settings, environment):

@@ -42,7 +42,7 @@ _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What this API server speaks, found by discovery. The default is a current one."""
+    """The APIs of this server, found by discovery. The default is a current server."""
 
     indexed_jobs: bool = True
     failure_policy: bool = True  # of jobs: an eviction is not counted as a failure
@@ -83,7 +83,7 @@ class ClusterRun:
 
     @property
     def kind(self) -> str:
-        """What pods are created through; without Indexed Jobs nothing but pods keeps their places apart."""
+        """Returns the kind of object that creates pods; without Indexed Jobs only bare pods keep their places apart."""
         if self.settings.kind == "job" and not self.dialect.indexed_jobs:
             return "pods"
         return self.settings.kind
@@ -97,7 +97,7 @@ def label_value(run_id: str) -> str:
 
 
 def delivered(place: ClusterRun) -> Object:
-    """What runs in the pods, beside their image. Created first; a pod does not start without it."""
+    """Returns the archive for the pods, beside their image. Created first; a pod does not start without it."""
     content = base64.b64encode(delivery.archive()).decode()
     found = _object("v1", "ConfigMap", place.name, place, {})
     del found["spec"]
@@ -105,7 +105,7 @@ def delivered(place: ClusterRun) -> Object:
 
 
 def render(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Everything that is created for a run besides `delivered`, in the order in which it is created."""
+    """Returns all objects of a run besides `delivered`, in the order of their creation."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
         gang = {"minMember": workload.nodes, "queue": place.settings.gang}
@@ -117,7 +117,7 @@ def render(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def service(place: ClusterRun) -> Object:
-    """Headless: gives each pod a name in the cluster's DNS, before it is ready, too."""
+    """Returns a headless service: gives each pod a name in the cluster's DNS, also before it is ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": place.labels}
     return _object("v1", "Service", place.name, place, spec)
 
@@ -138,7 +138,7 @@ def control_pod(place: ClusterRun) -> Object:
 
 
 def budget(place: ClusterRun) -> Object:
-    """No drain and no eviction may take the control host."""
+    """Returns a budget by which no drain and no eviction may take the control host."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": place.labels | {NODE_LABEL: CONTROL}}}
     return _object(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
 
@@ -223,7 +223,7 @@ def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _trainjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """A TrainJob fills in a runtime; ours is the namespace's own, as none of the stock ones keeps a line open."""
+    """Returns a TrainJob and its runtime, which is the namespace's own, as no stock one keeps a line open."""
     version = "trainer.kubeflow.org/v1alpha1"
     step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     runtime = {

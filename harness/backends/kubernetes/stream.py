@@ -41,7 +41,7 @@ class PodStream:
         return len(self._left)
 
     def recv(self, size: int) -> bytes:
-        """At most `size` bytes of the output; none at its end."""
+        """Returns at most `size` bytes of the output; none at its end."""
         while not self._left:
             if self._closed or not self.take():
                 return b""

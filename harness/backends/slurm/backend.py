@@ -291,7 +291,7 @@ class SlurmCluster(TellingCluster):
                     return
 
     def _absorb(self, job: SlurmJob) -> None:
-        """What Slurm says now. Exits are read after it: a task that ended before has left its record by now."""
+        """Takes in Slurm's present state. Exits are read later: a task that ended has left its record by then."""
         hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
         addresses = self._slurm.addresses(job.hosts) if hosts else {}
         with self._lock:
@@ -348,10 +348,10 @@ class SlurmCluster(TellingCluster):
 
 
 def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset()) -> list[tuple[str, int, int]]:
-    """Name, incarnation and exit code of each command that has ended, but for those that are known already.
+    """Returns name, incarnation and exit code of each ended command that is not known already.
 
-    Where a node gives its tasks no mounts of their own, a trainer can write there: what is no record of an exit is
-    passed over.
+    If a node gives its tasks no mounts of their own, a trainer can write there, so files that are no exit records
+    are skipped.
     """
     found = []
     for file in untrusted_files.names_in(run_dir, EXITS):

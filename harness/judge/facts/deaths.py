@@ -183,8 +183,7 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _vanished(run: Timeline) -> Iterator[End]:
-    """Yields workers that others went on without, though nobody told of their end. Workers that never did a step are
-    left out: silent launchers give up a start and try again.
+    """Yields workers that others did steps without, though nobody told of their end or their node's.
 
     Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
     """
@@ -212,12 +211,10 @@ def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
 
 @dataclass(frozen=True)
 class _Root:
-    """A moment from which on peers may die, except those in `beyond`. `unsettled`: worlds with a victim; a step in them
-    does not yet mean survival. `survived`: a process that begins a step from then on has survived. `aim`: places where
-    also a worker's own error comes of the fault.
+    """A moment from which on peers may die, except those in the places `beyond`.
 
-    `unsettled`: worlds in which a victim took part itself. Who stepped in such a world has not survived yet. Who begins
-    a step at `survived` or later has. `aim`: the places in which also an error of a worker's own comes of it.
+    `unsettled`: worlds with a victim: a step in such a world does not show survival; a step that begins at `survived`
+    or later does. `aim`: places in which the fault also causes a worker's own error.
     """
 
     at: int

@@ -166,9 +166,8 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store, tiny: bool) -> Found:
-    """Yields saves far smaller than any before the first fault or in the fault-free run, as seen or told. A world that
-    shrank may save less, if most saves are smaller. Where fault-free sizes hardly differ, a slightly smaller save
-    counts."""
+    """Yields saves far smaller than all before the first fault, or all of the fault-free run. A world that shrank may
+    save less, if most saves are smaller. If fault-free sizes hardly differ, a slightly smaller save is too small."""
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
         mine, theirs = _sizes(store, seen), _sizes(store.usual, seen)

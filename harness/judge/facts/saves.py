@@ -147,8 +147,7 @@ class Saves:
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Returns saves that the harness saw under names with steps; empty if one has a step that was not done by
-        then."""
+        """Returns saves that the harness saw under names with steps; empty if such a step was not done by then."""
         told = [each for each in self.store.seen if each.step is not None]
         furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
         done = furthest[np.searchsorted(self.run.steps.end, [each.at for each in told], "right")]

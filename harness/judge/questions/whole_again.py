@@ -9,7 +9,8 @@ took from its first allocation to its first step.
 
 A save is *due* at each step of which the fault-free run committed a checkpoint. It was *made* if the run committed one
 from half an interval before that step until the next one is due; so late saves and a shifted rhythm count.
- A save that was not made counts as missed only if nothing disturbed the job meanwhile.
+A save that was not made counts as missed only if nothing disturbed the job meanwhile.
+
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Match:
 
 @dataclass(frozen=True)
 class PacketRule:
-    """What happens to packets for which all of `matches` hold: dropped, or handed to a queue's reader."""
+    """A rule for packets with all of `matches`: they are dropped, or handed to a queue's reader."""
 
     hook: Hook
     matches: tuple[Match, ...]

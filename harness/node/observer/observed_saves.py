@@ -34,9 +34,9 @@ class Save:
 
     step: int | None
     begun_ns: int
-    accumulated: dict[str, int]  # how far the next step had come when it was begun
+    accumulated: dict[str, int]  # micro-batches of the next step when it was begun
     files: list[str] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)  # storages of live state that are in them
+    held: set[int] = field(default_factory=set)  # storages of live state in its files
     unwritten: set[str] = field(default_factory=set)  # files that another thread may still be writing
     write_ns: int = 0  # from its begin until its last file was there; 0: that is not known
 
@@ -76,7 +76,7 @@ class Saves:
         return save
 
     def begin_known(self, path: str) -> Save:
-        """The same of a file or folder whose writer says when it is whole, and writes all of it."""
+        """Notes the begin of a file or folder whose writer says when it is whole, and writes all of it."""
         save = self._begun(path)
         self._told("checkpoint.started", save, path=path)
         return save
@@ -127,7 +127,7 @@ class Saves:
         self._flush(whole)
 
     def flush(self) -> None:
-        """Training goes on, or the process ends: what is open and may be whole is whole."""
+        """Commits open saves that may be whole, when training goes on or the process ends."""
         self._flush([save for save in self.open if save.may_be_whole])
 
     def _flush(self, saves: list[Save]) -> None:
@@ -141,7 +141,7 @@ class Saves:
             self._committed(save, path, sorted({*save.files, *companions}))
 
     def commit(self, path: str, step: int | None = None) -> None:
-        """Somebody who knows says that the checkpoint in this folder is whole, as far as this process writes it.
+        """Commits the checkpoint in this folder, on the word of a framework, as far as this process writes it.
 
         Only files that were seen here are told as its own: another rank may still be writing beside them. `step`: as
         the framework counts, for where the watch does not know.

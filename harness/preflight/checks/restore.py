@@ -29,8 +29,7 @@ class Restore(Check):
 
 
 def _of_the_restart(headline: str) -> str:
-    """Returns the headline without the drill's own lack of expectations: the scenario's run is judged by the
-    scenario's."""
+    """Returns the headline of a drill without the words about expectations that its plan lacks."""
     clauses = [each for each in headline.split("; ") if each != "the scenario expects nothing else"]
     return "; ".join(each.replace("not judged: ", "not judged in this step: ", 1) for each in clauses)
 

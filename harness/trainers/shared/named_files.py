@@ -23,8 +23,7 @@ _SHELL_SCRIPTS = (".sh", ".bash")
 
 
 def named_files(words: Sequence[str], folders: Sequence[str], modules: Sequence[str] = ()) -> list[pathlib.Path]:
-    """Returns files here that words name. Modules, also those after `-m`, are found in `folders`; nothing is
-    imported."""
+    """Returns files here that words name; modules, also after `-m`, are found in `folders`, without an import."""
     importlib.invalidate_caches()
     whole = dict.fromkeys(word for word in words if os.path.isfile(word))
     tokens = [token for word in words for token in _tokens(word)]

@@ -49,8 +49,7 @@ def _text() -> bytes:
 
 
 def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
-    """Returns a digest of everything that decides a fault-free run bit for bit: workload, seed, trainer source, torch,
-    Python, CPU, backend."""
+    """Returns a digest of all that decides a fault-free run: workload, seed, sources, torch, Python, CPU, backend."""
     decides = {
         "workload": workload.to_json(),
         "seed": seed,
@@ -64,8 +63,7 @@ def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
 
 
 def source_digest(trainer: Trainer) -> str:
-    """Returns the digest of the files that its commands name, and of Python files beside them, which a script
-    imports."""
+    """Returns the digest of the files that its commands name, and of the Python files beside them."""
     source = hashlib.sha256()
     for file in _sources(trainer.files()):
         with file.open("rb") as content:  # a word of a command may name a large one

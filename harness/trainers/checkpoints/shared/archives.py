@@ -85,8 +85,7 @@ def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
 
 
 def entries(file: IO[bytes]) -> Iterator[Member]:
-    """Yields members that are not empty, of all archives in the file, the last archive first. Other bytes are
-    skipped."""
+    """Yields non-empty members of all archives in the file, the last archive first. Other bytes are skipped."""
     end, left = file.seek(0, os.SEEK_END), SEARCHED_MAX
     while left > 0:
         at, searched = _find_end(file, end, left)

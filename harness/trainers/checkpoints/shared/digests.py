@@ -33,8 +33,7 @@ class TensorContent:
 
     @property
     def trained(self) -> bool:
-        """Tells whether training changes it: it is no counter, and no random generator's state (or those of all
-        ranks)."""
+        """Tells whether training changes it: it is no counter and no random generator's state."""
         return self.size > COUNTER_BYTES_MAX and all(self.size % each for each in GENERATORS)
 
 

@@ -140,8 +140,7 @@ def is_complete(place: CheckpointFolder, path: str) -> bool:
 
 
 def is_of_torch(place: CheckpointFolder, path: str) -> bool:
-    """Tells whether a file is torch's, by its name or its first bytes. The name is enough for an empty or half-written
-    one."""
+    """Tells whether a file is torch's, by its name (also if it is empty or half-written) or its first bytes."""
     return path.endswith(SUFFIXES) or place.read(path, 4).startswith((BEGIN, _OLD))
 
 
@@ -169,8 +168,7 @@ def tensors(file: IO[bytes], most: int = TENSORS_MAX) -> list[Extent] | None:
 
 
 def spans(place: CheckpointFolder, path: str) -> list[Extent]:
-    """Returns the places of tensors' bytes, with touching ones joined; empty if there are none or the file cannot be
-    read."""
+    """Returns the places of tensors' bytes, with touching ones joined; empty if there are none, or unreadable."""
     found = list[Extent]()
     try:
         with place.open(path) as file:
@@ -299,8 +297,7 @@ def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
 
 
 def _read_records(file: IO[bytes], records: Mapping[str, Member], root: str, inside: Inside) -> None:
-    """Reads the records of an archive, and checks those without tensors at once. Raises `TooLarge`, and `ValueError`
-    for an invalid pickle."""
+    """Reads an archive's records; checks those without tensors. Raises `TooLarge`, or `ValueError` if invalid."""
     folder, tensors = root.removesuffix("data.pkl") + "data/", dict[str, Span]()
     summed = records[root].crc32 != 0  # else it was told to write none
     for name, record in records.items():
