@@ -141,7 +141,7 @@ def _refuse_to_write_over(folder: pathlib.Path, names: Iterable[str]) -> None:
 
 
 def _write(folder: pathlib.Path, texts: dict[str, str], force: bool) -> None:
-    """A file that came there since the first look is not written over either."""
+    """Writes the files; without `force` it refuses to overwrite, also a file that came there in the meantime."""
     for name, text in texts.items():
         if force:
             (folder / name).unlink(missing_ok=True)

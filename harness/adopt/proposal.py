@@ -187,8 +187,8 @@ abort:
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:
-    """Half-way between two checkpoints: after the second one, and so that the restart takes one of the second pass over
-    the data, where the job is long enough. Many resumes are right in the first pass alone."""
+    """Returns the step of a fault, half-way between two checkpoints: after the second one, and late enough for a
+    restart in the second pass over the data, if the job is so long. Many resumes are right in the first pass only."""
     every, saves = facts.save_every or SAVE_EVERY, max(rehearsal.saves, USUAL_SAVES)
     first = facts.saves[0] if facts.saves else SAVE_EVERY
     half = max(1, every // 2)

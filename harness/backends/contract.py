@@ -220,7 +220,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.SIGNAL)
 
     def limit_cpu(self, cpus: float | None) -> None:
-        """The kernel gives everything on the node together no more than `cpus` CPUs; `None`: as before."""
+        """Limits all processes of the node together to `cpus` CPUs; `None`: as before."""
         raise self._missing(Verb.CPU_QUOTA)
 
     def throttle(self, share: float | None) -> None:
@@ -250,7 +250,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.MEMORY)
 
     def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        """A stranger on the node takes this much memory and gives it back; returns how much it got.
+        """Starts a process on the node that takes this much memory and gives it back; returns how much it got.
 
         It gets less when it is killed for it. With `spare` only after the one that is doomed, if there is one.
         """
@@ -261,11 +261,11 @@ class Node(abc.ABC):
         raise self._missing(Verb.MEMORY)
 
     def skew_clock(self, offset_s: float) -> None:
-        """The wall clock that processes of the node see is off by this much from now on; others are not."""
+        """Shifts the wall clock that processes of the node see, from now on; other clocks stay."""
         raise self._missing(Verb.CLOCK)
 
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
-        """The traffic gets `rate_bits` a second on the wire, each direction by itself."""
+        """Limits the traffic to `rate_bits` a second on the wire, each direction by itself."""
         raise self._missing(Verb.NET_RATE)
 
     def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
@@ -276,7 +276,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.NET_LINK)
 
     def cut(self, traffic: Traffic) -> Disturbance:
-        """The traffic vanishes, without a word to the sender."""
+        """Drops the traffic without a word to the sender."""
         raise self._missing(Verb.NET_PARTITION)
 
     def send_packets(
@@ -352,7 +352,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, node: Node) -> Node:
-        """A fresh node in place of a dead one, its command started."""
+        """Replaces a dead node by a fresh one, and starts its command."""
 
     @abc.abstractmethod
     def exits(self) -> list[Exit]:
@@ -381,7 +381,7 @@ class Cluster(abc.ABC):
         raise UsageError("this backend cannot kill the control command")
 
     def restart_control(self) -> None:
-        """The control command starts again, empty, at the same address."""
+        """Starts the control command again, empty, at the same address."""
         raise UsageError("this backend cannot start the control command again")
 
     def give_up(self, node: Node) -> None:
@@ -411,7 +411,7 @@ class Capability:
 
 @contextlib.contextmanager
 def environment_as_recorded(settings: Collection[str], recorded: Mapping[str, str]) -> Iterator[None]:
-    """The environment in which a run was made, as far as `settings` go: for undoing it from any other one.
+    """Returns the environment in which a run was made, as far as `settings` go, to undo it from anywhere.
 
     Raises `FaultError` for a variable that is not one of `settings`.
     """
@@ -464,10 +464,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def render(self, workload: Launch) -> Any:
-        """The native request, pure: plain data, nothing of this machine in it."""
+        """Returns the native request as plain data; pure: nothing of this machine is in it."""
 
     def render_as(self, workload: Launch, kind: str, run_id: str) -> Any:
-        """The same as one of `kinds`, with the names that this run will have. Pure."""
+        """Returns the same request as one of `kinds`, with this run's names. Pure."""
         raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
 
     @abc.abstractmethod

@@ -80,7 +80,7 @@ class NodeBase(Node):
         self._call("doom", pid=pid)
 
     def skew_clock(self, offset_s: float) -> None:
-        """The library that every process there was started with reads the offset from a file of the run."""
+        """Writes the offset into a file of the run, which the preloaded library of each process reads."""
         skew.set_offset(self._run_dir, self.name, offset_s)
 
     def _listed(self, method: str) -> list[Any]:

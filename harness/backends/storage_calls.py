@@ -30,7 +30,7 @@ class StorageDisturbance(Disturbance):
         self._healed = True
 
     def counts(self) -> Mapping[str, int]:
-        """The last ones, once it is healed."""
+        """Returns the present counts; after the healing, the last ones."""
         if not self._healed:
             self._last = self._lab.call("storage.counts", folder=self._folder, number=self._number)
         return self._last

@@ -70,7 +70,7 @@ class CheckpointTornWrite(TakesNodes):
         return StorageRule(self.path, operations, after_bytes=after, power=self.kind, seed=seed)
 
     def _wait_for_cut(self, targets: Sequence[Target], context: Context) -> int:
-        """The number of the target whose power failed first."""
+        """Waits for the first power failure, and returns the number of its target."""
         for _ in range(round(self.within.s / LOOK_S)):
             for number, disturbance in enumerate(self._acting):
                 if disturbance.counts()["cut"]:

@@ -107,7 +107,7 @@ class Context(Protocol):
         """Returns where the job saves."""
 
     def node(self, target: Target) -> Node:
-        """The node that the target is on; from then on always that one, wherever a restart brings the rank."""
+        """Returns the node of the target; always the same one, wherever a restart brings the rank."""
 
     def pid_of(self, rank: int) -> tuple[Node, int]:
         """The node and process id (as numbered there) of the living worker with this rank."""
@@ -119,17 +119,17 @@ class Context(Protocol):
         `Cancelled` when the run ends."""
 
     def log(self, event: str, **fields: Any) -> None:
-        """An event of this fault in the event log."""
+        """Writes an event of this fault into the event log."""
 
     def undo(self, action: str, **arguments: Any) -> None:
         """Writes the undo record with its arguments, fsynced, *before* the fault touches anything that outlives the
         nodes (files on the host). `action`: `faults.<name>`. Things that die with the nodes need no record."""
 
     def ready(self) -> None:
-        """The fault is set up and will act by itself later: a trainer that waits at the trigger goes on."""
+        """Notes that the fault will act by itself later: a trainer that waits at the trigger goes on."""
 
     def injected(self) -> None:
-        """The fault acts from this moment on."""
+        """Notes that the fault acts from this moment on."""
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         """Reports the measured effect. `ok=False`, or no effect at all, makes the run invalid."""
@@ -177,10 +177,10 @@ class Context(Protocol):
         """Lets the caught process go on into its strike."""
 
     def release(self, node: Node, reason: str) -> None:
-        """The node's GPUs are no longer allocated to the job (it is gone)."""
+        """Notes that the node is gone: its GPUs are no longer allocated to the job."""
 
     def replace(self, node: Node) -> Node:
-        """A replacement arrives now, and is allocated from now on."""
+        """Notes that a replacement arrives now, and is allocated from now on."""
 
 
 class Cancelled(Exception):
@@ -207,7 +207,7 @@ class Fault(Parameters, abc.ABC):
         return [f"{name} is not installed: {how_to_install(cls.packages[name])}" for name in missing]
 
     def needed(self) -> frozenset[Verb]:
-        """The verbs these parameters need: `needs`, unless a fault depends on a parameter."""
+        """Returns the verbs that these parameters need: `needs`, unless a fault overrides this."""
         return self.needs
 
     def lasts(self) -> Duration | None:
@@ -228,7 +228,7 @@ class Fault(Parameters, abc.ABC):
         return None
 
     def spoilt_steps(self) -> int | None:
-        """The batches of how many steps it spoils, where it spoils some."""
+        """Returns the number of steps whose batches it spoils; `None` if it spoils none."""
         return None
 
     def consequences(self) -> Consequences:
@@ -269,7 +269,7 @@ class Fault(Parameters, abc.ABC):
         return None
 
     def fresh(self) -> Self:
-        """The same parameters, with no memory of an injection."""
+        """Returns a fault with the same parameters, and no memory of an injection."""
         return type(self).model_validate(self.model_dump(mode="json"))
 
     @abc.abstractmethod

@@ -75,7 +75,7 @@ class Divergence(orders.OrderedFault):
         return TOLD_BY[self.kind]
 
     def _begin(self, ranks: Sequence[int], context: Context) -> int:
-        """A step that no rank has begun when the order comes. A trainer that is held at the trigger does not move."""
+        """Returns a step that no rank has begun when the order comes. A trainer held at the trigger stands still."""
         step_s, ahead, begun = self._step_s(ranks, context), AHEAD_STEPS, self._newest(ranks, context)
         moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: self._newest(ranks, context) != begun)
         if moves and step_s > 0:
@@ -104,20 +104,19 @@ class Divergence(orders.OrderedFault):
         context.effect(_shown(ratio, self.factor), round(least, 3), self._unit, ok=ok, detail=detail)
 
     def _told(self, rank: int, context: Context) -> float | None:
-        """The first time that it did this step."""
+        """Returns the first time that the rank did this step."""
         return next((getattr(each, self._name) for each in context.figures(rank) if each.step == self._first), None)
 
     def _least(self, ranks: int, context: Context) -> float:
-        """A rank that is not a target has its part of batch and gradient; the norm of a sum is less than the sum of the
-        norms."""
+        """Returns the least factor that counts as an effect: ranks that are no targets weaken it."""
         world = len({rank for node in context.cluster.nodes for rank in context.ranks_on(node)}) or ranks
         if self.kind == "batches":
             return 1 + abnormal.SPIKE_LOSS_EXCESS * ranks / world
         return self.factor if self.kind == "learning_rate" else max(NORM_LEAST, NORM_PART * self.factor * ranks / world)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """The newest step has a usual learning rate or gradient norm; noise is no longer ordered. How the loss goes on
-        is the trainer's doing."""
+        """Checks that the newest step has a usual learning rate or gradient norm; noise is no longer ordered. The later
+        loss is the trainer's business."""
         if self.kind == "batches":
             return super().see_end(targets, context)
         limit = (1 + self.factor) / 2

@@ -70,7 +70,7 @@ class ObjectStore(Fault):
         untrusted_files.remove(context.run_dir, self._rule_file)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """The rule is gone, at which the proxy looks before each request, and it counts no more that went wrong."""
+        """Checks that the rule is gone and no further requests go wrong."""
         before = self._counts(context.run_dir)
         context.wait(WATCHED_S)
         acted = self._counts(context.run_dir).get("acted", 0) - before.get("acted", 0)
@@ -93,7 +93,7 @@ class ObjectStore(Fault):
             raise FaultError(f"{self.directory}/counts.json: no counts of a proxy ({error!r})") from error
 
     def _judge(self, counts: dict[str, Any], context: Context) -> None:
-        """The share within three standard deviations; a delay within a quarter."""
+        """Judges the share of requests (within three standard deviations) and the mean delay (within a quarter)."""
         matched, acted = counts.get("matched", 0), counts.get("acted", 0)
         expected = self.share * matched
         ok = acted > 0 and abs(acted - expected) <= 3 * math.sqrt(expected * (1 - self.share)) + 0.5

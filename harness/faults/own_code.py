@@ -56,7 +56,7 @@ class OwnCode(inside.InsideFault):
         return f"{name_ranks(targets)}: inject(context) of {self.file or 'the scenario'} is called after its next step"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        """Measured by the rank's own events before and after. Code that raises has not acted."""
+        """Runs the code, measured by the rank's own events before and after. Code that raises has not acted."""
         victims = self.find_victims(targets, context)
         struck = inside.strike_each(targets, context, CALLED)
         ended = {rank: self._end(rank, *victims[rank], context) for rank in struck}

@@ -133,7 +133,7 @@ def _share(value: float) -> str:
 
 
 def _priced(found: Forecast, gpu_hours: float) -> list[str]:
-    """A cell with the price of so many GPU-hours, where there is one."""
+    """Returns a cell with the price of so many GPU-hours, if prices are known."""
     return [dollars(gpu_hours * found.money.dollars_of_a_gpu_hour)] if found.money else []
 
 

@@ -101,7 +101,7 @@ def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, 
 
 
 def _on_spot(job: Job, measured: Measured) -> Job:
-    """The same job, whose nodes are also reclaimed."""
+    """Returns the same job with nodes that are also reclaimed."""
     told = CauseRate(name="Spot node reclaimed", per_1000_node_days=1, node=True, faults=["preemption"])
     cause = cause_of(told, job.mean("spot_reclaims"), measured, job.settings)
     detection, restart = (
@@ -141,7 +141,7 @@ def _time_s(job: Job, reclaims: float, restart_s: float) -> float:
 def _by_policies(
     prices: Prices, deadline_days: float, question: Question, job: Job, found: Outcome, nodes: float
 ) -> list[Purchase]:
-    """A job of as many hours as it takes on demand, failures and all, moved between both kinds of nodes."""
+    """Returns the prices of moving the job between both kinds of nodes; its hours are those on demand."""
     assert prices.spot is not None
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)

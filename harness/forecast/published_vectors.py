@@ -134,7 +134,7 @@ def _mfu(step_s: float, blocked_s: float) -> float:
 
 
 def _varuna(gap_s: float, every_s: float, stall_s: float, restart_s: float) -> float:
-    """Fourteen removals, all as far apart."""
+    """Simulates fourteen removals at equal distances, and returns the mean ETTR."""
     times = {"checkpoint_every": every_s, "checkpoint_stall": stall_s, "restart": restart_s}
     job = _job(1, 14 * gap_s / DAY_S, 1000 * DAY_S / gap_s, **times)
     return float(_play(replace(job, gaps=Gaps(trace=(1.0,)))).ettr.mean())

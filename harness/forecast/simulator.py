@@ -63,8 +63,8 @@ class Histories:
 
 
 def simulate(jobs: Sequence[Job], samples: int, seed: int) -> Histories:
-    """The variants must have the same causes in the same order, and the same gaps between failures. Raises `UsageError`
-    where there is too much to play."""
+    """Simulates variants that have the same causes in the same order, and the same gaps between failures. Raises
+    `UsageError` for too many events or histories."""
     most, histories = max(job.work_s / job.mtbf_s for job in jobs), len(jobs) * samples
     allowed = min(FAILURES_MAX, EVENTS_MAX // histories)
     if most > allowed or histories > HISTORIES_MAX:

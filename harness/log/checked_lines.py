@@ -207,7 +207,7 @@ def shown(value: Any) -> str:
 
 
 def _clean_tree(value: Any, depth: int) -> Any:
-    """The value with only visible text. Raises `Damaged` where it is too deep."""
+    """Returns the value with only visible text. Raises `Damaged` if it is nested too deeply."""
     if isinstance(value, str):
         return _clean(value)
     if not isinstance(value, (dict, list)):

@@ -71,7 +71,7 @@ def read_header(source: EventFile, line: bytes) -> Record:
 
 
 def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record:
-    """Any other line, checked. Raises `EventLogError`."""
+    """Returns any line but the first, checked. Raises `EventLogError`."""
     try:
         return checked_lines.event(checked_lines.parse(line), role)
     except Damaged as damage:

@@ -29,7 +29,7 @@ class Journal:
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def record(self, action: str, arguments: dict[str, Any]) -> None:
-        """Durable before it returns."""
+        """Writes a record that is durable when the call returns."""
         self._write({"undo": action, "arguments": arguments})
 
     def mark_closed(self) -> None:

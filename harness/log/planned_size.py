@@ -34,5 +34,5 @@ class PlannedSize:
 
     @property
     def min_world_size(self) -> int | None:
-        """The fewest ranks that the job may go on with."""
+        """Returns the fewest ranks with which the job may go on."""
         return self.min_nodes and self.min_nodes * self.ranks_per_node

@@ -201,7 +201,7 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
 
 
 def _end_with_its_parent() -> None:
-    """A child of a killed process would wait for ever: it holds both ends of the pipes between them."""
+    """Ends this child when its parent ends: it holds both ends of their pipes, and would wait for ever."""
 
     def follow() -> None:
         if parent := multiprocessing.parent_process():
@@ -278,7 +278,7 @@ class _Part:
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str) -> _Part:
-    """Lines from the one of this number on: the fast way, and where that stumbles, the one that says where."""
+    """Reads lines from this number on: in bulk, or (if that fails) one by one, to name the bad line."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))
@@ -293,7 +293,7 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str)
 
 
 def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str) -> _Part:
-    """Line by line, by the whole vocabulary. Raises `EventLogError` with the line's number."""
+    """Reads line by line, by the whole vocabulary. Raises `EventLogError` with the line's number."""
     found = [event_log.read_event(source, number + index, line, role) for index, line in enumerate(raw)]
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
     rest = [record for record in found if record["event"] != "step" or role != "trainer"]
@@ -308,7 +308,7 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
-    """Declared events. Any other tells only that its writer was there: the last one is kept."""
+    """Returns declared events, and the last event of any kind, which tells that its writer was still there."""
     last = len(rest) - 1
     return [
         checked_lines.own(record, role)

@@ -73,7 +73,7 @@ def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
 
 
 def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
-    """The samples of some steps as they were written (`None`: not at all): per step its number, or `UNTOLD`, and all.
+    """Returns each step's number of its sample list, or `UNTOLD`, and all lists. `None` in `texts`: not written.
 
     Raises `ValueError` for what is no list of runs.
     """
@@ -130,5 +130,5 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 def renumbered(numbers: Ints, base: int) -> Ints:
-    """The numbers of a part, once `base` other ones stand before it."""
+    """Returns the numbers of a part when `base` other numbers precede it."""
     return np.where(numbers == UNTOLD, UNTOLD, numbers + base).astype(np.int32) if base else numbers

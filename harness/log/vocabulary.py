@@ -76,7 +76,7 @@ class Event:
 
     @property
     def role(self) -> str:
-        """The role that usually writes it."""
+        """Returns the role that usually writes this event."""
         return self.roles[0]
 
 

@@ -59,7 +59,7 @@ def unshare(flags: int) -> None:
 
 
 def be_prompt() -> None:
-    """The caller gets more of the CPUs than others, although the nodes keep every one busy. Root may."""
+    """Gives the caller more of the CPUs than others get, although nodes keep them all busy. Needs root."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -19)
 
@@ -72,7 +72,7 @@ def be_punctual() -> None:
 
 
 def enter_network(pid: int) -> None:
-    """The caller moves into the network namespace of process `pid`; its sockets stay where they were made."""
+    """Moves the caller into the network namespace of process `pid`; its open sockets stay in the old one."""
     _enter(pid, "net", CLONE_NEWNET)
 
 
@@ -88,7 +88,7 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, opt
 
 
 def mount_for(pid: int, source: str, target: str, kind: str, flags: int, options: str) -> None:
-    """Like `mount`, but where process `pid` sees it: a child of the caller goes there to do it."""
+    """Mounts like `mount`, but in the view of process `pid`: a child of the caller goes there to do it."""
     child = os.fork()
     if child == 0:
         code = errno.EIO

@@ -70,7 +70,7 @@ class Disturbance(abc.ABC):
             raise
 
     async def end(self) -> None:
-        """Idempotent."""
+        """Undoes the disturbance; can be called again."""
         await self.undo.aclose()
 
     @abc.abstractmethod
@@ -81,7 +81,7 @@ class Disturbance(abc.ABC):
         return {}
 
     def counter(self, source: str) -> str | None:
-        """The device through which all of the disturbed packets that node `source` sent pass, if there is one."""
+        """Returns the device that counts all disturbed packets from node `source`, if there is one."""
         return None
 
     def _add_table(self, rules: list[PacketRule]) -> None:
@@ -117,7 +117,7 @@ class Lab(Children):
         return host
 
     def next_address(self) -> str:
-        """An address no node of this lab had before."""
+        """Returns an address that no node of this lab had before."""
         address = next(self._addresses, None)
         if address is None:
             raise BackendError("this lab has no address left for another node")
@@ -128,11 +128,11 @@ class Lab(Children):
             self.writer.write(rpc.pack(message))
 
     def tell(self, event: str, **fields: Any) -> None:
-        """An event for the harness."""
+        """Tells the harness an event."""
         self.send({"event": event} | fields)
 
     def note(self, text: str) -> None:
-        """A line in labd's log."""
+        """Writes a line into labd's log."""
         print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> None:

@@ -98,7 +98,7 @@ def _build(setup: Setup) -> None:
 
 
 def _mount_names(hosts: str) -> None:
-    """Name resolution of the node's own, without a file left anywhere: it lives in a filesystem only it refers to."""
+    """Mounts the node's own name files, on a filesystem that only these mounts refer to: nothing is left."""
     kernel.mount("tmpfs", "/sys", "tmpfs", options="size=1m,mode=755")  # room for the names of 4096 nodes, twice
     # There is no name server: nothing listens here, so that a lookup of an unknown name fails at once.
     for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")):
@@ -123,7 +123,7 @@ def _mount_shared_memory() -> None:
 
 
 def _name(name: str, address: str) -> None:
-    """The name leads to this address from now on. The file stays the one that is mounted: it is written in place."""
+    """Makes the name lead to this address. The mounted file is written in place, so that it stays mounted."""
     with open("/etc/hosts", "r+", encoding="utf-8") as file:
         others = [line for line in file if line.split()[1:] != [name]]
         file.seek(0)

@@ -208,7 +208,7 @@ class NamespaceNode(LabNode):
 
 
 def _hosts_text(lab: Lab) -> str:
-    """A name for every address of the lab: there is no name server, and a lookup must not wait for one.
+    """Returns a hosts file with all addresses of the lab: without a name server no lookup may wait for one.
 
     A node's own name is that of its newest incarnation.
     """
@@ -223,7 +223,7 @@ def _hosts_text(lab: Lab) -> str:
 
 
 def _fork_init(link: socket.socket, report: int) -> None:
-    """The helper between labd and a node: only a fork *after* unshare is process 1 of the new namespace."""
+    """Runs the helper between labd and a node: only a fork after unshare is process 1 of the namespace."""
     flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
     try:
         with lab_init.stage("node namespaces"):

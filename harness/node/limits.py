@@ -72,7 +72,7 @@ class Limits:
         return self._groups[controller]
 
     def end(self) -> None:
-        """The node is gone: nothing that was there for it alone may stay."""
+        """Ends everything that was there for this node alone, once the node is gone."""
         self.unwatch_memory()
         self.uncrowd()
 
@@ -124,7 +124,7 @@ class Limits:
         self._affinity = {}
 
     def _own_cpus(self) -> set[int]:
-        """The node's part of the machine's CPUs: dealt out by name, several share one where there are too few."""
+        """Returns the node's CPUs, shared out in order of names; if there are too few, several nodes share one."""
         cpus = sorted(os.sched_getaffinity(0))
         names = sorted(set(self._names()))
         place, count = names.index(self.node.rpartition(".")[0]), len(names)
@@ -228,7 +228,7 @@ def _got(progress: mmap.mmap) -> int:
 
 
 def _fill(size_bytes: int, progress: mmap.mmap, start: int, oom_score: int) -> None:
-    """The child: takes page after page and notes how far it got."""
+    """Runs in the child: takes page after page and records its progress."""
     pathlib.Path("/proc/self/oom_score_adj").write_text(str(oom_score))
     os.read(start, 1)
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory is not anonymous

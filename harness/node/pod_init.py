@@ -126,7 +126,7 @@ class PodInit(node_init.Init):
             shutil.rmtree(pathlib.Path(SHARED) / shared)
 
     def _put(self, name: str, data: str | None, append: bool = False) -> None:
-        """A file of the run as the harness has it; `None`: it is gone there. Written in place: it may be mapped."""
+        """Writes a file of the run in place, as it may be mapped; `None` as content: removes it."""
         path = (self._root / name).resolve()
         if not path.is_relative_to(self._root.resolve()):
             raise UsageError(f"{name!r} is not below the run's folder")

@@ -28,7 +28,7 @@ _MARK = "undo.jsonl"  # in the folder of every run
 
 
 def restrict(run_dir: str, writable: Sequence[str]) -> None:
-    """The caller, in a mount namespace of its own, and its children write nothing below `run_dir` but `writable`.
+    """Lets the caller and its children, in a mount namespace, write only to `writable` below `run_dir`.
 
     These are files and folders relative to it, which must be there. Raises `OSError` where the kernel refuses.
     """
@@ -42,7 +42,7 @@ def restrict(run_dir: str, writable: Sequence[str]) -> None:
 
 
 def around(run_dir: str) -> list[str]:
-    """The folders around this run's that are the harness's, too; the outermost first."""
+    """Returns the harness's folders above this run's folder, the outermost first."""
     found: list[str] = []
     place = os.path.dirname(os.path.abspath(run_dir))
     while os.path.basename(place) == KEPT or os.path.lexists(f"{place}/{_MARK}"):

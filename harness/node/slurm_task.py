@@ -57,7 +57,7 @@ def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str
 
 
 def _run(name: str, command: Sequence[str], log: int) -> int:
-    """The exit code of the command, negative for a signal."""
+    """Runs the command and returns its exit code, negative for a signal."""
     me, ended = os.getpid(), False
     child = os.fork()
     if child == 0:

@@ -241,15 +241,15 @@ class Plan(_Model):
         return self.model_copy(update={"scenario": header})
 
     def as_control(self) -> Plan:
-        """The same, marked as a run that must fail."""
+        """Returns the same plan, marked as a run that must fail."""
         header = self.scenario.model_copy(update={"tags": tuple(dict.fromkeys([*self.scenario.tags, CONTROL]))})
         return self.model_copy(update={"scenario": header})
 
     def again(self, run_id: str) -> Plan:
-        """The same under another id."""
+        """Returns the same plan under another id."""
         return self.model_copy(update={"run_id": run_id})
 
     def without_faults(self, run_id: str, nodes: int | None = None) -> Plan:
-        """The fault-free run: same seed, same workload; with `nodes`, on another number of nodes."""
+        """Returns the fault-free run: same seed and workload; with `nodes`, on another number of nodes."""
         workload = self.workload.on_nodes(nodes or self.workload.nodes)
         return self.model_copy(update={"run_id": run_id, "workload": workload, "faults": (), "expect": {}})

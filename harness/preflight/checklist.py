@@ -95,7 +95,7 @@ def _resumes(report: run_report.Report) -> Told:
 
 
 def _data(report: run_report.Report) -> Told:
-    """The judge compares the parts of the ranks with the fault-free run's, which may be as uneven."""
+    """Yields the verdict on the data: numbers of samples per rank, and short batches."""
     least, most = (report.metrics.get(f"rank_samples_{which}") for which in ("min", "max"))
     if isinstance(least, int) and isinstance(most, int) and "samples of each rank" not in report.not_judged:
         wrong, short = [], report.metrics.get("batches_short")
@@ -111,7 +111,7 @@ def _data(report: run_report.Report) -> Told:
 
 
 def _dry_run(report: run_report.Report) -> Told:
-    """A run without faults, or the fault-free run that a run with faults was compared with."""
+    """Yields the result of a run without faults, or of the fault-free run that was compared with this one."""
     if not report.faults and report.run.outcome is not None:
         yield Item.DRY_RUN, report.verdict, f"without faults: {(report.reasons or ('no reason is told',))[0]}"
     elif report.run.fault_free and report.verdict is Verdict.PASS:

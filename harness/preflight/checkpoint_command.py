@@ -115,7 +115,7 @@ def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
 
 
 def _words(save: Save) -> str:
-    """The worst first."""
+    """Joins the findings on a save, the worst first."""
     findings = sorted(save.findings, key=lambda each: each.state is not save.state)
     more = len(findings) + save.more - NAMED_MAX
     loaded = [f"loaded: {save.loaded}"] if save.loaded else []

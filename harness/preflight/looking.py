@@ -191,7 +191,7 @@ def _drill(plan: Plan, folder: pathlib.Path, setting: Setting) -> str:
 
 
 def kill_step(saves: Sequence[int], last: int) -> int | None:
-    """Between the first save and the next one, so that something is lost; `None`: there is no such step."""
+    """Returns a step between the first save and the next, so that some work is lost; `None` if there is none."""
     if not saves:
         return None
     after = saves[1] if len(saves) > 1 else 2 * saves[0]

@@ -21,7 +21,7 @@ _Kinds = Mapping[str, list[str]]  # a name without numbers → the files of that
 
 
 def kind(file: str) -> str:
-    """The same for the same file of each save, and of each rank."""
+    """Returns a name without numbers: the same for this file in each save and of each rank."""
     return _NUMBER.sub("", _ACCOUNTED.sub("", file))
 
 

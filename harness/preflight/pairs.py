@@ -64,7 +64,7 @@ def _name_of(found: FoundCheckpoint) -> _Name | None:
 
 
 def _joined(parts: Mapping[str, Mapping[str, FoundCheckpoint]]) -> Iterator[Joined]:
-    """The newest first."""
+    """Yields saves joined from their parts, the newest first."""
     numbers = sorted(set[str]().union(*parts.values()), key=int, reverse=True)
     for number in numbers:
         there = [found[number] for found in parts.values() if number in found]

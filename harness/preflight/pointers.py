@@ -135,7 +135,7 @@ def _tree(text: str) -> Any:
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
-    """Key and text. An object that YAML names twice is taken once."""
+    """Yields key and text of each leaf. An object that YAML names twice is taken once."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         key, each = waiting.pop()
@@ -164,6 +164,6 @@ def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
 
 
 def _order(save: Save) -> int:
-    """The step, or else the last number of the name."""
+    """Returns the step, or else the last number in the name (-1 without one)."""
     number = _LAST_NUMBER.search(save.path.rpartition("/")[2])
     return save.step if save.step is not None else int(number[0]) if number else -1

@@ -87,7 +87,7 @@ def _is_of_optimizer(save: Save, file: str) -> bool:
 
 
 def _alike(file: str, save: Save) -> str:
-    """The same for the same file of each save."""
+    """Returns a name that is the same for this file in each save."""
     name = save.path.rpartition("/")[2]
     if save.step is None and file == name:
         return family(file)

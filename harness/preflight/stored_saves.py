@@ -48,7 +48,7 @@ class StoredSaves:
 
 
 def _other(save: Save, listed: set[str]) -> list[tuple[str, str]]:
-    """The tensors that are not listed. The largest ones of each save are."""
+    """Returns large trained tensors that are not listed, though the largest of each save are."""
     smallest = min((int(each.partition(" ")[0]) for each in listed), default=0)
     found = []
     for file, part in ((file, part) for file, parts in save.parts.items() for part in parts if part.span.name):

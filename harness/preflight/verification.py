@@ -77,7 +77,7 @@ class Save:
         return file.removeprefix(folder + slash)
 
     def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
-        """The first of each state is always kept."""
+        """Adds a finding, or only counts it beyond the limit; the first of each state is always kept."""
         if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
             self.findings.append(Finding(state, self.short(file), tensor, what))
         else:

@@ -114,7 +114,7 @@ def curves(analysis: Analysis) -> Curves:
 
 
 def _under_way(run: Timeline, at: int) -> float:
-    """The step that the job was doing then: the one after the last that was complete."""
+    """Returns the step under way at this moment: the one after the last complete step."""
     done = int(np.searchsorted(run.progress.end, at, side="right"))
     return float(run.progress.step[done - 1] + run.stride) if done else 0.0
 

@@ -45,7 +45,7 @@ def metrics(card: Scorecard) -> dict[str, Any]:
 
 
 def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysis) -> dict[str, Any]:
-    """A figure that cannot be worked out takes no verdict with it."""
+    """Computes figures; an exception becomes the key `error`, so that the verdict is still given."""
     try:
         return figures(evidence)
     except Exception as error:

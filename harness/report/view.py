@@ -95,7 +95,7 @@ def reasons(report: Report) -> list[str]:
 
 
 def in_words(reason: str) -> str:
-    """A reason as a sentence: the name of a score or of a bound becomes words wherever it stands before a colon."""
+    """Returns a reason as a sentence; names of scores and bounds before a colon become words."""
 
     def named(match: re.Match[str]) -> str:
         return expectation_name(match[0]) if match[0].partition(".")[0] in BOUNDS else match[0]
@@ -410,7 +410,7 @@ def target_text(target: object) -> str:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested values as (name, text) lines: `gpu.name`, `H100`."""
+    """Flattens nested values into (name, text) lines: `gpu.name`, `H100`."""
     lines: list[tuple[str, str]] = []
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -430,7 +430,7 @@ def hangs(report: Report) -> list[str]:
 
 
 def metric_rows(report: Report) -> list[tuple[str, str]]:
-    """A metric's name without its unit, and its value with it."""
+    """Returns each metric's name without its unit, and its value with the unit."""
     rows = []
     for name, value in report.metrics.items():
         unit = "" if "time" in name else "_time"
@@ -444,7 +444,7 @@ _SECONDS_NAME = re.compile(r"(_s|_seconds)(_|$)")
 
 
 def metric_text(name: str, value: object) -> str:
-    """A metric's unit is in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
+    """Formats a metric by the unit in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
     if isinstance(value, Mapping):
         if list(value) == ["untold"]:
             return metric_text(name, value["untold"])

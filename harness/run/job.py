@@ -322,7 +322,7 @@ class RunningJob:
         return next((Outcome("capped", cap.reason) for cap in self._caps if cap.reached), None)
 
     def _finished(self) -> Outcome | None:
-        """The job is over when every node that is still there has ended its command and no fault is at work."""
+        """Returns the outcome once every living node's command has ended and no fault acts; else `None`."""
         if any(rehearsal.busy for rehearsal in self.rehearsals) or self.cluster.waiting:
             return None
         living = [node for node in self.cluster.nodes if node.alive]
@@ -348,9 +348,9 @@ class RunningJob:
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
-        """The workers of a job may save over a notice and all end with 0; their launcher may still wait for the others.
-        Once the taken nodes are back, the others' commands start again, too, as after a requeue; an engine with a
-        scheduler does that itself. A job that ends with 0 without a notice is over."""
+        """Starts commands again, as after a requeue, once the taken nodes are back: after a save on a notice workers
+        may all end with 0, and their launcher may still wait. An engine with a scheduler does that itself. A job that
+        ends with 0 without a notice is over."""
         steps = self.plan.workload.steps
         faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
         noticed = {target.node_index for planned in faults for target in planned.targets}

@@ -148,7 +148,7 @@ class LiveProgress:
             self.phase = "exiting"
 
     def _meet(self, rank: int, header: Mapping[str, Any], kind: str, now_ns: int) -> Process:
-        """The first word of a process: from now on it is its rank's. An observed trainer has no word for its start."""
+        """Notes the process of a rank at its first event; an observed trainer sends none at its start."""
         who = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
         if (rank, *who) in self._met and kind != "started":
             return who
@@ -199,7 +199,7 @@ class LiveProgress:
         self.furthest_step = max(self.furthest_step, self.complete_step)
 
     def _find_complete(self) -> None:
-        """The last step that every rank of the current world has done."""
+        """Returns the last step that every rank of the current world has done."""
         size = self.world_size or len(self.workers)
         world = range(size if size <= len(self.workers) else 0)  # more: a rank is missing, or the size is nonsense
         done = {rank: self.workers[rank].last_step if rank in self.workers else 0 for rank in world}

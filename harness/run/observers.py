@@ -41,10 +41,10 @@ class Observer(Protocol):
     def status(self, status: Status) -> None: ...
 
     def new_events(self, events: Heard) -> None:
-        """New events of the job's log; in order within a writer."""
+        """Takes new events of the job's log, in order within a writer."""
 
     def starts_again(self, why: str, about_s: float) -> None:
-        """The job is over; its command starts once more, for about so long."""
+        """Tells that the job is over, and its command starts once more, for about so long."""
 
     def left_behind(self, reason: str) -> None:
         """Hears that something could not be undone at the end of the job."""

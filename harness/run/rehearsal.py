@@ -126,7 +126,7 @@ class Rehearsal:
         return [FaultStatus(firing.planned.id, firing.newest_moment) for firing in fired]
 
     def _let_trainers_go(self, job: LiveJob, now_ns: int) -> None:
-        """However long a fault's effect is being measured: a job that stands still takes it for a hang."""
+        """Releases trainers after a limit, though an effect is still measured: else it looks like a hang."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is not None and not firing.let_go and now_ns - injected_ns >= HELD_S_MAX * 1e9:

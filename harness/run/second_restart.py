@@ -138,7 +138,7 @@ def _check(run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoi
 
 
 def _point_back(run_dir: pathlib.Path, pointer: Pointer, removed: list[FoundCheckpoint], kept: FoundCheckpoint) -> None:
-    """A link or a text that names the save before is as it was before the last one."""
+    """Makes a pointer to a removed save name the kept one, as before the last save."""
     if pointer.target in {None, kept.path}:
         return
     newest = next(each for each in removed if each.path == pointer.target)

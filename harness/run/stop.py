@@ -33,7 +33,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def attended(self) -> Iterator[None]:
-        """While somebody looks at the request, a signal sets it; at all other times it interrupts."""
+        """Makes signals set the request, for as long as this lasts; otherwise they interrupt."""
         before, self._attended = self._attended, True
         try:
             yield

@@ -171,7 +171,7 @@ class Publications:
         return told | ({"tensor_digests": content.listed} if self._listed <= LISTED_MAX else {})
 
     def _is_whole(self, found: FoundCheckpoint) -> bool:
-        """A layout alone does not know of each file that is missing."""
+        """Tells whether a save is whole by its layout, and no file that was noted is missing."""
         noted = self._noted[found.path][0] if found.path in self._noted else ()
         return found.whole and all(path in self._place.sizes for path, _, _ in noted)
 

@@ -144,7 +144,7 @@ class Readings:
             self._files[path] = _File(path, *place, self.reader.open(), self._rank(told))
 
     def _rank(self, told: Mapping[str, str | None]) -> int | None:
-        """A file of its own for each rank, or for each node: then it is that of the node's first rank."""
+        """Returns the rank of a file; for a file of a node, the node's first rank."""
         if told.get("rank"):
             return int(str(told["rank"]))
         number = re.search(r"\d+$", told.get("node") or "")
@@ -210,7 +210,7 @@ class Readings:
             self._write(life, told, now_ns)
 
     def _is_new(self, life: _WorkerLog, file: _File, step: int) -> bool:
-        """A file that is written anew tells its past again; any other one goes back only when its trainer does."""
+        """Tells whether a step is new: a rewritten file repeats old steps, other files do not."""
         return step > life.last_step if self.reader.whole else step != life.last_step or life.file is not file
 
     def _started_again(self, rank: int, life: _WorkerLog, file: _File, step: int) -> bool:
@@ -219,7 +219,7 @@ class Readings:
         return restored or (life.file is not file and not self.reader.whole) or step < life.last_step
 
     def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _WorkerLog | None:
-        """A further process of this rank, from its first step on."""
+        """Opens the log of a further process of this rank, at its first step."""
         if self._opened >= LIVES_MAX:
             self._fail(self.reader.file, f"more than {LIVES_MAX} starts of a process; the rest is not read")
             return None

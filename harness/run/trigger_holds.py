@@ -66,7 +66,7 @@ class TriggerHolds:
         self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
 
     def begin(self, faults: Iterable[PlannedFault]) -> None:
-        """The rehearsal of these faults begins: the trainer stops at the steps they wait for."""
+        """Arms these faults' holds as their rehearsal begins: the trainer stops at the awaited steps."""
         for fault in faults:
             if fault.when.phase is None and fault.when.more_steps is None:
                 self.arm(fault.id)
@@ -102,7 +102,7 @@ class TriggerHolds:
             token.unlink(missing_ok=True)  # it may be granted just now
 
     def caught(self, fault_id: str) -> Claim | None:
-        """The first claim of a strike that is not granted yet."""
+        """Returns the first claim of a strike that is not granted yet."""
         tokens = {token.name: token for token in self._tokens(fault_id)}
         for node in untrusted_files.names_in(self.run_dir, "answers") if tokens else ():
             for name in untrusted_files.names_in(self.run_dir, f"answers/{node}"):

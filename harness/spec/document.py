@@ -156,7 +156,7 @@ class Document:
         return found
 
     def valid(self, model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None) -> _Checked:
-        """The model. Raises `ScenarioError` with every problem."""
+        """Returns the model. Raises `ScenarioError` with every problem."""
         found = self.check(model, data, keys=keys)
         self.raise_problems()
         assert found is not None, "what could not be checked has its problem"
@@ -258,7 +258,7 @@ def _mark(event: Any, source: str = "") -> Mark:
 
 
 def _scalar(event: Any) -> Any:
-    """YAML 1.2's core schema: `on` and `no` stay words, a date is text."""
+    """Returns a scalar by YAML 1.2's core schema: `on` and `no` stay words, a date is text."""
     text: str = event.value
     plain = event.tag in (None, "!") and event.implicit[0]
     kind = "plain" if plain else "str" if event.tag in (None, "!") else event.tag.removeprefix(_TAG)

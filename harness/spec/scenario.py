@@ -53,7 +53,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 
 def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Checked, and kept with the places in the file at which its mistakes are told."""
+    """Checks the value and returns it unchanged, so that mistakes are told at their places in the file."""
     check(given)
     return given
 
@@ -186,7 +186,7 @@ class FaultSpec(NamedFault):
         return self._places.get(key, "")
 
     def aimed(self, nodes: Sequence[int], workload: Workload) -> FaultSpec:
-        """The same on these nodes, or on the first rank of each."""
+        """Returns the same fault on these nodes, or on the first rank of each."""
         if self.action.aims_at == "node":
             target = TargetSpec(node=tuple(nodes))
         else:

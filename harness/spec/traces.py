@@ -228,7 +228,7 @@ class _Faults(RootModel[list[_Fault]]):
 
 
 def _json(model: type[_Model], text: str, source: str) -> tuple[_Model, Document]:
-    """JSON is YAML, whose reader knows the places."""
+    """Reads JSON as YAML, whose reader knows the places of mistakes."""
     document = Document(text, source)
     return document.valid(model, document.data), document
 

@@ -40,7 +40,7 @@ def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """The same to higher order: √(2wM)·(1 + ⅓√(w/2M) + ⅑·w/2M) − w where w < 2M, else M.
+    """Returns the best interval to higher order: √(2wM)·(1 + ⅓√(w/2M) + ⅑·w/2M) − w if w < 2M, else M.
 
     >>> round(daly_interval_s(60, 8 * 3600), 1)
     1819.2
@@ -52,7 +52,7 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def badput(accounts: Mapping[str, float]) -> dict[str, float]:
-    """Unproductive time by category; the categories add up to all that is not productive."""
+    """Returns unproductive time by category; the categories add up to all unproductive time."""
     categories: dict[str, float] = {}
     for name, amount in accounts.items():
         if name != "productive":

@@ -473,7 +473,7 @@ def cells(*keys: Ints) -> tuple[Ints, int]:
 
 
 def _labels(life: Life) -> Ints:
-    """Per step row a label: the world it was done in, then how often the step number had fallen back there."""
+    """Returns a label per step row: its world, and how often the step number had fallen back in that world."""
     step, end = life.writer.steps["step"], life.step_ends
     if not len(step):
         return np.zeros(0, np.int64)

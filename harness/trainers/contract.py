@@ -175,7 +175,7 @@ class Checkpoint(Parameters):
 
     @property
     def folder(self) -> str:
-        """Relative to the run's folder."""
+        """Returns the folder, relative to the run's folder."""
         return _without_placeholder(self.path)
 
     @model_serializer(mode="wrap")
@@ -275,7 +275,7 @@ class Workload(Parameters):
         return rank // self.ranks_per_node
 
     def on_nodes(self, nodes: int) -> Workload:
-        """The same work on exactly so many nodes."""
+        """Returns the same workload on exactly so many nodes."""
         return self.model_copy(update={"nodes": nodes, "min_nodes": nodes})
 
     def to_json(self) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class DockerJob(AttachedJob):
 
 
 def attach(selection: str) -> DockerJob:
-    """The running containers with this label. Raises `UsageError` unless every one of them has the opt-in."""
+    """Returns the running containers with this label. Raises `UsageError` unless all of them have the opt-in."""
     if "=" not in selection:
         raise UsageError(f"--attach docker:{selection}: write the whole label, KEY=VALUE: a key may fit several jobs")
     engine = Engine()
@@ -132,7 +132,7 @@ def _seen(engine: Engine, identity: str) -> Seen:
 
 
 def _signal_all(engine: Engine, identity: str, signal: str) -> None:
-    """To everything in the container: its first process hears it from outside alone, the others from inside."""
+    """Signals everything in the container: process 1 from outside, the others from inside."""
     made = engine.api.exec_create(identity, ["sh", "-c", f"kill -{signal} -1"])
     engine.api.exec_start(made["Id"])
     engine.api.kill(identity, f"SIG{signal}")

@@ -197,7 +197,7 @@ class DockerNode(NetworkedNode, StoringNode):
                 self._note_exit(code)
 
     def _on_end(self) -> None:
-        """The container's output has ended: its init is dead, and takes everything on the node with it."""
+        """Notes the end of the container: its init is dead, and everything on the node with it."""
         self._note_exit(-signal.SIGKILL)
         self._frozen_pids = None
         self._gone.set()

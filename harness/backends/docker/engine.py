@@ -24,7 +24,7 @@ PARALLEL = 4  # a daemon starts containers no faster with more
 
 
 def address() -> str:
-    """DOCKER_HOST, else the daemon of `make engines` where there is one, else the usual socket."""
+    """Returns DOCKER_HOST, or the address of the daemon of `make engines`, if any, or the usual socket."""
     own = pathlib.Path(os.environ.get(ENGINES_DIR_ENV, ENGINES_DIR)) / "docker" / "docker.sock"
     return os.environ.get("DOCKER_HOST") or (f"unix://{own}" if own.exists() else "unix:///var/run/docker.sock")
 
@@ -74,7 +74,7 @@ class Engine:
 
     @property
     def user(self) -> str:
-        """The caller, so that both read and write the run's files; instead of root the image's own user."""
+        """Returns the user for containers: the caller, to share the run's files, or the image's own instead of root."""
         if any("rootless" in option for option in self.info.get("SecurityOptions") or ()):
             return "0:0"  # there, the caller is what the container calls root
         if os.geteuid() == 0:

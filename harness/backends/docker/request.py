@@ -54,7 +54,7 @@ class DockerRun:
 
     @property
     def prefix(self) -> str:
-        """Start of every name. A run id with anything but name characters becomes its digest: no injection."""
+        """Returns the start of every name; an unusual run id is replaced by its digest: no injection."""
         plain = re.fullmatch(r"[a-zA-Z0-9_.-]{1,100}|\{run_id\}", self.run_id)
         return "chaos-" + (self.run_id if plain else hashlib.sha256(self.run_id.encode()).hexdigest()[:16])
 
@@ -96,7 +96,7 @@ def node_names(workload: Launch) -> list[str]:
 
 
 def network(place: DockerRun) -> Request:
-    """The run's private network. `Internal`: no way out of it and none into it but from the daemon's own host."""
+    """Returns the run's private network. `Internal`: connected with the daemon's own host only."""
     return {
         "Name": place.network,
         "Driver": "bridge",

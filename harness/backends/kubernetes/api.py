@@ -152,7 +152,7 @@ class Api:
 
     @functools.cached_property
     def dialect(self) -> Dialect:
-        """Asked by dry runs: a server keeps the fields that it knows."""
+        """Returns the fields that the server knows, found by a dry run: it keeps only those."""
         probe = manifests.ClusterRun("dialect", Settings(), Dialect())
         workload = Launch(("true",), 1, 1)
         job = manifests.RENDERERS["job"](workload, probe)[0]
@@ -162,7 +162,7 @@ class Api:
 
     @property
     def policy(self) -> str:
-        """The version in which this server has budgets and evictions."""
+        """Returns the version in which this server has budgets and evictions."""
         return "policy/v1" if self.serves("policy/v1", "poddisruptionbudgets") else "policy/v1beta1"
 
     def serves(self, version: str, plural: str) -> bool:
@@ -224,7 +224,7 @@ class Api:
         return text
 
     def delete(self, version: str, plural: str, name: str, grace_s: int | None = None, uid: str = "") -> bool:
-        """False when it was gone already. With `uid` only that very object, never a later one of the same name."""
+        """Deletes an object; False if it was gone already. With `uid` never a later one of the same name."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -239,7 +239,7 @@ class Api:
         return True
 
     def evict(self, pod: str, grace_s: int | None = None, uid: str = "") -> None:
-        """The Eviction API, in the version of this server; without `grace_s` with the pod's own grace.
+        """Evicts a pod through the Eviction API of this server; without `grace_s` with the pod's own grace.
 
         Raises `Refused`, status 429, where a budget forbids it.
         """
@@ -338,7 +338,7 @@ class Api:
 
 
 def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
-    """The client's configuration, and the namespace: ours, else the context's."""
+    """Returns the client's configuration, and the namespace: ours, or else the context's."""
     configuration = kubernetes.client.Configuration()
     file = _kubeconfig()
     inside = SERVICE_ACCOUNT / "namespace"

@@ -99,7 +99,7 @@ class KubeCluster(ControlledCluster):
 
     @property
     def waiting(self) -> bool:
-        """A place whose pod went unasked is brought back by its Job; a pod of its own is not."""
+        """Tells whether a Job will bring back a pod that ended unasked; nothing brings back a bare pod."""
         with self._lock:
             lost = [each.index for each in self._nodes if not each.alive]
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
@@ -398,7 +398,7 @@ class KubeCluster(ControlledCluster):
         return {"address": pod.address, "control": control, "head": head, "run_dir": POD_RUN_DIR, "python": "python3"}
 
     def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
-        """The plan's and ours; files of the run are named as they are called in a pod."""
+        """Returns the plan's environment and ours, with the run's paths as they are in a pod."""
         device = pod.hello["device"]
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
         marks = run_folder.environment(POD_RUN_DIR, name) | run_folder.key_of(self.run_dir)

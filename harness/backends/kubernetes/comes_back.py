@@ -77,7 +77,7 @@ class Returns:
         return "" if spent < limit else f"Job {name}: one more failure would pass its backoffLimit of {limit}"
 
     def _of_jobset(self, job: Object, full: str) -> str:
-        """A Job that fails may still be one that its JobSet starts again."""
+        """Explains why a failed Job would end the run; empty if its JobSet starts it again."""
         owner = controller_of(job)
         if owner is None or owner["kind"] != "JobSet":
             return f"{full}, and that would end the job"

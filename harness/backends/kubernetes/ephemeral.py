@@ -55,7 +55,7 @@ def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> No
 
 
 def _answers(api: Api, pod: str, name: str) -> bool:
-    """A container may be called running a moment before its kubelet knows it."""
+    """Tells whether a command can run there; the kubelet may not know a container yet that is called running."""
     if not runs(api.pod(pod), name):
         return False
     try:

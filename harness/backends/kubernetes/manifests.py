@@ -59,7 +59,7 @@ class ClusterRun:
 
     @property
     def name(self) -> str:
-        """Start of every name. A run id that is no DNS label of moderate length becomes its digest: no injection."""
+        """Returns the start of every name: the run id, or its digest if it is no short DNS label."""
         plain = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.run_id)
         if plain and len(self.run_id) <= NAME_CHARS_MAX - len("chaos-"):
             return f"chaos-{self.run_id}"
@@ -90,7 +90,7 @@ class ClusterRun:
 
 
 def label_value(run_id: str) -> str:
-    """The run id as a label's value, or its digest where it cannot be one."""
+    """Returns the run id as a label's value, or its digest if it cannot be one."""
     if re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", run_id):
         return run_id
     return hashlib.sha256(run_id.encode()).hexdigest()[:16]
@@ -123,7 +123,7 @@ def service(place: ClusterRun) -> Object:
 
 
 def control_pod(place: ClusterRun) -> Object:
-    """The control host: holds the rendezvous store, and the checkpoints where no volume does."""
+    """Returns the control host's pod: it holds the rendezvous store, and without a volume the checkpoints."""
     spec = _pod_spec(place, CONTROL, grace_s=1)
     spec |= {"hostname": CONTROL, "subdomain": place.name}
     spec["tolerations"] = [*spec.get("tolerations", []), _toleration(TAINT, "", "")]
@@ -144,7 +144,7 @@ def budget(place: ClusterRun) -> Object:
 
 
 def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) -> Object:
-    """A pod of its own, where no Indexed Job makes them: we create the next one when it is lost."""
+    """Returns a pod without an Indexed Job; if it is lost, we create the next one."""
     template = _template(workload, place)
     spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
     spec["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
@@ -208,7 +208,7 @@ def _jobset(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """The operator demands a master, which is our node 0, and a container of this name."""
+    """Returns a PyTorchJob; its operator demands a master, here node 0, and this name of the container."""
     template = _template(workload, place)
     template["spec"]["containers"][0]["name"] = "pytorch"
     del template["spec"]["restartPolicy"]  # the operator's to set
@@ -303,7 +303,7 @@ def _template(workload: Launch, place: ClusterRun) -> Object:
 
 
 def _grace_s(workload: Launch, settings: Settings) -> int:
-    """Most ways to reclaim a pod say how long its notice is, up to this. Of the scheduler's own, this is the notice."""
+    """Returns the pods' grace period: the notice if eviction uses it, or else a limit above any notice."""
     notice_s = math.ceil(workload.notice_s)
     if settings.evict_by_own_grace and notice_s > 0:
         return notice_s

@@ -112,7 +112,7 @@ class Pod(rpc.Line):
 
 
 def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-    """A pod may be called running a moment before its kubelet knows the container."""
+    """Attaches to a container; tries again, as its kubelet may not know it yet though it is called running."""
     deadline = time.monotonic() + ATTACH_S_MAX
     while True:
         try:

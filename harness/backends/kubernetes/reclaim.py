@@ -37,7 +37,7 @@ class Way:
         self._api.evict(pod.name, grace_s)
 
     def give_back(self, index: int) -> None:
-        """The capacity of this place is back. Idempotent."""
+        """Gives back the capacity of this place. Can be called again."""
 
     def heal(self) -> int:
         """Undoes all that this run took, also by other processes; returns how much. Idempotent."""

@@ -183,7 +183,7 @@ def _gang(text: str) -> str:
 
 
 def _volume(text: str) -> tuple[str, str]:
-    """The claim and the host path; at most one of them is not empty."""
+    """Returns the claim and the host path; at most one of them is not empty."""
     how, _, what = text.partition(":")
     if not text:
         return "", ""

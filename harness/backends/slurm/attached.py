@@ -77,7 +77,7 @@ class SlurmJobAttached(AttachedJob):
 
 
 def attach(selection: str) -> SlurmJobAttached:
-    """A running job by its id. Raises `UsageError` for another user's, and for one without the opt-in."""
+    """Returns a running job by its id. Raises `UsageError` for another user's job, and without the opt-in."""
     if not selection.isdecimal():
         raise UsageError(f"--attach slurm:{selection}: write the id of a job, like slurm:1234")
     slurm, job_id = find_slurm(), int(selection)
@@ -128,7 +128,7 @@ def _seen(lines: Sequence[str]) -> Seen:
 
 
 def _undo(job_id: int, host: str, environment: dict[str, str]) -> None:
-    """The job's tasks on that node go on. Nothing to do where the job is over."""
+    """Lets the job's tasks on that node go on; does nothing if the job is over."""
     with environment_as_recorded(BACKEND.settings, environment):
         slurm = find_slurm()
     job = slurm.job(job_id)

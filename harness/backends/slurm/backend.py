@@ -228,7 +228,7 @@ class SlurmCluster(TellingCluster):
         run_folder.prepare(self.run_dir, workload, [run_folder.CONTROL, *(node.name for node in self._nodes)])
 
     def _beat(self) -> None:
-        """The job ends by itself when this stops: see `slurm_watch`."""
+        """Shows that the harness lives; without that the job ends by itself (see `slurm_watch`)."""
         for number in itertools.count(1):
             with contextlib.suppress(OSError, FaultError):  # a full disk, say: the next one may come through
                 untrusted_files.replace(self.run_dir, script.ALIVE, str(number).encode())

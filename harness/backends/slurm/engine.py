@@ -77,7 +77,7 @@ class Slurm:
         return answer_of(command, self.environment | dict(env or {}), limit_s)
 
     def begin(self, *command: str, link: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-        """A command that goes on, `link` being its standard input and output."""
+        """Begins a command that goes on; `link` is its standard input and output."""
         path = shutil.which(command[0], path=self.environment.get("PATH")) or command[0]
         try:
             return subprocess.Popen(
@@ -150,7 +150,7 @@ class Slurm:
     # Nodes
 
     def hosts(self, notation: str) -> list[str]:
-        """The names in Slurm's order, which is that of SLURM_NODEID."""
+        """Returns the names in Slurm's order, which is that of SLURM_NODEID."""
         return self.run("scontrol", "show", "hostnames", notation).split()
 
     def addresses(self, notation: str) -> dict[str, str]:
@@ -231,7 +231,7 @@ class Slurm:
         self.resume_drained(run_id)
 
     def _resume(self, host: str) -> None:
-        """A node that was set down may be back already: with `ReturnToService=2` its slurmd brings it back itself."""
+        """Brings a node back, unless its slurmd has done so itself (`ReturnToService=2`)."""
         states = self.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()
         if any(state.startswith(("down", "drain")) for state in states):
             self.run("scontrol", "update", f"nodename={host}", "state=resume")
@@ -242,7 +242,7 @@ def _reason(run_id: str) -> str:
 
 
 def _read_job(data: Mapping[str, Any]) -> SlurmJob:
-    """Slurm 22 writes one state and plain numbers; newer ones a list of states and `{"set", "number"}`."""
+    """Reads a job; Slurm 22 writes one state and plain numbers, newer ones lists and `{"set", "number"}`."""
     states = data["job_state"]
     if isinstance(states, str):
         states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]

@@ -91,7 +91,7 @@ class Order:
 
 
 def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
-    """The damaged version, made in `aside`, a folder of the harness below the run's.
+    """Makes the damaged version in `aside`, a folder of the harness below the run's.
 
     Raises `FaultError` where nothing there can be damaged so.
     """
@@ -123,7 +123,7 @@ def part_of(part: Part, spans: Sequence[Extent], tensor_bytes: int) -> str:
 
 
 def choose(place: CheckpointFolder, checkpoint: FoundCheckpoint, order: Order) -> str:
-    """The file to be damaged. Raises `FaultError` where the checkpoint has no such file."""
+    """Returns the file to be damaged. Raises `FaultError` if the checkpoint has no such file."""
     files = [path for path in checkpoint.files if place.sizes.get(path) and _holds(place, path, order)]
     if order.file not in ("largest", "any"):
         files = [path for path in files if pathlib.PurePath(path).match(order.file)]
@@ -153,7 +153,7 @@ def _allowed(part: Part, spans: Sequence[Extent], size: int) -> list[Extent]:
 
 
 def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
-    """The same file of the checkpoint before: of the same name inside, or at the same place among as many files."""
+    """Returns the same file of the checkpoint before: of the same name inside, or at the same place."""
     newest, *others = listing.finished
     inside, number = path.removeprefix(newest.path), newest.files.index(path)
     for other in others:
@@ -168,7 +168,7 @@ def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
 
 
 def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
-    """The pointer's own bytes; a link can only go missing."""
+    """Damages the pointer's own bytes; a link can only go missing."""
     path = _pointer(listing)
     kept, damaged = aside / "original", aside / "damaged"
     if path in place.links:
@@ -191,7 +191,7 @@ def _pointer(listing: Listing) -> str:
 
 
 def _point_elsewhere(place: CheckpointFolder, listing: Listing, stale: bool, aside: pathlib.Path) -> Damage:
-    """A link to another checkpoint, or a text with another name or number."""
+    """Makes a pointer to another save, or to none: a link, a text with a name, or a text with a number."""
     path = _pointer(listing)
     if stale and len(listing.finished) < 2:
         raise FaultError("stale_latest needs two checkpoints; there is one")

@@ -204,7 +204,7 @@ def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN: a float that is not finite becomes its name."""
+    """Returns the value; a float that is not finite becomes its name, as JSON has no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):

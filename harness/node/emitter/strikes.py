@@ -70,7 +70,7 @@ def strike(
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:
-    """An error of the code is its own, not the trainer's: it is printed, and the training goes on."""
+    """Runs the user's code. Its error is printed and returned, and the training goes on."""
     space: dict[str, Any] = {"__name__": "own_code"}
     try:
         exec(compile(source, "<own_code>", "exec"), space)

@@ -20,7 +20,7 @@ def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
 
 
 def _watch(emit: Emitter, every_s: float) -> None:
-    """There is nothing of GPUs without one; a value that the driver does not tell is left out."""
+    """Emits the usage for ever, of GPUs only if there are any; values that the driver does not tell are left out."""
     with nvml.opened() as library:
         while True:
             told: dict[str, Any] = {"namespace": f"{clock_id()} {os.stat('/proc/self/ns/net').st_ino}"}

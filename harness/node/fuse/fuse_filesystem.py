@@ -78,7 +78,7 @@ class Paths:
         return f"{parent}/{name}" if parent else name
 
     def number(self, path: str, inode: int) -> int:
-        """A file that took another's place gets a number of its own."""
+        """Returns the number of a file; a file that took another's place gets a new one."""
         with self._lock:
             known = self._numbers.get(path)
             if known is not None and known[1] == inode:

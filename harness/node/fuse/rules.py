@@ -162,7 +162,7 @@ class FileRule:
             self._volatile[key].ranges.append((offset, size))
 
     def note_fsync(self, descriptor: int) -> None:
-        """Durable now, unless that is the lie."""
+        """Makes the file's writes durable, except if the rule lies about that."""
         if self.spec.power != "reordered":
             return
         with self._lock:

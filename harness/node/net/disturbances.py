@@ -52,7 +52,7 @@ def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match
 
 
 def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
-    """A packet from a node to itself never gets to the wire: rules at the node's own end let it pass."""
+    """Returns the rules at the node's own end. They skip packets to itself, which never reach the wire."""
     rules = []
     for where in _wheres(traffic):
         away = Match("destination" if where == "sent" else "source", host.address, equal=False)

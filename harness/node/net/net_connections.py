@@ -76,7 +76,7 @@ def _row(family: int, body: memoryview) -> tuple[int, Row]:
 
 
 def _address(family: int, raw: bytes) -> str:
-    """A socket of IPv6 may carry IPv4: then that is its address."""
+    """Returns the address of a socket as text; an IPv4 address inside an IPv6 one as IPv4."""
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[:4])
     if raw.startswith(_V4_IN_V6):

@@ -54,7 +54,7 @@ def set_up(name: str) -> None:
 
 
 def set_down(name: str) -> None:
-    """The other end of a veth sees its carrier go; routes through the device here are gone, too."""
+    """Sets a device down: the other end of a veth loses its carrier, and routes through it are removed."""
     header = link_header(socket.if_nametoindex(name), 0, _IFF_UP)
     _request(_NEWLINK, 0, header, f"set {name} down")
 

@@ -127,7 +127,7 @@ def _exchange(
 
 
 def _send(sender: socket.socket, data: bytes, to: tuple[str, int]) -> None:
-    """A packet that the network does not take is one that is lost."""
+    """Sends a packet; one that the network does not take counts as lost."""
     try:
         sender.sendto(data, to)
     except OSError as error:
@@ -136,7 +136,7 @@ def _send(sender: socket.socket, data: bytes, to: tuple[str, int]) -> None:
 
 
 def _open(path: str) -> IO[bytes]:
-    """Unbuffered, and bound to the network of the moment it was opened in."""
+    """Opens a file unbuffered; its network is that of the moment of opening."""
     return open(path, "rb", buffering=0)
 
 

@@ -25,7 +25,7 @@ class Checkpointing:
 
 @functools.lru_cache(maxsize=1)
 def of(watch: Watch) -> Checkpointing:
-    """The same one for all signals of a process, which has one watch."""
+    """Returns the state that all signals of a process share, made from its one watch."""
     ledger, live = Ledger(), Live()
     return Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
 

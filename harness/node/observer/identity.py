@@ -52,7 +52,7 @@ def lineage(path: str) -> str | None:
 
 
 def lineage_of(file: IO[bytes]) -> str:
-    """The same of an open file or a buffer. The place in it is kept."""
+    """Returns the lineage of an open file or a buffer, and keeps its read position."""
     at = file.tell()
     try:
         return _checksums(file) or _samples(file)
@@ -61,7 +61,7 @@ def lineage_of(file: IO[bytes]) -> str:
 
 
 def of(files: Iterable[str]) -> Content | None:
-    """The bytes of all these files together; their order and their folder do not matter. None: one cannot be read."""
+    """Returns the content of all these files together, in any order and folder; `None` if one cannot be read."""
     try:
         paths = sorted((os.path.basename(path), path) for path in files)
         size = sum(os.stat(path).st_size for _, path in paths)
@@ -74,7 +74,7 @@ def of(files: Iterable[str]) -> Content | None:
 
 
 def text_of(text: str) -> str:
-    """A short name of a long text."""
+    """Returns a short name of a long text."""
     return _hash(text.encode()).hexdigest()
 
 
@@ -126,7 +126,7 @@ def _sampled(path: pathlib.Path | str) -> str:
 
 
 def _opened(path: pathlib.Path | str) -> IO[bytes]:
-    """A regular file. Raises `OSError` for anything else: a pipe would make the training wait."""
+    """Opens a regular file. Raises `OSError` for any other kind: a pipe would make the training wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
@@ -135,7 +135,7 @@ def _opened(path: pathlib.Path | str) -> IO[bytes]:
 
 
 def _samples(file: IO[bytes]) -> str:
-    """The length, both ends, and blocks at even distances."""
+    """Returns a digest of the length, both ends, and blocks at even distances."""
     size = file.seek(0, io.SEEK_END)
     digest = _hash(str(size).encode())
     places: Iterable[int] = range(0, size, SAMPLE_BYTES)

@@ -30,7 +30,7 @@ class Next:
             self._forward = modules.register_module_forward_pre_hook(self._before_forward)
 
     def now(self) -> None:
-        """The moment has come, or nothing may come after this."""
+        """Runs the callback now if it is still expected, and removes the hook."""
         forward, self._forward = self._forward, None
         if forward is not None:
             forward.remove()

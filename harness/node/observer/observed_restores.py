@@ -84,7 +84,7 @@ class Restores:
                 self._of_storage = {name: kept for name, kept in self._of_storage.items() if kept is not gone}
 
     def refused(self, source: str, error: BaseException) -> None:
-        """A load that failed: told as passed over with the next `restored`, where it was a checkpoint of this run."""
+        """Notes a failed load of a checkpoint of this run, to be told with the next `restored`."""
         known: list[str] = []
         for entry in self.ledger.entries():
             if isinstance(entry, (Saved, Committed)):
@@ -125,7 +125,7 @@ class Restores:
         return next(([load] for load in reversed(self._loads) if known & load.points), [])
 
     def entered(self, part: str, loads: list[Load]) -> None:
-        """A state from these loads is in a model or an optimizer now."""
+        """Notes that a state from these loads is in a model or an optimizer now."""
         if not self._entered:
             self.watch.state_replaced()
         mine = self._entered.setdefault(part, [])
@@ -250,7 +250,7 @@ def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
 
 
 def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
-    """The folder that the checkpoint of this file is in now, if it is that one: it may have been copied."""
+    """Returns the folder that this commit is loaded from, maybe a copy; `None` if the load is of another one."""
     file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
     for name, lineage in zip(commit.files, commit.lineages):
         if by_path and os.path.join(commit.root, name) == file:

@@ -56,7 +56,7 @@ class Saves:
         watch.after_step(lambda _: self._beside.clear())
 
     def begin(self, path: str, held: set[int]) -> Save:
-        """A file with live state is going to be written."""
+        """Notes that a file with live state is going to be written."""
         folder = os.path.dirname(path)
         with self._lock:
             for save in self.open:
@@ -86,12 +86,12 @@ class Saves:
         return Save(self.watch.step, time.monotonic_ns(), (own and self.watch.accumulated()) or {}, [path])
 
     def whole(self, save: Save, path: str) -> None:
-        """The writer of this file or folder says so."""
+        """Notes that the writer calls this file or folder whole."""
         self.written(save, path)
         self._committed(save, path, identity.files_below(path))
 
     def written(self, save: Save, path: str) -> None:
-        """The file is there: from now on its content leads back to its step."""
+        """Notes that the file is there: from now on its content leads back to its step."""
         if path in save.unwritten:
             save.unwritten.discard(path)
             save.write_ns = time.monotonic_ns() - save.begun_ns
@@ -110,11 +110,11 @@ class Saves:
         self._told("checkpoint.failed", save, error=f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
     def beside(self, path: str) -> None:
-        """A file without live state was written. It belongs to a checkpoint in the same folder, if there is one."""
+        """Notes a file without live state; it belongs to the checkpoint in its folder, if there is one."""
         self._beside.append(path)
 
     def renamed(self, old: str, new: str) -> None:
-        """A file or folder has got another name: its checkpoint is whole where nothing of the live state is missing."""
+        """Notes a new name of a file or folder; its checkpoint is whole if no live state is missing."""
         with self._lock:
             moved = [save for save in self.open if any(_below(file, old) for file in save.files)]
             self._beside = [_moved(file, old, new) for file in self._beside]

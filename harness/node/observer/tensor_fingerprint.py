@@ -59,7 +59,7 @@ def fingerprint(tensor: Any) -> tuple[Any, ...] | None:
 
 
 def digest(given: list[Any]) -> str | None:
-    """A hash of their bytes; of large ones, of pieces from all of their parts."""
+    """Returns a hash of the tensors' bytes; for large ones, of pieces from all of their parts."""
     found = hashlib.sha1(usedforsecurity=False)
     seen = False
     for tensor in given:

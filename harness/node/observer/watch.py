@@ -114,7 +114,7 @@ class Watch:
     # The absolute step
 
     def state_replaced(self) -> None:
-        """A state from elsewhere was put in: how many steps it holds is unknown until the next offer."""
+        """Notes a state from elsewhere: its number of steps is unknown until the next offer."""
         self._offers.clear()
         self.step, self.fresh = None, False
 
@@ -200,7 +200,7 @@ class Watch:
         return self._emitter is not None
 
     def failpoint(self, name: str) -> None:
-        """A named place where a plan may want to stop this process."""
+        """Marks a named place where a plan may want to stop this process."""
         log = told_by_hand.emitter or self._emitter
         if log is not None and not self.in_child:
             log.failpoint(name)
@@ -243,7 +243,7 @@ class Watch:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:
-        """A child that turns out to train (`torch.multiprocessing.spawn` by fork) has a log of its own."""
+        """Gives a forked child its own log, as it may train (`torch.multiprocessing.spawn` by fork)."""
         self._emitter = None
         self._unwritten.clear()
         self.in_child = "RANK" in os.environ

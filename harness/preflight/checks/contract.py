@@ -123,7 +123,7 @@ class Seen:
         return self.silent(what, map(self.node_of, told), self.plan.workload.ranks_per_node)
 
     def silent(self, what: str, told: Iterable[str], ranks: int = 1) -> list[Finding]:
-        """A finding where fewer than so many ranks of a node, which is in `told` for each of them, said something."""
+        """Returns a finding if a node is in `told` fewer than `ranks` times; `told` has one entry for each rank."""
         heard = Counter([*told])
         missing = [node for node in self.nodes if heard[node] < ranks]
         if not missing:

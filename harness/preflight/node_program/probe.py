@@ -82,7 +82,7 @@ class Job:
         return bool(told.item())
 
     def most(self, mine: float) -> float:
-        """The largest of all ranks; all wait for all here."""
+        """Returns the largest value of all ranks, once all have called this."""
         told = self.torch.tensor([mine], dtype=self.torch.float64)
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return float(told.item())
@@ -94,7 +94,7 @@ class Job:
 
 
 def compute(job: Job, emit: Emitter) -> None:
-    """The same work on each rank, over and over: how fast each one is, in windows of a second."""
+    """Repeats the same work on each rank, and tells its rate in windows of a second."""
     side = 4096 if job.gpu else 256
     matrix = job.torch.rand(side, side, device=job.device, dtype=job.torch.float16 if job.gpu else job.torch.float32)
 

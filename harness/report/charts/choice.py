@@ -69,7 +69,7 @@ def choice_chart(
 
 
 def bars_chart(title: str, bars: Sequence[tuple[str, float]], show: Show, narrow: bool = False) -> Markup | None:
-    """The largest first. `None` where nothing is above 0."""
+    """Draws the bars, the largest first. `None` if no value is above 0."""
     told = sorted(
         ((name, value) for name, value in bars if value > 0 and math.isfinite(value)), key=lambda each: -each[1]
     )

@@ -85,7 +85,7 @@ def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
 
 
 def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
-    """Σ rate·(edge − start) over the starts up to each edge."""
+    """Returns Σ rate·(edge − start) over the starts up to each edge."""
     place = np.searchsorted(edges, start)
     slopes = np.bincount(place, weights=rate, minlength=len(edges) + 1).cumsum()[: len(edges)]
     offsets = np.bincount(place, weights=rate * start, minlength=len(edges) + 1).cumsum()[: len(edges)]

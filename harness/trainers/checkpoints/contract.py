@@ -102,13 +102,13 @@ class Layout(abc.ABC):
 
 
 def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int, str]:
-    """Later is larger: by step, and by the time of the last write where no step is known."""
+    """Returns a sort key, larger for later saves: the step, then the time of the last write."""
     changed = max((place.changed_ns(file) for file in checkpoint.files), default=0)
     return (-1 if checkpoint.step is None else checkpoint.step), changed, checkpoint.path
 
 
 def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-    """The first one by name. One whose target is gone is found by the usual names of pointers alone."""
+    """Returns the first pointer by name; one to a missing save is found only by the usual names of pointers."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
     folders = {each.path.rpartition("/")[0] for each in checkpoints}

@@ -138,7 +138,7 @@ def count(value: object) -> int | None:
 
 
 def known(**fields: Any) -> dict[str, Any]:
-    """The fields that are told."""
+    """Returns the fields that are not `None`."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

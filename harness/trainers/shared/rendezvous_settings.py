@@ -52,5 +52,5 @@ def options(given: Mapping[str, object]) -> str:
 
 
 def store(python: str) -> Command:
-    """The command beside the nodes."""
+    """Returns the command that runs beside the nodes."""
     return (python, "-m", "harness.node.torch_store", "{control}", str(PORT))

@@ -249,7 +249,7 @@ def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
 
 
 def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
-    """An iterator's indices are asked for in the order in which its batches come."""
+    """Watches iterators, which ask for indices in the order in which their batches come."""
     guard, failpoint = watch.guard("batches"), watch.guard("failpoint")(watch.failpoint)
 
     def fetching(iterator: Any) -> tuple[Any, int]:
@@ -289,7 +289,7 @@ def _indices_of(iterator: Any) -> list[int] | None:
 
 
 def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
-    """The places of a subset are no identities."""
+    """Returns the indices in the outermost data set, as places in a subset do not identify samples."""
     for depth in itertools.count():
         if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
             break

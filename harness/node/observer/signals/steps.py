@@ -126,7 +126,7 @@ class Steps:
 
 
 def _offer(watch: Watch, optimizer: Any, applied: bool) -> None:
-    """Adam and its kin count their updates: how many there were before this one."""
+    """Offers the number of earlier updates, which Adam and similar optimizers count."""
     state = next(iter(optimizer.state.values()), None) if optimizer.state else None
     count = state.get("step") if isinstance(state, dict) else None
     if count is None or getattr(count, "is_cuda", False):
@@ -137,7 +137,7 @@ def _offer(watch: Watch, optimizer: Any, applied: bool) -> None:
 
 
 def _note_rate(watch: Watch, optimizer: Any) -> None:
-    """The learning rate of the first group; it is read before a scheduler changes it."""
+    """Notes the learning rate of the first group, before a scheduler changes it."""
     groups = getattr(optimizer, "param_groups", None)
     rate = groups[0].get("lr") if groups else None
     if rate is not None and not getattr(rate, "is_cuda", False):

@@ -120,7 +120,7 @@ def blocks(file: IO[bytes], span: Extent) -> Iterator[bytes]:
 
 
 def _parts(file: IO[bytes], span: Extent, share: int | None) -> Iterator[bytes]:
-    """The same, or samples from its first to its last byte, equally far apart: `share` bytes together."""
+    """Yields all bytes, or samples at equal distances from the first byte to the last, `share` bytes in total."""
     start, end = span
     if share is None or end - start <= share:
         yield from blocks(file, span)

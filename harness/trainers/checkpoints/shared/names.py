@@ -28,7 +28,7 @@ def step_in(name: str) -> int | None:
 
 
 def without_rank(name: str) -> str:
-    """The same for all ranks' files of one checkpoint."""
+    """Returns a name without the rank: the same for all ranks' files of one checkpoint."""
     return _RANK.sub("", name)
 
 
