@@ -31,7 +31,7 @@ class Family:
         return _names(tuple(importlib.import_module(self.package).__path__), self.part)
 
     def known(self, name: str, also: tuple[str, ...] = ()) -> str:
-        """The name. Raises `ValueError` for one that is neither a plug-in nor in `also`."""
+        """Returns the name. Raises `ValueError` for a name that is neither a plug-in nor in `also`."""
         if name not in (*also, *self.names()):
             raise ValueError(f"unknown {self.kind} {name!r}; {choice(name, (*also, *self.names()))}")
         return name

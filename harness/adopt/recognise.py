@@ -146,7 +146,7 @@ def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]
 
 
 def _count(text: str) -> int:
-    """A number of processes; `gpu` and `auto` are one here."""
+    """Returns a number of processes; `gpu` and `auto` count as one."""
     return int(text) if text.isdecimal() else 1
 
 

@@ -216,7 +216,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.NOTICE)
 
     def processes(self) -> list[ProcessState]:
-        """The processes of `pids()`, as the kernel sees them now. Empty when the node is gone."""
+        """Returns the processes of `pids()` in their present state; empty when the node is gone."""
         raise self._missing(Verb.SIGNAL)
 
     def limit_cpu(self, cpus: float | None) -> None:

@@ -29,7 +29,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold: the 
 
 
 def sources() -> dict[str, pathlib.Path]:
-    """The files that are delivered, by their names in the archive."""
+    """Returns the delivered files by their names in the archive."""
     root = pathlib.Path(boot.place())
     found = sorted(path for pattern in _CONTENT for path in root.glob(pattern))
     return {str(path.relative_to(root)): path for path in found}

@@ -80,7 +80,7 @@ def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner
 
 
 def key_of(run_dir: pathlib.Path) -> dict[str, str]:
-    """The environment variable with the secret that the nodes of this run share. It is in no other file of the run."""
+    """Returns the environment variable with the secret that this run's nodes share; no other file of the run has it."""
     return {KEY_ENV: untrusted_files.read(run_dir, KEY, 1024).decode()}
 
 

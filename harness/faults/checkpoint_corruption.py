@@ -135,7 +135,7 @@ class CheckpointCorruption(Fault):
         context.effect(measured, damage.expected, unit, ok=ok, detail=f"{damage.path}: {self.kind}, {damage.part}")
 
     def _left(self, damage: Damage, context: Context) -> dict[str, str]:
-        """The digest of the checkpoint as it is now."""
+        """Returns the present digest of the checkpoint."""
         assert damage.checkpoint is not None
         place = CheckpointFolder.look(context.run_dir, self.directory or context.checkpoints.folder)
         files = [path for path in damage.checkpoint.files if path in place.sizes]

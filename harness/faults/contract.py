@@ -171,7 +171,7 @@ class Context(Protocol):
         """Ends `hold()`; waiting processes go on."""
 
     def caught(self) -> int | None:
-        """The rank of a process that has come to a strike planned in `Fault.holds`, and waits for it."""
+        """Returns the rank of a process that waits at a strike planned in `Fault.holds`."""
 
     def strike(self) -> None:
         """Lets the caught process go on into its strike."""

@@ -222,7 +222,7 @@ def default_settings() -> dict[str, Value]:
 
 
 def number(written: object, what: str, low: float, high: float, whole: bool = False) -> float:
-    """A finite number within bounds, and a whole one where that is asked for. Raises `UsageError`."""
+    """Returns a finite number within bounds, whole if that is demanded. Raises `UsageError`."""
     try:
         value = float(str(written)[:40])
     except ValueError:

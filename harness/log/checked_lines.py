@@ -51,7 +51,7 @@ def kind_of(field: Field) -> Any:
 
 
 def struct(name: str, fields: Sequence[Field], tag: str | None = None, untold: Any = None) -> type[msgspec.Struct]:
-    """A typed record with these fields. An optional field that is not told is `untold`, and is not written."""
+    """Returns a record type with these fields. A missing optional field is `untold`, and is not written."""
     required = [(field.name, kind_of(field)) for field in fields if not field.optional]
     nothing = None if untold is None else msgspec.UnsetType
     optional = [(field.name, kind_of(field) | nothing, untold) for field in fields if field.optional]

@@ -139,7 +139,7 @@ class Tail:
     _refused: set[str] = field(default_factory=set)
 
     def poll(self) -> list[tuple[Record, Record]]:
-        """New `(header, event)` pairs; order is kept within a writer. A header tells rank, node and process id."""
+        """Returns new `(header, event)` pairs, in order within a writer. A header has rank, node and process id."""
         found: list[tuple[Record, Record]] = []
         grown = [(self._files.setdefault(source.path, _Followed()), source) for source in self._sources()]
         grown = [(each, source) for each, source in grown if source.size > each.offset and not each.given_up]

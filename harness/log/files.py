@@ -74,7 +74,7 @@ class EventFile:
 
     @classmethod
     def of(cls, path: pathlib.Path, folder: str | None = None) -> EventFile:
-        """A file named by its path; with `folder` its parent is the folder of a node."""
+        """Returns a file by its path; with `folder`, its parent is the folder of a node."""
         return cls(path.parent.parent if folder else path.parent, folder, path.name)
 
 

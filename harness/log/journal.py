@@ -83,7 +83,7 @@ def is_running(run_dir: pathlib.Path) -> bool:
 
 
 def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """The whole records, oldest first. A torn line was never acted upon, since acting comes after the fsync.
+    """Returns the whole records, oldest first. A torn line was never acted upon, as acting comes after the fsync.
 
     Raises `FaultError` for a journal that somebody else owns, or could have written.
     """

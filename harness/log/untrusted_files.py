@@ -30,7 +30,7 @@ _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def below(path: str) -> str:
-    """The path, if it is relative and does not leave the folder that it is relative to. Else raises `ValueError`."""
+    """Returns a relative path that does not leave its folder. Raises `ValueError` for any other path."""
     if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise ValueError(f"{path!r} is not below the run's folder; write it relative to that folder, without '..'")
     return path
@@ -218,7 +218,7 @@ def status_of(root: pathlib.Path, path: str) -> os.stat_result | None:
 
 
 def link_of(root: pathlib.Path, path: str) -> str:
-    """Where the link `root/path` leads to, as it is written there."""
+    """Returns the target of the link `root/path`, as it is written there."""
     with folder_of(root, path) as (parent, name):
         return os.readlink(name, dir_fd=parent)
 

@@ -63,7 +63,7 @@ class Board:
         return self.values.get(name, {}).get(labels)
 
     def _series(self, name: str, labels: Labels, kept: dict[str, dict[Labels, T]]) -> dict[Labels, T] | None:
-        """The series of a metric, if one with these labels may be among them."""
+        """Returns the series of a metric, if one with these labels fits below the limit."""
         assert len(labels) == len(BY_NAME[name].labels), f"{name} has the labels {BY_NAME[name].label_names}"
         series = kept.setdefault(name, {})
         if len(series) < SERIES_MAX or _short(labels) in series:

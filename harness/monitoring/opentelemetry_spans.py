@@ -92,7 +92,7 @@ class _Ids(IdGenerator):
 
 
 def _finished(spans: Sequence[Span], run_id: str, offset_ns: int) -> Sequence[ReadableSpan]:
-    """The spans as the SDK has them, with wall times."""
+    """Returns the spans as objects of the SDK, with wall times."""
     kept = InMemorySpanExporter()
     provider = TracerProvider(
         resource=Resource.create({"service.name": "chaos-harness", "service.instance.id": run_id}),

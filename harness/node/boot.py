@@ -17,7 +17,7 @@ _CODE = (
 
 
 def place() -> str:
-    """The folder or the archive from which this process has the package `harness`."""
+    """Returns the folder or archive from which this process imports the package `harness`."""
     return os.path.abspath(__file__).rpartition(f"{os.sep}harness{os.sep}node{os.sep}")[0]
 
 

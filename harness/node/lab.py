@@ -110,7 +110,7 @@ class Lab(Children):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def living(self, node: str) -> Host:
-        """The node of this key. Raises `NodeGone` where it is not there, or not any more."""
+        """Returns the node with this key. Raises `NodeGone` if it does not exist, or no longer."""
         host = self.hosts.get(node)
         if host is None or host.gone.is_set():
             raise NodeGone(f"node {node} is gone")

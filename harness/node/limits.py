@@ -77,7 +77,7 @@ class Limits:
         self.uncrowd()
 
     def members(self) -> list[processes.ProcEntry]:
-        """The node's processes, as labd numbers them; its init is not one of them."""
+        """Returns the node's processes, as labd numbers them, without its init."""
         return processes.descendants(self._init_pid)
 
     # CPU
@@ -276,7 +276,7 @@ def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) ->
 
 
 def _anonymous_bytes(pid: int) -> int:
-    """Resident memory that no file stands for. 0 for a process that has ended."""
+    """Returns resident memory without a file behind it; 0 for an ended process."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:

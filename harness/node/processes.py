@@ -29,7 +29,7 @@ class ProcEntry:
 
     @property
     def running(self) -> bool:
-        """False for one that has ended and only waits to be reaped."""
+        """Returns False for a process that has ended and only waits to be reaped."""
         return self.state not in "ZX"
 
     def in_short(self, tick_ns: int) -> dict[str, object]:
@@ -85,7 +85,7 @@ def descendants(root: int) -> list[ProcEntry]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The environment the process was started with; empty where we may not look."""
+    """Returns the environment the process was started with; empty without the permission to look."""
     try:
         entries = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

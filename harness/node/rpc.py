@@ -99,7 +99,7 @@ async def receive_async(reader: asyncio.StreamReader) -> Message:
 
 
 def error_to_message(error: BaseException) -> Message:
-    """An exception as the `error` of an answer; `to_error` is its inverse for our own errors."""
+    """Returns an exception as the `error` of an answer; `to_error` is its inverse for our own errors."""
     kind = type(error).__name__ if isinstance(error, errors.ChaosError) else "BackendError"
     message: Message = {"kind": kind, "message": str(error) or type(error).__name__}
     if isinstance(error, StageError):

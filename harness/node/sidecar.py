@@ -59,7 +59,7 @@ class Sidecar:
         return cast(Wired, host)
 
     def _connections(self, pids: list[int]) -> dict[str, Any]:
-        """The node's TCP connections. Its network is its own; its processes cannot be seen from here."""
+        """Returns the TCP connections in the node's network; its processes cannot be seen from here."""
         return net_connections.report(self._candidates(), pids)
 
     def _candidates(self) -> list[processes.ProcEntry]:

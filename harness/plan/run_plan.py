@@ -227,7 +227,7 @@ class Plan(_Model):
         return outcome_digest(self.workload, self.seed, self.backend)
 
     def with_steps(self, steps: int) -> Plan:
-        """The same for a workload of so many steps. Raises `ScenarioError` for a trigger that never comes then."""
+        """Returns the same plan with so many steps. Raises `ScenarioError` if a trigger never comes then."""
         workload = self.workload.model_copy(update={"steps": steps})
         for fault in self.faults:
             if fault.when.step is not None and fault.when.step >= steps:

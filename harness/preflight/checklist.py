@@ -41,7 +41,7 @@ class Answer:
 
 
 def checklist(reports: pathlib.Path, here: pathlib.Path) -> tuple[str | None, list[Answer]]:
-    """The commit that is checked out here, and an answer to each item."""
+    """Returns the commit that is checked out here, and an answer to each item."""
     commit, found = checkout.commit_of(here), dict[Item, Proof]()
     for proofs in (*(wing.proofs(reports) for wing in wings()), _of_runs(reports)):
         for proof in proofs:

@@ -124,8 +124,8 @@ def _look_at_nodes(plan: Plan, folder: pathlib.Path, probes: Sequence[str], sett
 
 
 def _shortened(plan: Plan) -> Plan:
-    """The scenario's job, on all its nodes and for some hundred steps where it can be told so, under another name: it
-    is no run of the scenario."""
+    """Returns the scenario's job on all its nodes, for some hundred steps if it can be shortened, under another name:
+    it is no run of the scenario."""
     steps = plan.workload.steps and min(plan.workload.steps, CANARY_STEPS_MAX)
     work = plan.workload.on_nodes(plan.workload.nodes).model_copy(update={"steps": steps, "restore_drill": False})
     title = f"{plan.scenario.title}: its trainer, before a launch"

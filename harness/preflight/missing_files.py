@@ -26,7 +26,7 @@ def kind(file: str) -> str:
 
 
 def with_step(file: str, step: int | None, other: int | str = "#") -> str:
-    """The name that the same file has in the save of another step. A number behind `rank` is no step."""
+    """Returns a file's name in the save of another step. A number behind `rank` is no step."""
     if step is None:
         return file
     mine = re.compile(rf"(?<!\d)(?<!rank)(?<!rank[-_=])0*{step}(?!\d)")
@@ -100,7 +100,7 @@ def _numbers(file: str) -> list[int]:
 
 
 def _expected(save: FoundCheckpoint, mine: Sequence[str], other: FoundCheckpoint, files: Sequence[str]) -> list[str]:
-    """The names that the files of another save would have here: with the step of this one, if the names tell it."""
+    """Returns the names of another save's files, with the step of this save where the names contain it."""
     if save.step is None or set(mine) & set(files):
         return list(files)
     return [with_step(file, other.step, save.step) for file in files]

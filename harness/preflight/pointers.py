@@ -112,7 +112,7 @@ def _leads_away(place: CheckpointFolder, path: str) -> bool:
 
 
 def _words(place: CheckpointFolder, path: str) -> tuple[list[str], bool]:
-    """The texts in it, and the numbers of steps; and whether it is a link, one line of plain text, or empty."""
+    """Returns a pointer's texts and step numbers; and True for a link, one line of text, or an empty file."""
     if path in place.links:
         return [place.links[path]], True
     text = place.read(path, POINTER_BYTES_MAX).decode(errors="replace").strip()

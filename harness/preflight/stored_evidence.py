@@ -111,7 +111,7 @@ def _not_acted(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _drill(folder: pathlib.Path, name: str, seen: Seen) -> Scorecard | None:
-    """The run of this name beside the folder, if it is this preflight's own."""
+    """Returns the run of this name beside the folder, if it is this preflight's own."""
     try:
         own = name == f"{seen.plan.run_id}-drill"
         card = judge(load_evidence(folder.parent / name), name) if own else None

@@ -94,7 +94,7 @@ def phases_used(run: Chronicle) -> list[str]:
 
 
 def curves(analysis: Analysis) -> Curves:
-    """The curves that were judged, the step times, and how far each rank's loss is off that of the fault-free run."""
+    """Returns judged curves, step times, and each rank's loss difference from the fault-free run."""
     run = analysis.run
     steps = run.steps
     # Of what was rolled back: what the lowest rank had done, process by process.

@@ -88,7 +88,7 @@ class Expectation(_Part, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Observed over bound, which says how much of an upper bound was used."""
+        """Returns the observed value over its bound: the used share of an upper bound."""
         if self.observed_value is None or not self.bound_value:
             return None
         return self.observed_value / self.bound_value
@@ -222,7 +222,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     kept_as: str = ""  # what commands find it by; empty: by its `run_id`
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types. An expectation without a reason has no key `reason`."""
+        """Returns plain JSON types. An expectation without a reason has no key `reason`."""
         values: dict[str, Any] = strict(msgspec.to_builtins(self))
         for expectation in values["expectations"]:
             if not expectation["reason"]:

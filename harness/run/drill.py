@@ -291,7 +291,7 @@ UNDO = _undo
 
 
 def saved_folders(workload: Launch) -> list[str]:
-    """The folders that nodes may write, and the training data."""
+    """Returns the folders that nodes may write, and the training data."""
     return sorted({*written_folders(workload), "data"})
 
 

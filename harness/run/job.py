@@ -287,7 +287,7 @@ class RunningJob:
                 make(drill.Again(*told, observer))
 
     def _first_node(self) -> tuple[str, int]:
-        """The first node that is alive, which most trainers log on."""
+        """Returns the first living node, on which most trainers write their log."""
         node = next((node for node in self.cluster.nodes if node.alive), self.cluster.nodes[0])
         return node.name, node.incarnation
 

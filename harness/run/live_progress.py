@@ -208,7 +208,7 @@ class LiveProgress:
 
 
 def _whole(value: Any) -> int:
-    """A count or a time as a trainer told it. Raises `ValueError` for anything that cannot be one."""
+    """Returns a count or a time from a trainer. Raises `ValueError` for an impossible value."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is not a count and not a time")
     return value
@@ -221,7 +221,7 @@ def _samples_of(event: Mapping[str, Any]) -> int:
 
 
 def _number(value: Any) -> float:
-    """A figure as a trainer told it; one that is not finite is a text in the log."""
+    """Returns a figure as a trainer told it; one that is not finite is a text in the log."""
     if isinstance(value, str) and value in NOT_FINITE:
         return float(value)
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else math.nan

@@ -204,8 +204,8 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """The same plan with its faults called `name-id`, so that several rehearsals can share one log. `rank-kill` with a
-    fault `kill` has a fault `rank-kill`."""
+    """Returns the plan with its faults called `name-id` (a fault `kill` of `rank-kill`: `rank-kill`), so that several
+    rehearsals can share one log."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"
@@ -219,7 +219,7 @@ def named(plan: Plan, name: str) -> Plan:
 
 
 def all_faults(plan: Plan, rehearsals: Sequence[Rehearsal]) -> Plan:
-    """The plan of a job: its own, with the faults of all its rehearsals. Raises `UsageError` for a name used twice."""
+    """Returns the job's plan with the faults of all its rehearsals. Raises `UsageError` for a name used twice."""
     faults = tuple(planned for each in rehearsals for planned in each.plan.faults)
     for what, names in (
         ("rehearsal", Counter(each.name for each in rehearsals)),

@@ -90,7 +90,7 @@ def _check_recovered(again: Again, newest: int, before: int) -> None:
 
 
 def last_two(listing: Listing) -> tuple[int, int]:
-    """The steps of the last save and of the one before. Raises `NothingToShow` where there are not two."""
+    """Returns the steps of the last two saves. Raises `NothingToShow` if there are fewer."""
     untold = next((each.path for each in listing.finished if each.step is None), None)
     if untold:
         raise NothingToShow(f"nothing tells of which step {untold} is")

@@ -135,7 +135,7 @@ def _undo(action: str, arguments: Any, run_dir: pathlib.Path) -> None:
 
 
 def resolve(action: str) -> Callable[..., object]:
-    """The function of an action. Raises `FaultError` for anything that is not in the list of actions."""
+    """Returns the function of an action. Raises `FaultError` for an action that is not in the list."""
     kind, _, name = action.partition(".")
     if action in (SECRETS, DRILL):
         module = f"harness.{action}"

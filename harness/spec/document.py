@@ -360,7 +360,7 @@ def _cut(message: str) -> str:
 
 
 def keys_at(model: type[BaseModel], path: Path) -> list[str]:
-    """The keys that may stand in the mapping at `path` of the model's document."""
+    """Returns the keys that may stand in the mapping at `path` of the model's document."""
     here: type[BaseModel] | None = model
     for part in path:
         if isinstance(part, str) and here is not None:

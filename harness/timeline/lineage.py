@@ -69,7 +69,7 @@ class Life:
 
     @property
     def step_ends(self) -> Ints:
-        """The ends of its steps; no longer there once the steps are in the run's table."""
+        """Returns the ends of its steps; not available once the steps are in the run's table."""
         return self.writer.steps["end"]
 
     @property

@@ -76,7 +76,7 @@ class Trainer(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def files(self) -> list[pathlib.Path]:
-        """The files here that decide the trainer's outcome. Raises `UsageError` for one that is missing."""
+        """Returns files here that decide the trainer's outcome. Raises `UsageError` for a missing one."""
 
     def environment(self) -> Mapping[str, str]:
         """The variables that the scenario sets for its processes; secrets are references such as `${HF_TOKEN}`."""

@@ -80,7 +80,7 @@ class DockerNode(NetworkedNode, StoringNode):
             self._file_systems = Storage(pid, folders, self._place.user, self.marks(self.incarnation), log)
 
     def marks(self, start: int) -> dict[str, str]:
-        """The environment by which processes of this node are known."""
+        """Returns the environment variables that mark processes of this node."""
         return {"CHAOS_NODE": self.name, "CHAOS_INCARNATION": str(start), "CHAOS_RUN_ID": self._place.run_id}
 
     def _storage(self) -> Storage:

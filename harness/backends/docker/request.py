@@ -68,7 +68,7 @@ class DockerRun:
         return self.below(delivery.NAME)
 
     def below(self, name: str) -> str:
-        """A path in the run's folder, which is called the same on every node."""
+        """Returns a path in the run's folder; it has the same name on every node."""
         return f"{self.run_dir}/{name}"
 
     def container(self, node: str, incarnation: int) -> str:

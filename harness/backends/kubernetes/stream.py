@@ -107,7 +107,7 @@ class PodStream:
 
 
 def run_to_end(link: Any, what: str, limit_s: float) -> str:
-    """The output of the command at the other end. Raises `BackendError` unless it ends with 0 in time."""
+    """Returns the output of a remote command. Raises `BackendError` unless it ends with 0 in time."""
     deadline, errors = time.monotonic() + limit_s, io.BytesIO()
     stream = PodStream(link, errors)
     try:

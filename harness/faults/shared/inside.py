@@ -29,7 +29,7 @@ class InsideFault(Fault):
     _victims: dict[int, tuple[Node, int]] = PrivateAttr(default_factory=dict)
 
     def find_victims(self, targets: Sequence[Target], context: Context) -> Victims:
-        """The processes that it will act in, remembered until its end is measured."""
+        """Returns the processes to act in, the same ones until the end is measured."""
         self._victims.update({rank: context.pid_of(rank) for rank in ranks_of(targets)})
         return self._victims
 

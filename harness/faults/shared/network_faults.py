@@ -61,7 +61,7 @@ class NetworkFault(Fault):
         context.ended(through, PACKETS, "packets through", ok=through > 0, detail=detail)
 
     def ways(self) -> list[bool]:
-        """The directions that are disturbed, as the `back` of a measurement from the node: out, or back to it."""
+        """Returns the disturbed directions: out (False) or back to the node (True), as `back` of a measurement."""
         return {"egress": [False], "ingress": [True], "both": [False, True]}[self.direction]
 
 
@@ -95,7 +95,7 @@ class NicFault(LastingFault):
         return Traffic(self.direction, tuple(self._peers_of(node, context)))
 
     def partner(self, node: Node, context: Context) -> Node | None:
-        """The other end of measurements: a node whose traffic is disturbed, or else the control host (`None`)."""
+        """Returns the other end of measurements: a disturbed node, or else the control host (`None`)."""
         others = self._peers_of(node, context) if self.peers != "all" else context.cluster.nodes
         return next((other for other in others if other.alive and other.index != node.index), None)
 

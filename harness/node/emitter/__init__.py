@@ -138,7 +138,7 @@ class Emitter:
         self("phase", name=name, edge="end")
 
     def failpoint(self, name: str, **fields: Any) -> None:
-        """A named place where a harness may want to act. Writes an event only where the plan has something there."""
+        """Marks a named place for the harness to act at. Writes an event only if the plan names the place."""
         if self._holds is not None and self._holds.wants(name):
             self("failpoint", name=name, **fields)
 

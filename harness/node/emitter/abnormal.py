@@ -51,7 +51,7 @@ OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a 
 
 
 def loss_improvement(losses: Sequence[float]) -> float | None:
-    """The part by which the mean loss of the last 50 steps is below that of the 100 before; `None` for too few."""
+    """Returns by which share the mean loss of 50 steps is below that of the 100 before; `None`: too few."""
     if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
         return None
     recent = losses[-LOSS_RECENT_STEPS:]

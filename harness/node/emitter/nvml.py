@@ -24,7 +24,7 @@ class Sample:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """The library, ready to be asked; `None` where it is not installed, or where there is no driver."""
+    """Yields the initialised library; `None` if it is not installed, or there is no driver."""
     try:
         pynvml = importlib.import_module("pynvml")  # not the standard library's; few nodes have it
         pynvml.nvmlInit()

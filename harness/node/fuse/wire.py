@@ -100,7 +100,7 @@ class FuseRequest:
 
 
 def read_request(device: int, buffer: bytearray) -> FuseRequest | None:
-    """The next request; `None` once the file system is unmounted."""
+    """Reads the next request; `None` once the file system is unmounted."""
     while True:
         try:
             size = os.readv(device, [buffer])

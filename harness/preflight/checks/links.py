@@ -83,7 +83,7 @@ def _is_link(a: int, b: int, work: Workload) -> bool:
 
 
 def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator[Finding]:
-    """Slow ports first; then links that are slow though both of their ports are not."""
+    """Yields slow ports first, then slow links between ports that are not slow."""
     sends, takes = dict[int, float](), dict[int, float]()
     for (a, b), speed in links.items():
         sends[a], takes[b] = max(sends.get(a, 0.0), speed), max(takes.get(b, 0.0), speed)

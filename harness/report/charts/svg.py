@@ -146,7 +146,7 @@ def thin(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
 
 
 def polyline(points: Iterable[tuple[float, float]], class_: str) -> Markup:
-    """A line through the points, broken where y is not finite; lone points become dots."""
+    """Draws a line through the points, broken where y is not finite; lone points become dots."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if math.isfinite(y):

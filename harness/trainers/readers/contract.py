@@ -84,7 +84,7 @@ class Reader(Parameters, abc.ABC):
         return type(self).__module__.rpartition(".")[2]
 
     def folder(self) -> str:
-        """The folder below the run's that holds all files that are meant."""
+        """Returns the folder below the run's folder that holds all files to read."""
         fixed = _PART.split(self.file.removeprefix(RUN_DIR))[0]
         return fixed.rpartition("/")[0] or "."
 

@@ -49,7 +49,7 @@ class CustomTrainer(Trainer):
 
     @abc.abstractmethod
     def words(self) -> dict[Path, str]:
-        """The words that the scenario holds, by their places below `trainer`; placeholders may stand in them."""
+        """Returns the scenario's words by their places below `trainer`, with placeholders."""
 
     def scripts(self) -> list[str]:
         """Returns the words that are files, found from the scenario's folder."""
@@ -202,5 +202,5 @@ def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:
 
 
 def beside_scenario(word: str) -> str:
-    """A file of the trainer's: beside the scenario, unless it is absolute or begins with a placeholder."""
+    """Returns a trainer's file: beside the scenario, unless it is absolute or begins with a placeholder."""
     return word if word.startswith(("/", "{")) else f"{{scenario_dir}}/{word}"

@@ -42,7 +42,7 @@ def _of(tokens: Sequence[str], folders: Sequence[str], modules: Sequence[str] = 
 
 
 def _tokens(text: str) -> list[str]:
-    """The words of a shell's line, without quotes, comments and operators. A word without spaces is one."""
+    """Returns the words of a shell line, without quotes, comments and operators."""
     if not re.search(r"\s", text):
         return [text]
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)

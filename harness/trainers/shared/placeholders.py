@@ -57,7 +57,7 @@ def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def escaped(text: str) -> str:
-    """The text such that filling gives it back: a folder may be called `{index}`."""
+    """Returns a text that filling turns back into this one: a folder may be called `{index}`."""
     return _ANY.sub(lambda match: match[0] if match[2] is None else f"{{{match[0]}}}", text)
 
 
@@ -67,5 +67,5 @@ def for_nodes(word: str) -> bool:
 
 
 def plain(word: str) -> str:
-    """The word with `{{name}}` as `{name}`, where nothing is left to fill."""
+    """Returns the word with `{{name}}` as `{name}`, for words that are not filled."""
     return _ANY.sub(lambda match: match[0] if match[1] is None else f"{{{match[1]}}}", word)
