@@ -64,7 +64,7 @@ class EventLogError(ChaosError):
 
 
 def choice(word: object, known: Iterable[object]) -> str:
-    """The end of a message about an unknown name: `did you mean b?`, or `choose one of: a, b`."""
+    """Returns the end of a message about an unknown name: `did you mean b?`, or `choose one of: a, b`."""
     names = tuple(dict.fromkeys(str(name)[:WORD_MAX] for name in itertools.islice(known, CHOICES_MAX)))
     return _choice(str(word)[:WORD_MAX], names)
 

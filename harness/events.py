@@ -1,4 +1,4 @@
-"""What a trainer imports: `from harness.events import Emitter`. See `harness.node.emitter`."""
+"""The emitter for trainers: `from harness.events import Emitter`. See `harness.node.emitter`."""
 
 from harness.node.emitter import EXIT_LEFT, TELLS, Emitter, abnormal, memory, usage
 

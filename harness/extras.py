@@ -1,4 +1,4 @@
-"""How an extra of this package is installed, also where it came from a folder and is in no index."""
+"""The command that installs an extra of this package, also if the package came from a folder and is in no index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 @contextlib.contextmanager
 def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
-    """Around the imports of an extra. Raises `CannotRunError` where it is not installed."""
+    """Wraps the imports of an extra. Raises `CannotRunError` if it is not installed."""
     try:
         yield
     except ImportError as error:

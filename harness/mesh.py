@@ -1,4 +1,4 @@
-"""The job's mesh: how many ranks lie along each axis, and where a rank is. Ranks are counted in row-major order."""
+"""The mesh of a job: how many ranks lie along each axis, and where a rank is. Ranks are counted in row-major order."""
 
 from __future__ import annotations
 

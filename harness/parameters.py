@@ -1,4 +1,4 @@
-"""What people write in YAML becomes these models: no unknown key, no NaN, and a number is a number."""
+"""The base of all models that people write in YAML: no unknown key, no NaN, and a number is a number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Share = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=10
 
 
 def _take_numbers_only(schema: Any) -> None:
-    """Unless each place says otherwise, pydantic takes `true` and `'1'` for the number 1."""
+    """Makes numbers strict everywhere: by default pydantic takes `true` and `'1'` for the number 1."""
     if isinstance(schema, dict):
         if schema.get("type") in ("int", "float"):
             schema["strict"] = True

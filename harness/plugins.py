@@ -27,11 +27,11 @@ class Family:
     part: str = ""
 
     def names(self) -> tuple[str, ...]:
-        """All plug-ins, sorted."""
+        """Returns the names of all plug-ins, sorted."""
         return _names(tuple(importlib.import_module(self.package).__path__), self.part)
 
     def known(self, name: str, also: tuple[str, ...] = ()) -> str:
-        """The name. Raises `ValueError` for one that is neither a plug-in nor in `also`."""
+        """Returns the name. Raises `ValueError` for a name that is neither a plug-in nor in `also`."""
         if name not in (*also, *self.names()):
             raise ValueError(f"unknown {self.kind} {name!r}; {choice(name, (*also, *self.names()))}")
         return name
@@ -46,7 +46,7 @@ class Family:
         return [" ".join(each.split()) for each in told]
 
     def load(self, name: str) -> Any:
-        """What the plug-in defines. Raises `UsageError` where there is none of this name, or it defines nothing."""
+        """Returns the attribute that the plug-in defines. Raises `UsageError` if plug-in or attribute is missing."""
         try:
             module = importlib.import_module(".".join(filter(None, (self.package, self.known(name), self.part))))
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Every program outside of this project that it or a test of it calls: which Debian package has it, and what it is for.
+"""Every external program that this project or its tests call, with its Debian package and its purpose.
 
 Used by `chaos doctor`, by the tests' skips and by `engines/provision.sh`, which runs this file as a script:
 
@@ -100,7 +100,7 @@ FURTHER_PACKAGES = {"tests": ("libc6-dev",), "browser": ("fonts-dejavu-core",)}
 
 
 def missing(names: Iterable[str]) -> list[Program]:
-    """Those of the named programs that this machine lacks. A name that is not listed is a `KeyError`: list it."""
+    """Returns the named programs that this machine lacks. A `KeyError` means that a name is not listed here: add it."""
     return [program for program in map(PROGRAMS.__getitem__, names) if shutil.which(program.name) is None]
 
 
@@ -110,7 +110,7 @@ def members(group: str) -> list[str]:
 
 
 def packages(groups: Iterable[str]) -> list[str]:
-    """The packages of the groups: of programs that are missing, and those that have no program."""
+    """Returns the packages of these groups: of missing programs, and packages without a program."""
     wanted: dict[str, None] = {}
     for group in groups:
         wanted |= dict.fromkeys(program.package for program in missing(members(group)))

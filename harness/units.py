@@ -51,22 +51,22 @@ def _short(value: object) -> str:
 
 
 def parse_duration_ns(text: object) -> int:
-    """`'1.5s'` → 1_500_000_000."""
+    """Parses a duration: `'1.5s'` → 1_500_000_000."""
     return _parse(text, _DURATION_NS, "duration", "30s", DURATION_NS_MAX, "8760h")
 
 
 def parse_size_bytes(text: object) -> int:
-    """`'64MiB'` → 67_108_864."""
+    """Parses a size: `'64MiB'` → 67_108_864."""
     return _parse(text, _SIZE_BYTES, "size", "64MiB", SIZE_BYTES_MAX, "2^60 bytes")
 
 
 def parse_rate_bits(text: object) -> int:
-    """`'1gbit'` → 1_000_000_000 bits per second."""
+    """Parses a bandwidth: `'1gbit'` → 1_000_000_000 bits per second."""
     return _parse(text, _RATE_BITS, "bandwidth", "100mbit", RATE_BITS_MAX, "1000000gbit")
 
 
 def parse_percent(text: object) -> float:
-    """`'25%'` or `25` → 25.0; between 0 and 100."""
+    """Parses a percentage from 0 to 100: `'25%'` or `25` → 25.0."""
     raw = text[:-1] if isinstance(text, str) and text.endswith("%") else text
     try:
         value = float(raw)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def parse_percent(text: object) -> float:
 
 
 def parse_per_hour(text: object) -> float:
-    """`'2/h'` → 2.0 events per hour (`/s`, `/m` and `/h` are known)."""
+    """Parses a rate: `'2/h'` → 2.0 events per hour (`/s`, `/m` and `/h` are known)."""
     match = _NUMBER.match(text.strip()) if isinstance(text, str) and len(text) <= LENGTH_MAX else None
     per = {"/s": 3600.0, "/m": 60.0, "/h": 1.0}
     if match is None or match[2] not in per or float(match[1]) <= 0:
@@ -87,7 +87,7 @@ def parse_per_hour(text: object) -> float:
 
 
 def parse_speed(text: object) -> float:
-    """`'60x'` → 60.0, at most a million."""
+    """Parses a speed: `'60x'` → 60.0, at most a million."""
     match = _NUMBER.match(text.strip()) if isinstance(text, str) and len(text) <= LENGTH_MAX else None
     if match is None or match[2] != "x" or not 0 < float(match[1]) <= SPEED_MAX:
         raise ValueError(f"{_short(text)} is not a speed: write a number above 0 and x, like 60x")
@@ -126,7 +126,7 @@ class _Quantity:
 
 @dataclass(frozen=True)
 class Duration(_Quantity):
-    """`Duration("1.5s").ns == 1_500_000_000`."""
+    """A duration: `Duration("1.5s").ns == 1_500_000_000`."""
 
     ns: int = field(init=False)
 
@@ -147,7 +147,7 @@ class Duration(_Quantity):
 
 @dataclass(frozen=True)
 class Size(_Quantity):
-    """`Size("64MiB").bytes == 67_108_864`."""
+    """A size: `Size("64MiB").bytes == 67_108_864`."""
 
     bytes: int = field(init=False)
 
@@ -160,7 +160,7 @@ class Size(_Quantity):
 
 @dataclass(frozen=True)
 class Rate(_Quantity):
-    """`Rate("1gbit").bits_per_s == 1_000_000_000`."""
+    """A bandwidth: `Rate("1gbit").bits_per_s == 1_000_000_000`."""
 
     bits_per_s: int = field(init=False)
 
@@ -172,7 +172,7 @@ class Rate(_Quantity):
 
 
 def counted(number: int, noun: str, many: str = "") -> str:
-    """`1 step`, `1,024 steps`, `2 entries`."""
+    """Counts in words: `1 step`, `1,024 steps`, `2 entries`."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 

@@ -1,4 +1,4 @@
-"""A copy of the user's folder for a first look: what the training writes there reaches nothing of theirs."""
+"""A copy of the user's folder for a first look: the training cannot change the user's own files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ENVIRONMENT = "pyvenv.cfg"
 
 @contextlib.contextmanager
 def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Copies the working directory into a folder beside the runs, and makes that one the working directory meanwhile.
+    """Copies the working directory into a folder beside the runs, and works in the copy for as long as this lasts.
 
-    Links are followed, as a training would write through them. Left out: `.git`, the runs, what is no file, and links
+    Links are followed, as a training would write through them. Left out: `.git`, the runs, special files, and links
     that lead nowhere or in a circle. Virtual environments are linked to. Raises `UsageError` before anything is copied
     if there is too much.
     """
@@ -45,17 +45,17 @@ def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def moved(word: str, folder: pathlib.Path, copy: pathlib.Path) -> str:
-    """A word of the command that names a place in the folder by its whole path, as it is in the copy."""
+    """Returns a word of the command, with a whole path into the folder changed to the copy."""
     return re.sub(rf"(?<![^=:,]){re.escape(str(folder))}(?=/|$)", lambda _: str(copy), word)
 
 
 def original(path: str, copy: pathlib.Path, folder: pathlib.Path) -> str:
-    """A path in the copy as that of the user's folder; any other one as it is."""
+    """Returns a path in the copy as that of the user's folder; other paths unchanged."""
     return str(folder / pathlib.Path(path).relative_to(copy)) if pathlib.Path(path).is_relative_to(copy) else path
 
 
 def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
-    """Files and folders to copy, each folder before what is in it."""
+    """Returns files and folders to copy, each folder before its contents. Raises `UsageError` if there is too much."""
     found: list[pathlib.Path] = []
     sizes: dict[pathlib.Path, int] = {}
     for place, folders, names in os.walk(folder, followlinks=True):

@@ -1,4 +1,4 @@
-"""A short run without faults: what an unchanged trainer tells, how fast it is, when it saves."""
+"""A short run without faults, to learn about an unchanged trainer: the kinds it tells, its speed, its saves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT = f"for at most {SAVE_WAIT_S:.0f} s"
 
 @dataclass(frozen=True)
 class Facts:
-    """What a first look showed. Times are in seconds."""
+    """The findings of a first look. Times are in seconds."""
 
     steps_seen: int
     steps_total: int | None  # of the whole job; `None`: it had not ended yet
@@ -42,7 +42,7 @@ class Facts:
 
     @property
     def save_every(self) -> int | None:
-        """Steps from one checkpoint to the next; that of the first one where there is no second."""
+        """Returns the steps from one checkpoint to the next; if there is only one, its step."""
         if not self.saves:
             return None
         return self.saves[1] - self.saves[0] if len(self.saves) > 1 else self.saves[0]
@@ -96,7 +96,7 @@ def look(
 
 
 def facts_of(run: timeline.Timeline) -> Facts:
-    """Pure: from the log of a run without faults."""
+    """Reads the facts from the log of a run without faults. Pure."""
     committed = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
     saves = sorted({int(event["step"]) for event in committed if event.get("step") is not None})
     newest = committed[-1] if committed else {}
@@ -118,7 +118,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
 
 
 def _pass_steps(run: timeline.Timeline) -> int:
-    """Of the first pass; or so many as its samples take, where this look was shorter."""
+    """Returns the steps of the first pass over the data, estimated from its samples if the look was shorter."""
     if ends := samples.pass_ends(run, samples.told_kind(run, None)):
         return ends[0]
     steps = run.steps

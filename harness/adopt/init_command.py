@@ -1,4 +1,4 @@
-"""`chaos init`: from the command that starts a training to scenarios for it."""
+"""The command `chaos init`: makes scenarios from the command that starts a training."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
 
 
 def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:
-    """What is judged, what is not, and what this look was too short to see."""
+    """Returns the items that are judged, those that are not, and those that this look was too short to see."""
     seen = stood_in_for(facts.told)
     untold = [kind for kind in ITEMS if kind not in seen and kind not in BY_FAULT]
     due = {"restores"} if facts.steps_total is not None else {"restores", "exits"}
@@ -141,7 +141,7 @@ def _refuse_to_write_over(folder: pathlib.Path, names: Iterable[str]) -> None:
 
 
 def _write(folder: pathlib.Path, texts: dict[str, str], force: bool) -> None:
-    """A file that came there since the first look is not written over either."""
+    """Writes the files; without `force` it refuses to overwrite, also a file that came there in the meantime."""
     for name, text in texts.items():
         if force:
             (folder / name).unlink(missing_ok=True)

@@ -24,7 +24,7 @@ GATE = "gate.yaml"
 
 @dataclass(frozen=True)
 class Proposed:
-    """One proposed scenario. `faults` is YAML; `{step}` is filled in. `saves`: the checkpoints that must be there."""
+    """One proposed scenario. `faults` is YAML; `{step}` is filled in. `saves`: checkpoints needed before the fault."""
 
     name: str
     title: str
@@ -137,7 +137,7 @@ def workload_of(found: Recognised, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
-    """File name → text of every proposed scenario: those that the job is long enough for, as far as is known."""
+    """Returns file name → text of each proposed scenario that the job is long enough for, as far as known."""
     workload = {**workload, "min_nodes": 1} if facts.elastic else workload
     fitting = [each for each in REHEARSALS if facts.steps_total is None or _step(each, facts) < facts.steps_total]
     return {f"{each.name}.yaml": _text(each, workload, facts) for each in fitting}
@@ -187,8 +187,8 @@ abort:
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:
-    """Half-way between two checkpoints: after the second one, and so that the restart takes one of the second pass over
-    the data, where the job is long enough. Many resumes are right in the first pass alone."""
+    """Returns the step of a fault, half-way between two checkpoints: after the second one, and late enough for a
+    restart in the second pass over the data, if the job is so long. Many resumes are right in the first pass only."""
     every, saves = facts.save_every or SAVE_EVERY, max(rehearsal.saves, USUAL_SAVES)
     first = facts.saves[0] if facts.saves else SAVE_EVERY
     half = max(1, every // 2)
@@ -202,7 +202,7 @@ def _step(rehearsal: Proposed, facts: Facts) -> int:
 
 
 def _has_second_pass(facts: Facts) -> bool:
-    """As far as is known: a job that is still running may have one long pass."""
+    """Tells whether there is a second pass, as far as known: a job that still runs may have one long pass."""
     seen = facts.steps_seen > facts.pass_steps or facts.pass_steps * facts.step_s <= SHORT_PASS_S
     return facts.pass_steps > 0 and (facts.steps_total is not None or seen)
 

@@ -1,4 +1,4 @@
-"""What a command line starts: its launcher, its script, how many ranks, which framework. Nothing is run or imported."""
+"""Recognises a training's command: launcher, script, number of ranks, framework. Nothing is run or imported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def recognise(command: Sequence[str]) -> Recognised:
 
 
 def _program(command: list[str]) -> tuple[str, list[str], str | None]:
-    """(launcher, its words, the interpreter it belongs to): `python -m torch.distributed.run` is torchrun."""
+    """Returns (launcher, its words, its interpreter): `python -m torch.distributed.run` is torchrun."""
     name = pathlib.PurePath(command[0]).name
     python = _interpreter(command[0])
     if name.startswith("python") and command[1:3] == ["-m", "torch.distributed.run"]:
@@ -86,7 +86,7 @@ def _interpreter(program: str) -> str | None:
 
 
 def _options(words: Sequence[str], flags: set[str]) -> tuple[dict[str, str], list[str]]:
-    """The options in front of the script, without dashes and with `-` for `_`; the script and what follows."""
+    """Returns the options before the script, without dashes and with `-` for `_`; and the script with its words."""
     options, rest = dict[str, str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         name, given, value = rest.pop(0).lstrip("-").partition("=")
@@ -146,7 +146,7 @@ def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]
 
 
 def _count(text: str) -> int:
-    """A number of processes; `gpu` and `auto` are one here."""
+    """Returns a number of processes; `gpu` and `auto` count as one."""
     return int(text) if text.isdecimal() else 1
 
 
@@ -168,7 +168,7 @@ def _recognised(
 
 
 def framework_of(script: str) -> str:
-    """By what the script imports; plain PyTorch where it imports no framework."""
+    """Returns the framework by the script's imports; plain PyTorch if it imports none."""
     try:
         with open(script, "rb") as file:
             tree = ast.parse(file.read(SOURCE_BYTES_MAX))

@@ -1,4 +1,4 @@
-"""A job that runs already and that somebody else started: what can be seen of it, and done to it, from outside.
+"""A running job that somebody else started: its state, and acts on it, from outside.
 
 An engine offers this in `harness/backends/<engine>/attached.py`: `attach(text)` finds the job, and refuses one whose
 owner did not allow it; `UNDO` takes back one deed. Nothing here can start or end a job.
@@ -51,7 +51,7 @@ class Undo:
 
 
 def all_stopped(states: Collection[str]) -> bool:
-    """Whether processes with these states in /proc run no more: stopped, or waiting in the kernel beside one that is.
+    """Tells whether processes with these states in /proc are stopped, or wait in the kernel beside a stopped one.
 
     A process waits there (D) for a child that was stopped between vfork and exec. It stops before it runs again.
     """
@@ -69,26 +69,26 @@ class AttachedJob(abc.ABC):
 
     @abc.abstractmethod
     def look(self) -> Mapping[str, Seen]:
-        """Every node as it is now."""
+        """Returns every node as it is now."""
 
     @abc.abstractmethod
     def log_tails(self) -> Mapping[str, Sequence[str]]:
-        """The newest lines that each node wrote; under the empty name what they write into one file."""
+        """Returns the newest lines of each node's log; under the empty name lines of a shared file."""
 
     @abc.abstractmethod
     def undo_of(self, verb: str, node: str) -> Undo:
-        """What takes the verb back. Asked, and written down, before `act`. Raises `UsageError` for what cannot be."""
+        """Returns the undo of a verb; called and recorded before `act`. Raises `UsageError` if it is impossible."""
 
     @abc.abstractmethod
     def act(self, verb: str, node: str) -> None:
         """Does it. Whether it acts shows `look`."""
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """Whether the node shows that what was done to it last acts."""
+        """Tells whether the node shows that the last act on it takes effect."""
         return seen.state == STATE_AFTER[verb]
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Whether nothing is left of the verb that we could undo."""
+        """Tells whether nothing is left of the verb that we could undo."""
         return seen.state in (RUNNING, ENDED)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class AttachedJob(abc.ABC):
 
 
 def attach(text: str) -> AttachedJob:
-    """`docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
+    """Attaches to `docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
 
     Raises `UsageError` for a job that is not there or not allowed.
     """
@@ -111,7 +111,7 @@ def attach(text: str) -> AttachedJob:
 
 
 def refuse_unasked(what: str, told: str | None, how: str) -> bool:
-    """Whether the owner allows kills, too. Raises `UsageError` where nothing is allowed at all."""
+    """Tells whether the owner allows kills, too. Raises `UsageError` if the owner allows nothing at all."""
     if told not in ("true", "kill"):
         said = f"{OPT_IN}={told}" if told else f"no {OPT_IN}"
         raise UsageError(f"{what} has {said}: its owner must allow this first, {how}; nothing was touched")

@@ -1,4 +1,4 @@
-"""Who answers the calls of a node's verbs: a lab, a sidecar or a helper, depending on the backend."""
+"""The receiver of a node's verb calls: a lab, a sidecar or a helper, depending on the backend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Caller(Protocol):
-    """Once it has `ended`, the kernel has undone everything that was done through it."""
+    """A receiver of calls. Once it has `ended`, the kernel has undone all its acts."""
 
     @property
     def ended(self) -> bool: ...

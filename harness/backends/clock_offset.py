@@ -18,7 +18,7 @@ TRIES = 8
 def compare(
     host: str, ask: Callable[[], int], tries: int = TRIES, now_ns: Callable[[], int] = time.time_ns
 ) -> ClockReading:
-    """`ask` returns the host's wall clock in nanoseconds. The true offset is within the reading's uncertainty."""
+    """Measures a clock offset within the reading's uncertainty. `ask` returns the host's wall clock in ns."""
 
     def reading() -> ClockReading:
         before = now_ns()

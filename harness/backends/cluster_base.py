@@ -1,4 +1,4 @@
-"""What the clusters of all engines share: events that are not reported yet, and the control command."""
+"""The common parts of all engines' clusters: events that are not reported yet, and the control command."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Box(collections.deque[T]):
     """Filled from any thread, emptied by the harness."""
 
     def take(self) -> list[T]:
-        """Everything put in since the last call, oldest first."""
+        """Returns everything put in since the last call, oldest first."""
         return [self.popleft() for _ in range(len(self))]
 
 
 class TellingCluster(Cluster):
-    """Tells what its threads have put into its boxes. Once it is `broken`, nobody knows what the job does."""
+    """A cluster whose threads report by boxes. Once it is `broken`, the state of the job is not known."""
 
     def __init__(self) -> None:
         self.ends: Box[Exit] = Box()
@@ -33,7 +33,7 @@ class TellingCluster(Cluster):
         self.broken: ChaosError | None = None
 
     def exits(self) -> list[Exit]:
-        """Raises what broke the cluster."""
+        """Returns new exits. Raises the error that broke the cluster."""
         if self.broken:
             raise self.broken
         return self.ends.take()
@@ -46,7 +46,7 @@ class TellingCluster(Cluster):
 
 
 class ControlHost(Protocol):
-    """Where the control command runs."""
+    """The host on which the control command runs."""
 
     @property
     def command_runs(self) -> bool: ...
@@ -55,7 +55,7 @@ class ControlHost(Protocol):
 
 
 class ControlledCluster(TellingCluster):
-    """Its control command runs on a host of its own, and can be killed and started again there."""
+    """A cluster whose control command runs on its own host, and can be killed and started again there."""
 
     def __init__(self, workload: Launch) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The Backend contract: how a plan becomes running nodes, and what can be done to a node.
+"""The Backend contract: how a plan becomes running nodes, and the verbs of a node.
 
 A backend is a folder in `harness/backends/`; the folder's name is its name on the command line. It has two halves:
 
@@ -37,7 +37,7 @@ from harness.plugins import Family
 
 
 class Verb(enum.StrEnum):
-    """What can be done to a node. The value is the word used in messages and tables."""
+    """The verbs of nodes. The value is the word used in messages and tables."""
 
     SIGNAL = "signal"  # a signal to one process or all of them
     KILL = "kill"  # everything on the node dies at once
@@ -62,7 +62,7 @@ class Verb(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Launch:
-    """What runs on every node, with nothing left to decide.
+    """The commands for every node, with nothing left to decide.
 
     `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the
     control host), `{head}` (address of node 0), `{index}` (0-based place of the node in the job), `{incarnation}`,
@@ -90,7 +90,7 @@ PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|(?<!\$)\{(" + "|".jo
 
 
 def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """`command` with each `{name}` of `PLACEHOLDERS` replaced, and `{{name}}` by `{name}`.
+    """Returns `command` with each `{name}` of `PLACEHOLDERS` replaced, and `{{name}}` by `{name}`.
 
     Raises `UsageError` for a placeholder that has no value here (`control` has no `{index}`).
     """
@@ -151,15 +151,15 @@ class Traffic:
 
 
 class Disturbance(abc.ABC):
-    """Something done to a node that acts until it is healed."""
+    """A change of a node that acts until it is healed."""
 
     @abc.abstractmethod
     def heal(self) -> None:
-        """Everything is as it was before. Idempotent."""
+        """Restores the state before. Idempotent."""
 
     @abc.abstractmethod
     def counts(self) -> Mapping[str, int]:
-        """What it has done so far (`packets`, `lost`, `damaged`), where that is counted."""
+        """Returns its effects so far (`packets`, `lost`, `damaged`), if they are counted."""
 
 
 class Node(abc.ABC):
@@ -173,7 +173,7 @@ class Node(abc.ABC):
     @property
     @abc.abstractmethod
     def alive(self) -> bool:
-        """Whether the node itself is there (its command may have ended)."""
+        """Tells whether the node itself is there (its command may have ended)."""
 
     @abc.abstractmethod
     def pids(self) -> list[int]:
@@ -186,7 +186,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.SIGNAL)
 
     def kill(self) -> None:
-        """Everything on the node is dead when this returns, and its peers see the connections reset."""
+        """Kills everything on the node before it returns; peers see their connections reset."""
         raise self._missing(Verb.KILL)
 
     def freeze(self) -> None:
@@ -194,7 +194,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.FREEZE)
 
     def thaw(self) -> None:
-        """Lets all go on, also what a signal has stopped."""
+        """Lets all processes go on, also those that a signal has stopped."""
         raise self._missing(Verb.FREEZE)
 
     def notice(self, provider: str, in_s: float) -> None:
@@ -205,26 +205,26 @@ class Node(abc.ABC):
         raise self._missing(Verb.NOTICE)
 
     def evict(self, grace_s: float) -> None:
-        """Asks the engine to reclaim the node, giving what runs there `grace_s` seconds if the engine lets us choose.
+        """Asks the engine to reclaim the node, with `grace_s` seconds for its processes if the engine lets us choose.
 
         Returns once the engine was asked; `alive` turns false when the node is taken.
         """
         raise self._missing(Verb.EVICT)
 
     def notice_seen(self) -> int:
-        """How often the announced notice has been read by anything on the node."""
+        """Returns how often processes on the node have read the announced notice."""
         raise self._missing(Verb.NOTICE)
 
     def processes(self) -> list[ProcessState]:
-        """The processes of `pids()`, as the kernel sees them now. Empty when the node is gone."""
+        """Returns the processes of `pids()` in their present state; empty when the node is gone."""
         raise self._missing(Verb.SIGNAL)
 
     def limit_cpu(self, cpus: float | None) -> None:
-        """The kernel gives everything on the node together no more than `cpus` CPUs; `None`: as before."""
+        """Limits all processes of the node together to `cpus` CPUs; `None`: as before."""
         raise self._missing(Verb.CPU_QUOTA)
 
     def throttle(self, share: float | None) -> None:
-        """Everything on the node runs only for this share of the time (0 to 1), in turns of about 100 ms."""
+        """Lets everything on the node run only for this share of the time (0 to 1), in turns of about 100 ms."""
         raise self._missing(Verb.CPU)
 
     def crowd(self, kind: str, load: float | None) -> None:
@@ -235,11 +235,11 @@ class Node(abc.ABC):
         raise self._missing(Verb.CPU)
 
     def cpu_use(self) -> CpuUse:
-        """What the node has used and been denied since it exists. Two readings make a rate."""
+        """Returns the CPU time that the node has used and been denied so far. Two readings make a rate."""
         raise self._missing(Verb.CPU)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
-        """Beyond this much memory a process of the node is killed, the one with the highest OOM score first.
+        """Kills a process of the node beyond this much memory, the one with the highest OOM score first.
 
         `keeper` is `kernel`, or `watchdog`, which looks every 10 ms and counts resident anonymous pages, or `auto`:
         the first there is. Returns which. `None` lifts every limit.
@@ -250,7 +250,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.MEMORY)
 
     def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        """A stranger on the node takes this much memory and gives it back; returns how much it got.
+        """Starts a process on the node that takes this much memory and gives it back; returns how much it got.
 
         It gets less when it is killed for it. With `spare` only after the one that is doomed, if there is one.
         """
@@ -261,22 +261,22 @@ class Node(abc.ABC):
         raise self._missing(Verb.MEMORY)
 
     def skew_clock(self, offset_s: float) -> None:
-        """The wall clock that processes of the node see is off by this much from now on; others are not."""
+        """Shifts the wall clock that processes of the node see, from now on; other clocks stay."""
         raise self._missing(Verb.CLOCK)
 
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
-        """The traffic gets `rate_bits` a second on the wire, each direction by itself."""
+        """Limits the traffic to `rate_bits` a second on the wire, each direction by itself."""
         raise self._missing(Verb.NET_RATE)
 
     def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
         raise self._missing(Verb.NET_LOSS if impairment.loss_percent or impairment.damage_percent else Verb.NET_DELAY)
 
     def unplug(self) -> Disturbance:
-        """The node has no carrier, and what is sent to it vanishes."""
+        """Takes the carrier away; packets to the node vanish."""
         raise self._missing(Verb.NET_LINK)
 
     def cut(self, traffic: Traffic) -> Disturbance:
-        """The traffic vanishes, without a word to the sender."""
+        """Drops the traffic without a word to the sender."""
         raise self._missing(Verb.NET_PARTITION)
 
     def send_packets(
@@ -298,14 +298,14 @@ class Node(abc.ABC):
         raise self._missing(Verb.NET_RATE)
 
     def connections(self, pids: Sequence[int]) -> Connections:
-        """TCP connections of these processes (numbered as in `pids`) and of what they started, with their bytes.
+        """Returns TCP connections of these processes (numbered as in `pids`) and their children, with their bytes.
 
-        Of the whole node where its network is its own and its processes cannot be told apart there, or without `pids`.
+        Without `pids`, or if its processes cannot be told apart, those of the whole node with a network of its own.
         """
         raise self._missing(Verb.NET_DELAY)
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
-        """The rule acts on what the node does in `mount`, one of the workload's.
+        """Applies the rule to the node's operations in `mount`, one of the workload's.
 
         `counts()` tells how many operations `matched`, how many were `tried` on and `failed`; `waits`, the `delayed_ns`
         of all of them, and the `busy_ns` in which at least one waited; `bytes` that passed; for a rule with `power`
@@ -314,8 +314,8 @@ class Node(abc.ABC):
         raise self._missing(Verb.STORAGE)
 
     def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
-        """How the file system over `mount` answers the node now, as far as such a rule goes: each of its operations is
-        put to it once. Nothing is written, and no rule counts it."""
+        """Returns the answers of the file system over `mount` to each operation of such a rule, tried once. Nothing is
+        written, and no rule counts it."""
         raise self._missing(Verb.STORAGE)
 
     def _missing(self, verb: Verb) -> UsageError:
@@ -339,7 +339,7 @@ class Cluster(abc.ABC):
     """
 
     tells_changes = False
-    on_this_host = False  # the nodes share the CPUs of the harness's own host, and tell what they use of them
+    on_this_host = False  # the nodes share the CPUs of the harness's host, and tell their use
 
     @property
     @abc.abstractmethod
@@ -352,7 +352,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, node: Node) -> Node:
-        """A fresh node in place of a dead one, its command started."""
+        """Replaces a dead node by a fresh one, and starts its command."""
 
     @abc.abstractmethod
     def exits(self) -> list[Exit]:
@@ -360,7 +360,7 @@ class Cluster(abc.ABC):
 
     @property
     def waiting(self) -> bool:
-        """Whether the engine may still bring nodes, or has not yet said how the job ended."""
+        """Tells whether the engine may still bring nodes, or has not yet said how the job ended."""
         return False
 
     def changes(self) -> list[Change]:
@@ -373,19 +373,19 @@ class Cluster(abc.ABC):
 
     @property
     def control_running(self) -> bool:
-        """Whether the control command is there."""
+        """Tells whether the control command is running."""
         raise UsageError("this backend cannot tell whether the control command runs")
 
     def kill_control(self) -> None:
-        """The control command dies at once, and what it held in memory is lost."""
+        """Kills the control command at once; everything in its memory is lost."""
         raise UsageError("this backend cannot kill the control command")
 
     def restart_control(self) -> None:
-        """The control command starts again, empty, at the same address."""
+        """Starts the control command again, empty, at the same address."""
         raise UsageError("this backend cannot start the control command again")
 
     def give_up(self, node: Node) -> None:
-        """No replacement will come for this node: an engine that keeps the job waiting for one starts it without."""
+        """Says that this node gets no replacement: an engine that holds the job for one starts it without."""
         return None
 
     @abc.abstractmethod
@@ -401,7 +401,7 @@ class Cluster(abc.ABC):
 
 @dataclass(frozen=True)
 class Capability:
-    """What a backend can do on this machine: `missing` tells for each absent verb why, and what would bring it."""
+    """The abilities of a backend on this machine. `missing` gives for each absent verb the reason and the remedy."""
 
     available: bool
     summary: str
@@ -411,7 +411,7 @@ class Capability:
 
 @contextlib.contextmanager
 def environment_as_recorded(settings: Collection[str], recorded: Mapping[str, str]) -> Iterator[None]:
-    """The environment in which a run was made, as far as `settings` go: for undoing it from any other one.
+    """Returns the environment in which a run was made, as far as `settings` go, to undo it from anywhere.
 
     Raises `FaultError` for a variable that is not one of `settings`.
     """
@@ -428,23 +428,22 @@ def environment_as_recorded(settings: Collection[str], recorded: Mapping[str, st
 
 
 class Backend(abc.ABC):
-    """`UNDO` of the backend's module undoes a run: `UNDO(run_id, environment)`, with what `whereabouts` told."""
+    """A backend. `UNDO(run_id, environment)` of its module undoes a run; `environment` is from `whereabouts`."""
 
     name: str
-    kinds: tuple[str, ...] = ()  # native requests there is a choice of
-    settings: tuple[str, ...] = ()  # environment variables that say which engine is used, and how
+    kinds: tuple[str, ...] = ()  # kinds of native requests to choose from
+    settings: tuple[str, ...] = ()  # environment variables that choose and configure the engine
 
     def whereabouts(self) -> dict[str, str]:
         """The values of `settings` by which the engine is found again, also from another shell or another folder."""
         return {name: os.environ[name] for name in self.settings if name in os.environ}
 
     def image_digest(self) -> str | None:
-        """Of the image that nodes run; `None` where there is none, or where it is not known."""
+        """Returns the digest of the nodes' image; `None` if there is none, or if it is not known."""
         return None
 
     def sweep(self, dry_run: bool = False) -> list[str]:
-        """Removes what dead harnesses left that no journal speaks of: of killed probes, say. Returns kind and name of
-        each thing.
+        """Removes things of dead harnesses that no journal names, as from killed probes. Returns kind and name of each.
 
         Touches only what names the process that made it. Nothing to do where the engine is not there.
         Raises `BackendError` for what cannot be removed.
@@ -456,7 +455,7 @@ class Backend(abc.ABC):
         """Finds out by doing the real thing on a small scale; leaves nothing behind."""
 
     def lacks(self) -> Mapping[str, Mapping[Verb, str]]:
-        """For each way it can run, by name: the verbs it has there on no machine, and why. Pure.
+        """Maps each way to run, by name, to the verbs that it has on no machine, with the reasons. Pure.
 
         What this machine takes away besides is told by `probe`, whose reasons begin with these where both say one.
         A backend that declares nothing has no column in docs/backends.md.
@@ -465,10 +464,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def render(self, workload: Launch) -> Any:
-        """The native request, pure: plain data, nothing of this machine in it."""
+        """Returns the native request as plain data; pure: nothing of this machine is in it."""
 
     def render_as(self, workload: Launch, kind: str, run_id: str) -> Any:
-        """The same as one of `kinds`, with the names that this run will have. Pure."""
+        """Returns the same request as one of `kinds`, with this run's names. Pure."""
         raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
 
     @abc.abstractmethod

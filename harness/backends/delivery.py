@@ -1,4 +1,4 @@
-"""What the harness brings to every node: `harness/node/`, in one archive that Python imports from.
+"""The archive that the harness brings to every node: `harness/node/`, importable by Python.
 
 A node needs `python3` and nothing of ours. The archive is on the path of every trainer, so that
 `from harness.events import Emitter` works there, and it is what our own processes on a node run from.
@@ -29,7 +29,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold: the 
 
 
 def sources() -> dict[str, pathlib.Path]:
-    """The files that are delivered, by their names in the archive."""
+    """Returns the delivered files by their names in the archive."""
     root = pathlib.Path(boot.place())
     found = sorted(path for pattern in _CONTENT for path in root.glob(pattern))
     return {str(path.relative_to(root)): path for path in found}
@@ -37,7 +37,7 @@ def sources() -> dict[str, pathlib.Path]:
 
 @functools.cache
 def archive() -> bytes:
-    """A zip archive of the sources, and of what this interpreter compiles from them.
+    """Returns a zip archive of the sources, and of the files that this interpreter compiles from them.
 
     A node whose Python is of another version ignores the compiled files.
     """
@@ -69,10 +69,10 @@ def deliver(run_dir: pathlib.Path) -> pathlib.Path:
 
 
 def runs_reference_trainer(workload: Launch) -> bool:
-    """Whether the nodes must have the reference trainer, in the version of this checkout."""
+    """Tells whether the nodes need the reference trainer, in the version of this checkout."""
     return any(word.startswith(TRAINER) for word in (*workload.command, *(workload.control or ())))
 
 
 def trainer_digest() -> str:
-    """Of the reference trainer of this checkout."""
+    """Returns the digest of this checkout's reference trainer."""
     return boot.trainer_digest([boot.place()])

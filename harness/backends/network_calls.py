@@ -105,7 +105,7 @@ class NetworkedNode(NodeBase):
 
 
 def examine(open_lab: Callable[[], Line]) -> dict[Verb, str | None]:
-    """For each network verb why the kernel refuses it, with what would bring it; `None` where it works."""
+    """Maps each network verb to the kernel's refusal, with a remedy; `None` if it works."""
     with contextlib.closing(open_lab()) as lab:
         lab.call("node.create", name="probe", incarnation=1)
         refused: dict[str, str] = lab.call("net.examine", node="probe.1")

@@ -17,13 +17,13 @@ FILL_S_MAX = 40.0
 
 
 class NodeBase(Node):
-    """A backend says how a call reaches that process, and overrides what its engine does by itself."""
+    """Verbs as calls to a process on the node. A backend sends the calls, and overrides verbs of its engine."""
 
     _run_dir: pathlib.Path
 
     @property
     def key(self) -> str:
-        """What calls and files of the run name the node by."""
+        """Returns the node's name in calls and files of the run."""
         return f"{self.name}.{self.incarnation}"
 
     @abc.abstractmethod
@@ -80,7 +80,7 @@ class NodeBase(Node):
         self._call("doom", pid=pid)
 
     def skew_clock(self, offset_s: float) -> None:
-        """The library that every process there was started with reads the offset from a file of the run."""
+        """Writes the offset into a file of the run, which the preloaded library of each process reads."""
         skew.set_offset(self._run_dir, self.name, offset_s)
 
     def _listed(self, method: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A run's folder: what is where, and what a node may write.
+"""A run's folder: its files, and the folders that a node may write.
 
     plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  data/  kept/    the harness; nodes only read
     delivered.zip                              what runs on a node and what a trainer imports; nodes only read
@@ -39,7 +39,7 @@ __all__ = ["ANSWERS", "EVENTS", "LOGS", "answers_of", "environment", "events_of"
 
 
 def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
-    """The folders below the run's, besides its own, that this node may write: those that its command names."""
+    """Returns folders below the run's, besides its own, that this node may write: those that its command names."""
     command = (workload.control or ()) if node == CONTROL else workload.command
     named = [name for word in command for name in _NAMED.findall(word)]
     always = [] if node == CONTROL else [CHECKPOINTS, *(mount.split("/")[0] for mount in workload.mounts)]
@@ -51,12 +51,12 @@ def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
 
 
 def writable(workload: Launch, node: str, key: str) -> list[str]:
-    """Everything below the run's folder that this incarnation of the node may write."""
+    """Returns everything below the run's folder that this incarnation of the node may write."""
     return [events_of(node), answers_of(node), log_of(key), *folders_of(workload, node)]
 
 
 def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner: Owner | None = None) -> None:
-    """Makes a run's folder ready, before any node is there: what nodes may write belongs to `owner`."""
+    """Prepares a run's folder before any node is there: folders that nodes may write belong to `owner`."""
     run_dir.mkdir(parents=True, exist_ok=True)
     delivery.deliver(run_dir)
     with contextlib.suppress(FileExistsError):
@@ -80,7 +80,7 @@ def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner
 
 
 def key_of(run_dir: pathlib.Path) -> dict[str, str]:
-    """The environment variable with the secret that the nodes of this run share. It is in no other file of the run."""
+    """Returns the environment variable with the secret that this run's nodes share; no other file of the run has it."""
     return {KEY_ENV: untrusted_files.read(run_dir, KEY, 1024).decode()}
 
 

@@ -21,7 +21,7 @@ CALL_S_MAX = 30.0
 
 
 class NetworkHost(Protocol):
-    """What is known here of a node, or of the control host."""
+    """The facts needed here of a node, or of the control host."""
 
     address: str
 
@@ -33,16 +33,16 @@ class NetworkHost(Protocol):
 
 @dataclass
 class Disturbed:
-    """A disturbance of one node: the sidecars that keep it up, and what it is called there."""
+    """A disturbance of one node: the sidecars that keep it up, and its number there."""
 
     node: str
     traffic: dict[str, Any]
-    impairment: dict[str, Any] | None = None  # of a delay that the others keep up
+    impairment: dict[str, Any] | None = None  # for a delay that the other hosts keep up
     parts: list[tuple[Line, int]] = field(default_factory=list)
 
 
 class Network:
-    """`hosts` gives the hosts there are now; `start` starts the sidecar of one."""
+    """The disturbances of a network. `hosts` returns the present hosts; `start` starts the sidecar of one."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Network:
         return self._begin(host, method.removeprefix("net."), limit_s, params)
 
     def joined(self, host: NetworkHost) -> None:
-        """A new host takes part in the delays that are kept up by those who receive."""
+        """Adds a new host to the delays that the receiving hosts keep up."""
         for disturbed in list(self._disturbances.values()):
             if disturbed.impairment is not None and host in self._receivers(disturbed):
                 self._delay_from(disturbed, host)
@@ -102,7 +102,7 @@ class Network:
         return number
 
     def _spread(self, disturbed: Disturbed, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Lets the others delay what the node sends; returns what is left for its own sidecar to do.
+        """Lets the others delay packets of the node; returns the rest for its own sidecar.
 
         Held back before it has crossed the wire, a packet still counts against its sender's TCP connection, which
         then sends a few at a time: 20 ms made 2 Mbit/s out of 10 Gbit/s there, and 1.1 Gbit/s behind the wire.
@@ -115,7 +115,7 @@ class Network:
         return params | {"traffic": disturbed.traffic | {"direction": "ingress"}}
 
     def _receivers(self, disturbed: Disturbed) -> list[NetworkHost]:
-        """The living hosts that get what the node sends and the disturbance is about."""
+        """Returns the living hosts that receive the node's disturbed packets."""
         peers, spared = disturbed.traffic["peers"], disturbed.traffic["spared"]
         others = [host for host in self._hosts() if host.alive and host.key != disturbed.node]
         if isinstance(peers, list):
@@ -132,7 +132,7 @@ class Network:
         disturbed.parts.append((line, number))
 
     def forget(self, key: str) -> None:
-        """The node is gone. Its network is, too, once nobody of ours holds it."""
+        """Forgets a node that is gone. Its network ends once no process of ours holds it."""
         with self._lock:
             line = self._sidecars.pop(key, None)
         if line is not None:
@@ -165,7 +165,7 @@ class Network:
         return line
 
     def _heal(self, number: int, limit_s: float) -> None:
-        """What is healed is forgotten; one that has been healed is fine."""
+        """Heals a disturbance and forgets it; healing it again does nothing."""
         disturbed = self._disturbances.get(number)
         if disturbed is None:
             return

@@ -1,4 +1,4 @@
-"""The storage verb of a node, as calls to its lab, or to what stands for one."""
+"""The storage verb of a node, as calls to its lab or to a stand-in for one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StorageDisturbance(Disturbance):
         self._healed = True
 
     def counts(self) -> Mapping[str, int]:
-        """The last ones, once it is healed."""
+        """Returns the present counts; after the healing, the last ones."""
         if not self._healed:
             self._last = self._lab.call("storage.counts", folder=self._folder, number=self._number)
         return self._last
@@ -41,7 +41,7 @@ class StoringNode(NodeBase):
 
     @abc.abstractmethod
     def _storage(self) -> Caller:
-        """Who answers its storage calls."""
+        """Returns the receiver of its storage calls."""
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)
@@ -64,7 +64,7 @@ def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
 
 
 def examine(open_lab: Callable[[], Line]) -> str | None:
-    """Why storage cannot be disturbed, with what would bring it; `None` where it can."""
+    """Explains why storage cannot be disturbed, with a remedy; `None` if it can."""
     with contextlib.closing(open_lab()) as lab:
         try:
             return lab.call("storage.examine") or None

@@ -1,9 +1,9 @@
 """One verdict for several runs of one scenario, by the tail of their figures. Pure: the bootstrap's dice are seeded.
 
 One run that fails is a failed run, however good the others are: a stack that fails some of its runs is *flaky*. When
-all of them pass, the question is how sure that makes us. For every bound that the scenario sets, the decision is on the
-tail: with 95 % confidence, 90 % of all runs stay within it. Where that cannot be said, the answer is inconclusive, with
-the number of further runs that would settle it.
+all of them pass, the question is how sure that makes us. For every bound that the scenario sets, the tail decides: with
+95 % confidence, 90 % of all runs stay within the bound. If that cannot be shown, the answer is inconclusive, with the
+number of further runs that would settle it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FACTORS = (20.581, 6.155, 4.162, 3.407, 3.006, 2.755, 2.582, 2.454, 2.355)
 
 @dataclass(frozen=True)
 class RepeatVerdict:
-    """What several runs say together. `assessments`: every upper bound, in shares of it that were used."""
+    """The verdict of several runs. `assessments`: every upper bound, with the values as shares of it."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -39,7 +39,7 @@ class RepeatVerdict:
 
 
 def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
-    """One run speaks for itself; several are held against the tail of what they scatter."""
+    """Returns the verdict of one run, or of several by the tail of their figures."""
     if len(cards) == 1:
         return RepeatVerdict(cards[0].verdict, tuple(cards[0].reasons))
     verdict = merge(card.verdict for card in cards)
@@ -59,7 +59,7 @@ def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
 
 
 def _together(cards: Sequence[Scorecard]) -> list[str]:
-    """`recovered in 5.64 s to 7.51 s; 34.4 % to 39.9 % of GPU time wasted by faults; not judged: pace`."""
+    """Returns the ranges over all runs on one line: `recovered in 5.64 s to 7.51 s; not judged: pace`."""
     took, wasted = _figures(cards, "recovery_time", "seconds"), _figures(cards, "wasted_gpu_hours", "percent_by_faults")
     clauses = [f"recovered in {_range([format_duration(round(s * 1e9)) for s in took])}"] if took else []
     clauses += [f"{_range([f'{share:.1f} %' for share in wasted])} of GPU time wasted by faults"] if wasted else []
@@ -69,7 +69,7 @@ def _together(cards: Sequence[Scorecard]) -> list[str]:
 
 
 def _figures(cards: Sequence[Scorecard], score: str, name: str) -> list[float]:
-    """From the least to the most; none where a run has none."""
+    """Returns the values in ascending order; none if a run lacks the figure."""
     found = [card.scores.get(score, {}).get(name) for card in cards]
     return sorted(float(value) for value in found if value is not None) if None not in found else []
 
@@ -90,7 +90,7 @@ def _failures(cards: Sequence[Scorecard]) -> str:
 
 
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:
-    """Of the bounds that the scenario sets itself: who wrote none asked for no tail of it."""
+    """Assesses the bounds that the scenario sets itself; defaults are not assessed by their tail."""
     lines = (line for card in cards for line in card.expectations if line.name.partition(".")[0] in _expected(card))
     shares = grouped((line.name, line.share) for line in lines if line.share is not None)
     return {name: assess(values, limit=1.0) for name, values in shares.items() if len(values) == len(cards)}
@@ -110,7 +110,7 @@ def _doubt(name: str, found: Assessment) -> str:
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Percentile bootstrap interval of the median of `values` (at least one)."""
+    """Returns the percentile bootstrap interval of the median of `values` (at least one)."""
     dice = np.random.default_rng(0)
     data = np.asarray(values, float)
     found = np.median(data[dice.integers(len(data), size=(RESAMPLES, len(data)))], axis=1)
@@ -119,7 +119,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def tolerance_factor(runs: int) -> float:
-    """How many standard deviations above the mean 90 % of a normal population lie, with 95 % confidence.
+    """Returns how many standard deviations above the mean 90 % of a normal population lie, with 95 % confidence.
 
     Exact up to ten values; beyond that the approximation of Natrella 1963, within 1 %.
     """
@@ -134,8 +134,8 @@ def tolerance_factor(runs: int) -> float:
 
 
 def tail_bound(values: Sequence[float]) -> float:
-    """With 95 % confidence 90 % of all runs stay below. Durations and costs scatter by factors: where all values are
-    positive their logarithms are taken as normal, else the values themselves. One value bounds nothing."""
+    """Returns the value that 90 % of all runs stay below, with 95 % confidence. Durations and costs scatter by factors,
+    so logarithms of positive values are taken as normal, else the values themselves. One value gives no bound."""
     if len(values) < 2:
         return math.inf
     logs = min(values) > 0
@@ -145,17 +145,17 @@ def tail_bound(values: Sequence[float]) -> float:
 
 
 def failure_interval(failures: int, runs: int) -> tuple[float, float]:
-    """Two-sided 95 % interval of the rate of failures (Clopper and Pearson 1934)."""
+    """Returns the two-sided 95 % interval of the rate of failures (Clopper and Pearson 1934)."""
     return _rate(failures - 1, runs, 1 - (1 - CONFIDENCE) / 2), _rate(failures, runs, (1 - CONFIDENCE) / 2)
 
 
 def failure_bound(runs: int) -> float:
-    """The rate of failures that `runs` runs without one exclude, with 95 % confidence."""
+    """Returns the rate of failures that `runs` runs without a failure exclude, with 95 % confidence."""
     return _rate(0, runs, 1 - CONFIDENCE)
 
 
 def _rate(most: int, runs: int, probability: float) -> float:
-    """The rate at which `most` failures or fewer in `runs` have this probability; by bisection."""
+    """Returns the rate at which `most` failures or fewer in `runs` have this probability; by bisection."""
     if most < 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -168,19 +168,19 @@ def _rate(most: int, runs: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class Assessment:
-    """One figure over all runs against its upper limit."""
+    """One figure of all runs, compared with its upper limit."""
 
     values: tuple[float, ...]
     limit: float
     median: float
     interval: tuple[float, float]  # of the median
     tail: float
-    within: bool  # the tail bound is
+    within: bool  # the tail bound is within the limit
     more: int | None  # further runs that would settle it, if they scatter like these; `None`: no number would
 
 
 def assess(values: Sequence[float], limit: float) -> Assessment:
-    """`values`: at least one. A figure with a lower limit is assessed by its negative."""
+    """Assesses values (at least one). A figure with a lower limit is assessed by its negative."""
     tail = tail_bound(values)
     within = tail <= limit
     return Assessment(
@@ -195,7 +195,7 @@ def assess(values: Sequence[float], limit: float) -> Assessment:
 
 
 def _more(values: Sequence[float], limit: float) -> int | None:
-    """With so many further runs of the same mean and scatter the tail bound would come within the limit."""
+    """Returns how many further runs of the same mean and scatter would bring the tail bound within the limit."""
     if len(values) < 2:
         return 2  # scatter is seen from two on, and bounded usefully from three
     logs = min(values) > 0

@@ -1,4 +1,4 @@
-"""Where scenarios and reports are unless the command line says otherwise: in a checkout, or installed."""
+"""The default folders of scenarios and reports: in a checkout, or installed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _SHIPPED = "share/chaos-harness/scenarios"  # the same place as in pyproject.tom
 
 
 def in_checkout() -> bool:
-    """Whether this is the source tree and not an installed copy."""
+    """Tells whether this is the source tree and not an installed copy."""
     return (_ROOT / "pyproject.toml").is_file() and (_ROOT / "scenarios").is_dir()
 
 
 def reports() -> pathlib.Path:
-    """`reports/` of the checkout for who works in it; else `reports/` of the working directory."""
+    """Returns `reports/` of the checkout if the user works in it; else that of the working directory."""
     here = pathlib.Path.cwd()
     return _ROOT / "reports" if in_checkout() and here.is_relative_to(_ROOT) else here / "reports"
 
 
 def scenarios() -> pathlib.Path:
-    """`scenarios/` of the checkout, or the copy that was installed with the package."""
+    """Returns `scenarios/` of the checkout, or the copy that was installed with the package."""
     return _ROOT / "scenarios" if in_checkout() else _shipped() or pathlib.Path.cwd() / "scenarios"
 
 
 def _shipped() -> pathlib.Path | None:
-    """The installer's own list of files knows the folder, whatever scheme it was installed by."""
+    """Finds the installed folder by the installer's own list of files, whatever the installation scheme."""
     try:
         files = importlib.metadata.files("chaos-harness") or []
     except importlib.metadata.PackageNotFoundError:

@@ -36,7 +36,7 @@ MOMENTS = {
 
 
 class Display(CampaignObserver):
-    """Prints what a `CampaignObserver` hears. What a trainer said is shown as plain text."""
+    """Prints the news of a `CampaignObserver`. A trainer's words are shown as plain text."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -88,11 +88,11 @@ class Display(CampaignObserver):
             self._say(f"  {status.elapsed_s:6.1f} s  {done}{f' · {phase}' * (status.phase != 'training')}")
 
     def _step(self, status: Status) -> str:
-        """A world that forms anew has done no step yet: what the job had reached is told."""
+        """Says how far the job is. A new world has done no step yet, so the step before counts."""
         return f"step {status.step}" if status.step or not self._furthest else f"restarting after step {self._furthest}"
 
     def _left(self, status: Status) -> str:
-        """At the pace since the first step, pauses included."""
+        """Estimates the time left from the pace since the first step, pauses included."""
         if self._first is None or status.steps is None or status.step <= self._first[1]:
             return ""
         since, first = self._first

@@ -1,4 +1,4 @@
-"""Which backends and faults work on this machine, and what is missing for the rest."""
+"""Finds which backends and faults work on this machine, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def examine() -> tuple[list[Finding], dict[str, Capability]]:
 def scenarios_here(
     names: Sequence[str], scenarios: pathlib.Path, capabilities: Mapping[str, Capability]
 ) -> list[tuple[str, dict[str, str]]]:
-    """Each scenario: name, and per backend that runs here an empty text, or why it cannot run there.
+    """Returns each scenario with an empty text per backend, or the reason why it cannot run there.
 
     Without names, all that are shipped. Raises `UsageError` for one that is wrong or unknown.
     """
@@ -72,7 +72,7 @@ def scenarios_here(
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
-    """Each fault: name, what it does, and per backend `yes` or what is missing."""
+    """Returns each fault: name, description, and per backend `yes` or the reason against it."""
     rows = []
     for name in fault_names():
         fault = load_fault(name)
@@ -90,7 +90,7 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
 
 
 def programs_found() -> list[Finding]:
-    """What is missing of other programs, by what they are for. A user needs few of them, so none is a failure."""
+    """Lists missing programs by purpose. A user needs few of them, so none is a failure."""
     findings = []
     for group, purpose in programs.GROUPS.items():
         if group in ("base", "setup"):

@@ -31,7 +31,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def parse_since(text: str, now_s: float | None = None) -> float:
-    """`2h`, `7d` or `2026-11-22` as seconds since 1970. Raises `UsageError`."""
+    """Parses `2h`, `7d` or `2026-11-22` as seconds since 1970. Raises `UsageError`."""
     if match := _AGO.match(text.strip()):
         return (time.time() if now_s is None else now_s) - float(match[1]) * _UNIT_S[match[2]]
     try:
@@ -56,7 +56,7 @@ def list_(
     json: JsonOption = False,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """List the scenarios, suites and game days; the faults; or what can be expected.
+    """List the scenarios, suites and game days; the faults; or the keys of `expect:`.
 
     Example: chaos list --bounds
     """
@@ -93,7 +93,7 @@ def guarantees(
     name: Annotated[str, typer.Argument(help="Only this one, as `restart.newest`.")] = "",
     json: JsonOption = False,
 ) -> None:
-    """List what must be so in each run; with a name, what it rests on.
+    """List the guarantees that each run must keep; with a name, its details.
 
     Example: chaos guarantees restart.newest
     """
@@ -184,7 +184,7 @@ def _parameters(name: str) -> list[dict[str, Any]]:
 
 
 class Bound(NamedTuple):
-    """One key of `expect:`. `default`: an empty text, where without it nothing is judged."""
+    """One key of `expect:`. `default`: empty if it is not judged without being written."""
 
     key: str
     example: str

@@ -147,7 +147,7 @@ def heal(
 
 
 def _undone(reports: pathlib.Path, dry_run: bool) -> tuple[list[str], list[str]]:
-    """What killed runs left, each in words, and why something of it could not be undone."""
+    """Returns remains of killed runs in words, and the reason for each that could not be undone."""
     runs, failed = undo.heal(reports, dry_run)
     strays, problems = undo.heal_strays(dry_run)
     unfinished, left = fault_free.sweep(reports, dry_run)

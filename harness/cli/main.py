@@ -185,7 +185,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
             False, "--version", help="Print the version.", is_eager=True, callback=print_version
         ),
     ) -> None:
-        """What stands before the name of a command."""
+        """Takes the options before the name of a command."""
 
     app.callback()(chaos)
     return app
@@ -212,21 +212,21 @@ def main() -> None:
 
 
 def _stop_on_signals() -> None:
-    """From now on a signal asks the run to stop, which then undoes everything; until now it just ended the start."""
+    """Makes signals ask the run to stop and undo everything; before this call they just ended the program."""
     from harness.run.stop import stop
 
     stop.on_signals()
 
 
 def _exit_code(error: BaseException) -> int:
-    """Says what went wrong, and returns the exit code for it."""
+    """Prints an error, and returns its exit code."""
     if isinstance(error, ChaosError):
         _say(f"error: {error}")
         return error.exit_code
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         _say("interrupted", "")
         return INTERRUPTED
-    if isinstance(error, BrokenPipeError):  # whoever read the output has gone; nothing more can be said to it
+    if isinstance(error, BrokenPipeError):  # the reader of the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return UNEXPECTED
     if (show := getattr(error, "show", None)) is not None:  # the command line's own mistakes, in its own words
@@ -252,7 +252,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _kept(error: BaseException) -> str:
-    """Where the traceback is; for whoever mends it, not for whoever reads the error."""
+    """Writes the traceback to a file and returns where it is, for developers."""
     try:
         descriptor, name = tempfile.mkstemp(prefix="chaos-error-", suffix=".txt")
         with open(descriptor, "w", errors="replace") as file:
@@ -263,7 +263,7 @@ def _kept(error: BaseException) -> str:
 
 
 def _say(text: str, style: str = "red") -> None:
-    """On standard error. Plain when what makes it pretty is what is broken."""
+    """Prints on standard error; plainly if the pretty output itself is broken."""
     text = re.sub(rf"\S{{{WORD_MAX + 1},}}", lambda word: f"{word[0][: WORD_MAX - 1]}…", text)
     try:
         from rich.text import Text
@@ -277,7 +277,7 @@ def _say(text: str, style: str = "red") -> None:
 
 
 def _free(place: pathlib.Path) -> str:
-    """On its disk, also where it is not there itself."""
+    """Returns the free space on the disk of a folder, even if the folder does not exist."""
     for folder in (place, *place.parents):
         try:
             return f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB"

@@ -45,7 +45,7 @@ SUMMARY_BYTES_MAX = 1_000_000  # of one report; GitHub takes 1 MiB of a step
 
 
 class Telling(CampaignObserver):
-    """Tells others of each run that was judged. What goes wrong with that is told, and changes no verdict."""
+    """Tells other systems of each judged run. Errors are printed, and change no verdict."""
 
     def __init__(self, otlp: str = "", mlflow: str = "", summary: pathlib.Path | None = None) -> None:
         self._send = sender(otlp) if otlp else None

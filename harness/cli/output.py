@@ -1,4 +1,4 @@
-"""What commands print with. Text from a scenario, a log or a node never becomes markup and never steers a terminal."""
+"""The output of commands. Text from a scenario, a log or a node never becomes markup and never steers a terminal."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ err = Console(stderr=True, highlight=False)
 
 
 def safe(value: object) -> str:
-    """One line for a place where markup is read."""
+    """Returns one line with markup escaped."""
     return escape(one_line(value))
 
 
 def say(line: str, style: str = "") -> None:
-    """One line of plain text, not wrapped."""
+    """Prints one line of plain text, not wrapped."""
     out.print(Text(plain(line), style=style), soft_wrap=True)
 
 
@@ -53,7 +53,7 @@ def print_table(table: Table) -> None:
 
 
 def note(line: str) -> None:
-    """One line about the answer, where it does not disturb who reads the answer."""
+    """Prints a remark on standard error, so that it does not disturb readers of the answer."""
     err.print(Text(one_line(line), style="dim"), soft_wrap=True)
 
 
@@ -62,7 +62,7 @@ def print_json(values: Any) -> None:
 
 
 def write_page(page: pathlib.Path, text: str) -> None:
-    """As --page asks for. Raises `UsageError`."""
+    """Writes the page for --page. Raises `UsageError`."""
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_files({page.name: text}, page.parent)

@@ -1,4 +1,4 @@
-"""`chaos run`."""
+"""The command `chaos run`."""
 
 from __future__ import annotations
 

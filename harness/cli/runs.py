@@ -63,10 +63,10 @@ def show(
 
 
 def _judged(folder: pathlib.Path) -> StoredKind | None:
-    """Its kind. Raises `UsageError` for a run that was not judged."""
+    """Returns the kind of a stored result. Raises `UsageError` for a run that was not judged."""
     kind = stored_kind_of(folder)
     judged = (folder / (kind.report if kind else "report.json")).exists()
-    if judged or (kind and is_running(folder)):  # which tells of itself while it is at work
+    if judged or (kind and is_running(folder)):  # such a result shows its state while it is at work
         return kind
     if is_running(folder):
         raise UsageError(f"{folder} is at work, and is judged at its end{_newest_judged(folder.parent)}")
@@ -162,7 +162,7 @@ def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
 
 
 def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool = False) -> Verdict:
-    """Prints the verdict also where the report cannot be written, unless that is what was asked for."""
+    """Judges a run and prints the verdict, even if the report cannot be written (unless `must_write`)."""
     folder, part = part_of_a_day(folder)
     kind = stored_kind_of(folder)
     if rehearsal is None and part is None and kind:

@@ -1,4 +1,4 @@
-"""`chaos plan`: what a scenario would do, in words, or as the engine would be asked for it."""
+"""The command `chaos plan`: describes a scenario's acts, or renders the request to the engine."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def plan(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: engines and people read every part where it stands."""
+    """A YAML dumper without anchors: engines and people read every part in its place."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def native_text(request: Any, output: str) -> str:
-    """For people, and for `kubectl apply -f -`; a list of objects becomes a stream of YAML documents."""
+    """Renders a request for people and for `kubectl apply -f -`; a list of objects becomes a stream of documents."""
     plain = json.loads(json.dumps(request, default=dataclasses.asdict))
     if output == "json":
         return json.dumps(plain, indent=2) + "\n"

@@ -39,7 +39,7 @@ def _note_scenarios(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _given(folder: pathlib.Path, set_to: str | None, default: pathlib.Path) -> str:
-    """What commands that this one prints must be told; empty: they look there by themselves."""
+    """Returns the folder option that printed commands need; empty if they look there by default."""
     usual = pathlib.Path(set_to or default).absolute()
     return "" if folder.absolute() == usual else str(folder.absolute())
 
@@ -79,7 +79,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON on 
 
 
 def labels_of(given: list[str] | None) -> dict[str, str]:
-    """`key=value` as a mapping. Raises `UsageError`."""
+    """Parses `key=value` texts as a mapping. Raises `UsageError`."""
     labels = {}
     for text in given or ():
         key, equals, value = text.partition("=")

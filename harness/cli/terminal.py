@@ -56,8 +56,8 @@ def _figures(report: Report) -> Table:
 
 
 def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
-    """The last words of a result that is more than one run: its verdict after those of its parts, and where its report
-    is, if it could be written."""
+    """Prints the end of a result of several runs: the verdicts of its parts, its own, and where its report is, if it
+    could be written."""
     for part in result.parts:
         sign = f"[{STYLES[part.verdict]}]{part.verdict.value:13}[/]" if part.verdict else f"{'not judged':13}"
         out.print(f"  {sign} {safe(part.name)}: {safe((part.reasons or [''])[0])}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What `chaos plan` says of a trainer that tells little: what will not be judged, and which bounds cannot be."""
+"""The lines of `chaos plan` on a trainer that tells little: unjudged items, and bounds that cannot be judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BY_HARNESS = ("clocks",)  # compared by the harness, whatever the trainer tells
 
 
 def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
-    """`tells` is what the trainer declares; `None`: nothing, as it need not. `teller`: who tells it, in words."""
+    """Returns these lines. `tells`: kinds that the trainer declares (`None`: no declaration). `teller`: its name."""
     if tells is None:
         text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
         return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]
@@ -29,7 +29,7 @@ def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: st
 
 
 def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
-    """What the trainer must tell for each bound."""
+    """Yields each bound with the kinds of evidence that it needs."""
     asked = {name: bounds for name, bounds in expect.items() if isinstance(bounds, Mapping)}
     if "loss_continuity" in asked:
         exact = asked["loss_continuity"].get("mode", "exact") == "exact"

@@ -1,4 +1,4 @@
-"""`chaos validate` and `chaos schema`, which editors and hooks call often: they load no code that judges a job."""
+"""The commands `chaos validate` and `chaos schema`. Editors and hooks call them often, so they load no judging code."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def validate(
 
 
 def check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
-    """What was found right, in words. Raises `UsageError` with every mistake found."""
+    """Returns a summary of a correct file. Raises `UsageError` with every mistake found."""
     data = Document(read_text(path), str(path)).data
-    if not isinstance(data, dict) or "faults" not in data:  # what it holds tells its kind, else its folder does
+    if not isinstance(data, dict) or "faults" not in data:  # its keys tell its kind, else its folder does
         from harness.campaign.wings import wings
 
         known = [kind for wing in wings() for kind in wing.files]

@@ -1,4 +1,4 @@
-"""The launcher of a node is killed alone: its workers live on as orphans, and nobody restarts them."""
+"""The launcher of a node is killed alone: its workers live on as orphans, and no process restarts them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AgentLoss(TakesNodes):
         self.take(nodes, "its launcher was killed", context)
 
     def _kill_launcher(self, node: Node, context: Context) -> None:
-        """Measured: the launcher is gone, and what it had started is not."""
+        """Kills the launcher. Measured: the launcher is gone, and the processes that it started are not."""
         ranks = context.ranks_on(node)
         workers = {context.pid_of(rank)[1] for rank in ranks}
         launchers = {launcher_of(rank, node, context.pid_of(rank)[1]) for rank in ranks}

@@ -103,7 +103,7 @@ class CheckpointCorruption(Fault):
         self._report(damage, listing, context)
 
     def _finished(self, context: Context) -> tuple[CheckpointFolder, Listing]:
-        """What lies there once nothing is being written any more. Raises `FaultError` where nothing is finished."""
+        """Returns the checkpoints once no write is under way. Raises `FaultError` if none is finished."""
         folder = self.directory or context.checkpoints.folder
         place, quiet = CheckpointFolder.look(context.run_dir, folder), 0
         for _ in range(round(APPEARS_S_MAX / LOOK_S)):
@@ -135,7 +135,7 @@ class CheckpointCorruption(Fault):
         context.effect(measured, damage.expected, unit, ok=ok, detail=f"{damage.path}: {self.kind}, {damage.part}")
 
     def _left(self, damage: Damage, context: Context) -> dict[str, str]:
-        """The digest of the checkpoint as it is now."""
+        """Returns the present digest of the checkpoint."""
         assert damage.checkpoint is not None
         place = CheckpointFolder.look(context.run_dir, self.directory or context.checkpoints.folder)
         files = [path for path in damage.checkpoint.files if path in place.sizes]
@@ -143,12 +143,12 @@ class CheckpointCorruption(Fault):
 
 
 def _being_written(place: CheckpointFolder, listing: Listing) -> bool:
-    """Whether a checkpoint is not finished, or a file with a temporary name lies there."""
+    """Tells whether a checkpoint is unfinished, or a file has a temporary name."""
     return any(not each.whole for each in listing.checkpoints) or any(is_temporary(path) for path in place.files)
 
 
 def _names(damage: Damage, listing: Listing) -> dict[str, Any]:
-    """What the damaged checkpoint is called, and whether others hold the same step."""
+    """Returns the names of the damaged checkpoint, and how many others hold the same step."""
     found = damage.checkpoint
     assert found is not None
     names = [found.name, damage.path.rpartition("/")[2]]
@@ -161,7 +161,7 @@ def _names(damage: Damage, listing: Listing) -> dict[str, Any]:
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | None) -> None:
-    """Restores the original, if the file is still as the damage left it: a newer one is none of ours. Idempotent.
+    """Restores the original, if the file is still as the damage left it: a newer file is not ours. Idempotent.
 
     Both are below the run's folder, and no link leads out of it.
     """

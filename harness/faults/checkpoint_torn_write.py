@@ -1,4 +1,4 @@
-"""The power fails in the middle of a checkpoint: what was not durable yet is gone, and the node with it."""
+"""The power fails in the middle of a checkpoint: writes that were not durable yet are lost, and the node with them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CheckpointTornWrite(TakesNodes):
         return StorageRule(self.path, operations, after_bytes=after, power=self.kind, seed=seed)
 
     def _wait_for_cut(self, targets: Sequence[Target], context: Context) -> int:
-        """The number of the target whose power failed first."""
+        """Waits for the first power failure, and returns the number of its target."""
         for _ in range(round(self.within.s / LOOK_S)):
             for number, disturbance in enumerate(self._acting):
                 if disturbance.counts()["cut"]:

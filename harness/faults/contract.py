@@ -52,7 +52,7 @@ Folder = Annotated[RunPath, Field(max_length=200)]
 
 @dataclass(frozen=True)
 class Target:
-    """One thing a fault acts on: a place in the job, and a rank there when the fault is about a rank."""
+    """One target of a fault: a place in the job, and a rank there if the fault is about a rank."""
 
     node_index: int
     rank: int | None = None
@@ -79,14 +79,14 @@ class Hold:
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """Where the job saves, below the run's folder, and in which layout (`auto`: the first that recognises it)."""
+    """The folder of saves, below the run's folder, and its layout (`auto`: the first that recognises it)."""
 
     folder: str = "checkpoints"
     layout: str = AUTO
 
 
 class Figures(NamedTuple):
-    """What a trainer told of one step; `nan` for what it did not tell."""
+    """A trainer's figures of one step; `nan` if not told."""
 
     step: int
     loss: float
@@ -95,19 +95,19 @@ class Figures(NamedTuple):
 
 
 class Context(Protocol):
-    """What a fault may use while it acts."""
+    """The means that a fault may use while it acts."""
 
     cluster: Cluster
     seed: int
     run_dir: pathlib.Path
-    job_goes_on: bool  # after `Cancelled`: the fault alone is ended, so what it took must come back now
+    job_goes_on: bool  # after `Cancelled`: only the fault is ended, so everything it took must come back now
 
     @property
     def checkpoints(self) -> CheckpointPlace:
-        """Where the job saves."""
+        """Returns where the job saves."""
 
     def node(self, target: Target) -> Node:
-        """The node that the target is on; from then on always that one, wherever a restart brings the rank."""
+        """Returns the node of the target; always the same one, wherever a restart brings the rank."""
 
     def pid_of(self, rank: int) -> tuple[Node, int]:
         """The node and process id (as numbered there) of the living worker with this rank."""
@@ -115,43 +115,42 @@ class Context(Protocol):
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        """Waits; returns early with `True` when `until()` holds. Calls `meanwhile` about once a second. Raises
+        """Waits; returns early with `True` once `until()` holds. Calls `meanwhile` about once a second. Raises
         `Cancelled` when the run ends."""
 
     def log(self, event: str, **fields: Any) -> None:
-        """An event of this fault in the event log."""
+        """Writes an event of this fault into the event log."""
 
     def undo(self, action: str, **arguments: Any) -> None:
         """Writes the undo record with its arguments, fsynced, *before* the fault touches anything that outlives the
-        nodes (files on the host). `action`: `faults.<name>`. What dies with the nodes needs none."""
+        nodes (files on the host). `action`: `faults.<name>`. Things that die with the nodes need no record."""
 
     def ready(self) -> None:
-        """The fault is set up and will act by itself later: a trainer that waits at the trigger goes on."""
+        """Notes that the fault will act by itself later: a trainer that waits at the trigger goes on."""
 
     def injected(self) -> None:
-        """The fault acts from this moment on."""
+        """Notes that the fault acts from this moment on."""
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        """What was measured. `ok=False`, or no effect at all, makes the run invalid."""
+        """Reports the measured effect. `ok=False`, or no effect at all, makes the run invalid."""
 
     def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
-        """How many bytes of the training's own went through what the fault disturbs on this node in these seconds.
+        """Reports how many bytes of the training passed the disturbed path on this node in these seconds.
 
-        Fewer than `least` make the run invalid. `None`: it could not be measured, or nothing follows from it.
+        Fewer than `least` make the run invalid. `None`: it could not be measured, or proves nothing.
         """
 
     def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        """What was measured once it was healed. `ok=False` makes the run invalid; nothing at all is not judged."""
+        """Reports a measurement after the healing. `ok=False` makes the run invalid; without one it is not judged."""
 
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
-        """Durations of this rank's latest steps, oldest first: those that began after `since_ns` (monotonic)."""
+        """Returns the durations of this rank's steps that began after `since_ns` (monotonic), oldest first."""
 
     def data_wait_share(self, rank: int, since_ns: int) -> float | None:
-        """The part (0 to 1) of the time of those steps that this rank waited for data; `None`: no step, or untold."""
+        """Returns the share (0 to 1) of those steps' time spent waiting for data; `None`: not known."""
 
     def figures(self, rank: int) -> list[Figures]:
-        """What this rank told of its latest steps, in the order in which it did them; a step that is done again comes
-        again."""
+        """Returns this rank's figures of its latest steps in the order of execution; a repeated step comes again."""
 
     def ranks_on(self, node: Node) -> list[int]:
         """The ranks whose newest process is on this node."""
@@ -160,28 +159,28 @@ class Context(Protocol):
         """The newest processes of the ranks on this node, as the node numbers them."""
 
     def reached(self, rank: int, failpoint: str) -> int:
-        """When this rank was last seen at the failpoint (monotonic); 0: never."""
+        """Returns when this rank was last seen at the failpoint (monotonic); 0: never."""
 
     def wall_offset_ns(self, rank: int) -> int | None:
-        """How far this rank's wall clock is ahead of ours, by its newest event; `None` where that cannot be told."""
+        """Returns how far this rank's wall clock is ahead of ours, by its newest event; `None` if not known."""
 
     def hold(self) -> None:
-        """From now on the trainer stops, or is struck, at the places named by `Fault.holds`."""
+        """Makes the trainer stop, or be struck, at the places named by `Fault.holds` from now on."""
 
     def let_go(self) -> None:
-        """Ends `hold()`; whoever stands there goes on."""
+        """Ends `hold()`; waiting processes go on."""
 
     def caught(self) -> int | None:
-        """The rank of a process that has come to a strike planned in `Fault.holds`, and waits for it."""
+        """Returns the rank of a process that waits at a strike planned in `Fault.holds`."""
 
     def strike(self) -> None:
-        """Lets that process go on to what is meant for it."""
+        """Lets the caught process go on into its strike."""
 
     def release(self, node: Node, reason: str) -> None:
-        """The node's GPUs are no longer allocated to the job (it is gone)."""
+        """Notes that the node is gone: its GPUs are no longer allocated to the job."""
 
     def replace(self, node: Node) -> Node:
-        """A replacement arrives now, and is allocated from now on."""
+        """Notes that a replacement arrives now, and is allocated from now on."""
 
 
 class Cancelled(Exception):
@@ -203,37 +202,37 @@ class Fault(Parameters, abc.ABC):
 
     @classmethod
     def lacks(cls) -> list[str]:
-        """What must be installed before it can act, one sentence each."""
+        """Lists packages that must be installed before it can act, one sentence each."""
         missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
         return [f"{name} is not installed: {how_to_install(cls.packages[name])}" for name in missing]
 
     def needed(self) -> frozenset[Verb]:
-        """The verbs these parameters need: `needs`, unless a fault depends on a parameter."""
+        """Returns the verbs that these parameters need: `needs`, unless a fault overrides this."""
         return self.needs
 
     def lasts(self) -> Duration | None:
-        """How long it must act, from `injected` until it is healed: its `duration`. `None`: as long as it takes."""
+        """Returns how long it must act, from `injected` until it is healed: its `duration`; `None`: no fixed time."""
         found = getattr(self, "duration", None)
         return found if isinstance(found, Duration) else None
 
     def freezes(self) -> bool:
-        """Whether its targets say nothing and do no step as long as it lasts."""
+        """Tells whether its targets say nothing and do no step as long as it lasts."""
         return False
 
     def graceful(self) -> bool:
-        """Whether its victims are asked to end, and may exit by themselves."""
+        """Tells whether its victims are asked to end, and may exit by themselves."""
         return False
 
     def replaced(self) -> bool | None:
-        """Whether the nodes that it takes come back. `None`: it takes none."""
+        """Tells whether the nodes that it takes come back. `None`: it takes none."""
         return None
 
     def spoilt_steps(self) -> int | None:
-        """The batches of how many steps it spoils, where it spoils some."""
+        """Returns the number of steps whose batches it spoils; `None` if it spoils none."""
         return None
 
     def consequences(self) -> Consequences:
-        """All of this, as `fault.injected` tells it."""
+        """Returns all its consequences, for `fault.injected`."""
         return Consequences(
             may=self.may,
             lasts=self.lasts(),
@@ -253,7 +252,7 @@ class Fault(Parameters, abc.ABC):
         return []
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
-        """What processes must be started with so that the fault can act on them later."""
+        """Returns variables that processes must be started with, so that the fault can act on them later."""
         return {}
 
     def mounts(self) -> Sequence[str]:
@@ -261,41 +260,41 @@ class Fault(Parameters, abc.ABC):
         return ()
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """With the content of its files, found from this folder. Raises `ValueError` for one that is wrong."""
+        """Returns it with the content of its files, found from this folder. Raises `ValueError` for a wrong file."""
         return self
 
     @property
     def notice_s(self) -> float | None:
-        """How long before it takes a node it gives notice. `None`: it gives none."""
+        """Returns how many seconds of notice it gives before it takes a node; `None`: no notice."""
         return None
 
     def fresh(self) -> Self:
-        """The same parameters, with no memory of an injection."""
+        """Returns a fault with the same parameters, and no memory of an injection."""
         return type(self).model_validate(self.model_dump(mode="json"))
 
     @abc.abstractmethod
     def describe(self, targets: Sequence[Target]) -> str:
-        """One sentence in words of what will be done to what (`chaos plan`)."""
+        """Describes its act on these targets in one sentence (`chaos plan`)."""
 
     @abc.abstractmethod
     def inject(self, targets: Sequence[Target], context: Context) -> None: ...
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
-        """Undoes what still acts. Runs at the end of the fault or of the run, also after a failed `inject`."""
+        """Undoes active effects. Runs at the end of the fault or of the run, also after a failed `inject`."""
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         """Measures after `heal`, as `inject` did, that the effect is over, and reports it by `context.ended`. Takes
-        `END_SEEN_WITHIN_S` at most: the job goes on meanwhile. Not called when the job is over, too."""
+        `END_SEEN_WITHIN_S` at most, as the job goes on. Not called if the job is over, too."""
 
 
 class Replacement(Parameters):
-    """When the capacity comes back, counted from the moment the node is gone."""
+    """The time until the capacity comes back, from the moment the node is gone."""
 
     after: Duration
 
 
 class TakesNodes(Fault):
-    """What faults that take whole nodes away share: the taking, its measurement, and the replacement."""
+    """The common parts of faults that take whole nodes away: the taking, its measurement, and the replacement."""
 
     replacement: Replacement | Literal["none"] = Field(
         "none", description="{after: 5s}, or none: the job must go on with fewer nodes."
@@ -346,7 +345,7 @@ def name_nodes(targets: Sequence[Target]) -> str:
 
 
 def ranks_of(targets: Sequence[Target]) -> list[int]:
-    """Those of a fault with `aims_at: rank`, as the planner resolves them."""
+    """Returns the ranks of a fault with `aims_at: rank`, as the planner resolves them."""
     return [target.rank for target in targets if target.rank is not None]
 
 

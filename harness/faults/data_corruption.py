@@ -76,7 +76,7 @@ class DataCorruption(orders.OrderedFault):
         put_back(context.run_dir, **places)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """The shard is what it was before: `inject` puts it back, or its undo record at the end of the run."""
+        """Checks that the shard is as before: `inject` puts it back, or its undo record at the end of the run."""
         if self.kind == "nan_batch":
             super().see_end(targets, context)
         for shard, before in self._sound.items():
@@ -101,7 +101,7 @@ class DataCorruption(orders.OrderedFault):
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath) -> None:
-    """Idempotent: the original is moved. Both are below the run's folder, and no link leads out of it."""
+    """Moves the original back. Idempotent. Both are below the run's folder, and no link leads out of it."""
     with contextlib.suppress(FileNotFoundError):
         untrusted_files.move_inside(run_dir, kept, path)
 

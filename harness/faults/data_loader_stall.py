@@ -1,4 +1,4 @@
-"""The next batch does not come: a lost mount, a deadlocked worker of the loader, a queue that nobody fills."""
+"""The next batch does not come: a lost mount, a deadlocked worker of the loader, an empty queue."""
 
 from __future__ import annotations
 

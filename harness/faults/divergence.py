@@ -71,11 +71,11 @@ class Divergence(orders.OrderedFault):
 
     @property
     def _name(self) -> Name:
-        """What the trainer tells that shows it."""
+        """Returns the trainer's figure that shows the fault."""
         return TOLD_BY[self.kind]
 
     def _begin(self, ranks: Sequence[int], context: Context) -> int:
-        """A step that no rank has begun when the order comes. A trainer that is held at the trigger does not move."""
+        """Returns a step that no rank has begun when the order comes. A trainer held at the trigger stands still."""
         step_s, ahead, begun = self._step_s(ranks, context), AHEAD_STEPS, self._newest(ranks, context)
         moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: self._newest(ranks, context) != begun)
         if moves and step_s > 0:
@@ -90,7 +90,7 @@ class Divergence(orders.OrderedFault):
         return statistics.median(times) / 1e9 if times else 0.0
 
     def _measure(self, rank: int, ranks: Sequence[int], context: Context) -> None:
-        """By what the rank tells of the step at which it begins, against the steps before."""
+        """Compares the rank's figure of the first disturbed step with the steps before."""
         if not context.wait(TOLD_WITHIN_S, until=lambda: self._told(rank, context) is not None):
             raise FaultError(f"rank {rank} did not tell step {self._first} within {TOLD_WITHIN_S:g} s")
         told, least = self._told(rank, context) or 0.0, self._least(len(ranks), context)
@@ -104,20 +104,19 @@ class Divergence(orders.OrderedFault):
         context.effect(_shown(ratio, self.factor), round(least, 3), self._unit, ok=ok, detail=detail)
 
     def _told(self, rank: int, context: Context) -> float | None:
-        """The first time that it did this step."""
+        """Returns the first time that the rank did this step."""
         return next((getattr(each, self._name) for each in context.figures(rank) if each.step == self._first), None)
 
     def _least(self, ranks: int, context: Context) -> float:
-        """A rank that is not a target has its part of batch and gradient; the norm of a sum is less than the sum of the
-        norms."""
+        """Returns the least factor that counts as an effect: ranks that are no targets weaken it."""
         world = len({rank for node in context.cluster.nodes for rank in context.ranks_on(node)}) or ranks
         if self.kind == "batches":
             return 1 + abnormal.SPIKE_LOSS_EXCESS * ranks / world
         return self.factor if self.kind == "learning_rate" else max(NORM_LEAST, NORM_PART * self.factor * ranks / world)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """The newest step has a usual learning rate or gradient norm; noise is no longer ordered. How the loss goes on
-        is the trainer's doing."""
+        """Checks that the newest step has a usual learning rate or gradient norm; noise is no longer ordered. The later
+        loss is the trainer's business."""
         if self.kind == "batches":
             return super().see_end(targets, context)
         limit = (1 + self.factor) / 2
@@ -141,7 +140,7 @@ def newest(figures: Sequence[Figures]) -> int:
 
 
 def usual(figures: Sequence[Figures], name: Name) -> float:
-    """The median of the latest steps, of a learning rate the last one. Raises `FaultError` where none is told."""
+    """Returns the median of the latest steps; of a learning rate the last one. Raises `FaultError` if none is told."""
     told = [value for each in figures if math.isfinite(value := getattr(each, name))][-BEFORE_STEPS:]
     found = (told[-1] if name == "lr" else statistics.median(told)) if told else 0.0
     if not found > 0:

@@ -30,7 +30,7 @@ class GilHold(inside.InsideFault):
         return f"{name_ranks(targets)}: the interpreter lock is held for {self.duration} after its next step"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        """Measured by the rank's own events before and after; a rank that was ended over it held it to its end."""
+        """Measures the hold by the rank's events before and after; a rank ended over it held the lock to its end."""
         victims = self.find_victims(targets, context)
         for rank in inside.strike_each(targets, context, SEIZED):
             node, pid = victims[rank]

@@ -1,4 +1,4 @@
-"""Something stops without dying: a process, everything on a node, a rank inside a collective."""
+"""A target stops without dying: a process, everything on a node, a rank inside a collective."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Hang(inside.InsideFault):
                 context.node(target).thaw()
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """Nothing there is in the state T any more; who was killed meanwhile is not, either."""
+        """Checks that no process there is in the state T any more; killed ones are not, either."""
         if self.how == "stuck_in_collective":
             return super().see_end(targets, context)
         for node in {context.node(target) for target in targets}:
@@ -83,7 +83,7 @@ class Hang(inside.InsideFault):
             context.ended(left, 0, "processes stopped", ok=not left, detail=node.name)
 
     def _see_frozen(self, rank: int, node: Node, pid: int, context: Context) -> None:
-        """All of it in the state T, no CPU time used, no step of this rank."""
+        """Checks that all processes are in the state T, used no CPU time, and that the rank did no step."""
 
         def look() -> list[ProcessState]:
             return [each for each in node.processes() if self.how == "freeze_node" or each.pid == pid]

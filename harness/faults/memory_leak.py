@@ -44,7 +44,7 @@ class MemoryLeak(inside.InsideFault):
         return f"{name_ranks(targets)} takes {self.rate} of memory a second; {end}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        """Measured by what the node uses. It is over when the process has ended, by its own choice or not."""
+        """Makes the process leak. Measured by the node's memory use. It is over once the process has ended."""
         _spare_this_machine(self.room.bytes * len(targets))
         victims = self.find_victims(targets, context)
         before: dict[Node, int] = {}
@@ -82,7 +82,7 @@ class MemoryLeak(inside.InsideFault):
 
 
 def _spare_this_machine(wanted: int) -> None:
-    """Raises `FaultError` where the leak could take what others on this machine need. Other machines have limits."""
+    """Raises `FaultError` if the leak could take memory that other programs on this machine need."""
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
     if free is not None and free < wanted + LEFT_BYTES_MIN:

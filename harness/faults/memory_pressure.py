@@ -1,4 +1,4 @@
-"""A node has hardly any memory left: caches are thrown away again and again, and what needs more is killed."""
+"""A node has hardly any memory left: caches are dropped again and again, and processes that need more are killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MemoryPressure(LimitedMemory):
         return f"{name_nodes(targets)} left with {self.free} of free memory for {self.duration}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        """Measured by a stranger on the node that takes memory until it is killed for it, before anybody else."""
+        """Limits the memory, and measures that by a process of ours that takes memory until it is killed."""
         free_bytes = self.free.bytes
         context.injected()
         for target in targets:

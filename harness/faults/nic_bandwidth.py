@@ -62,7 +62,7 @@ class NicBandwidth(NicFault):
             context.effect(reached / 1e6, rate / 1e6, "Mbit/s", ok=near(reached, rate), detail=detail)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """Beyond what the limit let through. The job uses the path, too: how fast it was before cannot be asked for."""
+        """Checks that the path is faster than the limit; the job uses it, too, so full speed is not required."""
         for node, partner, rate in self._limited:
             for back in self.ways():
                 reached, wanted = 0.0, (1 + TOLERANCE) * rate

@@ -1,4 +1,4 @@
-"""An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss what was written.
+"""An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss the newest writes.
 
 The trainer must reach its store through our proxy (`harness.node.s3_proxy`), started with the folder named
 here.
@@ -70,7 +70,7 @@ class ObjectStore(Fault):
         untrusted_files.remove(context.run_dir, self._rule_file)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """The rule is gone, at which the proxy looks before each request, and it counts no more that went wrong."""
+        """Checks that the rule is gone and no further requests go wrong."""
         before = self._counts(context.run_dir)
         context.wait(WATCHED_S)
         acted = self._counts(context.run_dir).get("acted", 0) - before.get("acted", 0)
@@ -83,7 +83,7 @@ class ObjectStore(Fault):
         return f"{self.directory}/rule.json"
 
     def _counts(self, run_dir: pathlib.Path) -> dict[str, int]:
-        """What the proxy counted; nothing where it says nothing. Raises `FaultError` for anything but numbers."""
+        """Returns the proxy's counts; empty if it tells none. Raises `FaultError` for anything but numbers."""
         try:
             found = json.loads(untrusted_files.read(run_dir, f"{self.directory}/counts.json", COUNTS_BYTES_MAX))
             return {name: int(found[name]) for name in ("requests", "matched", "acted", "delayed_ns")}
@@ -93,7 +93,7 @@ class ObjectStore(Fault):
             raise FaultError(f"{self.directory}/counts.json: no counts of a proxy ({error!r})") from error
 
     def _judge(self, counts: dict[str, Any], context: Context) -> None:
-        """The share within three standard deviations; a delay within a quarter."""
+        """Judges the share of requests (within three standard deviations) and the mean delay (within a quarter)."""
         matched, acted = counts.get("matched", 0), counts.get("acted", 0)
         expected = self.share * matched
         ok = acted > 0 and abs(acted - expected) <= 3 * math.sqrt(expected * (1 - self.share)) + 0.5

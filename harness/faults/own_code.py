@@ -56,7 +56,7 @@ class OwnCode(inside.InsideFault):
         return f"{name_ranks(targets)}: inject(context) of {self.file or 'the scenario'} is called after its next step"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        """Measured by the rank's own events before and after. Code that raises has not acted."""
+        """Runs the code, measured by the rank's own events before and after. Code that raises has not acted."""
         victims = self.find_victims(targets, context)
         struck = inside.strike_each(targets, context, CALLED)
         ended = {rank: self._end(rank, *victims[rank], context) for rank in struck}
@@ -65,7 +65,7 @@ class OwnCode(inside.InsideFault):
         context.effect(len(ended), len(targets), "calls of inject", ok=ok, detail=detail)
 
     def _end(self, rank: int, node: Node, pid: int, context: Context) -> str:
-        """How the call ended, in words."""
+        """Describes the end of the call in words."""
         begun_ns = context.reached(rank, CALLED)
 
         def over(failpoint: str) -> bool:
@@ -94,7 +94,7 @@ def _read(path: pathlib.Path) -> str:
 
 
 def check(source: str) -> None:
-    """Raises `ValueError` unless it is Python with `def inject(context)`. Nothing of it is run."""
+    """Raises `ValueError` unless it is Python with `def inject(context)`. Its code is not run."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

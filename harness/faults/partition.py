@@ -1,4 +1,4 @@
-"""Some nodes cannot reach others: a switch split in two, a wrong firewall rule, a route that is gone."""
+"""Some nodes cannot reach others: a switch split in two, a wrong firewall rule, a missing route."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Partition(LastingFault):
         self.stay(context)
 
     def _outsiders(self, inside: Sequence[Node], context: Context) -> list[Node | None]:
-        """One of each kind that the targets must not reach; `None` is the control host."""
+        """Returns one of each kind of host that the targets must not reach; `None` is the control host."""
         others = [node for node in context.cluster.nodes if node not in inside and node.alive][:1]
         kinds: dict[str, list[Node | None]] = {"nodes": [*others], "control": [None], "all": [*others, None]}
         return kinds[self.cut_off_from]

@@ -47,14 +47,14 @@ class StartFailure(Fault):
         )
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        """Each failed start is an effect of its own; that of a crash is logged before the process ends."""
+        """Makes starts fail. Each is an effect of its own; that of a crash is logged before the process ends."""
         asked, failed = self.times * len(targets), 0
         deadline = time.monotonic() + self.within.s
         context.hold()
         context.injected()
         while failed < asked and context.wait(deadline - time.monotonic(), until=lambda: context.caught() is not None):
             rank = context.caught()
-            if rank is None:  # killed just now, by something else
+            if rank is None:  # another cause killed it just now
                 continue
             failed += 1
             if self.kind == "crash":
@@ -66,7 +66,7 @@ class StartFailure(Fault):
             context.effect(failed, asked, "failed starts", ok=False, detail=f"within {self.within}")
 
     def _mislead(self, rank: int, context: Context, number: int, deadline: float) -> None:
-        """No effect if the worker takes part in the steps all the same: it does not listen to what it is told."""
+        """Misleads a worker. It is no effect if the worker takes part in the steps all the same."""
         before = context.reached(rank, MISLED)
         context.strike()
         context.wait(deadline - time.monotonic(), until=lambda: context.reached(rank, MISLED) != before)

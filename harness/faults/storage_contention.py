@@ -55,7 +55,7 @@ class StorageContention(Fault):
         self._judge(text, context)
 
     def _load(self, folder: pathlib.Path, context: Context) -> str:
-        """What Locust printed."""
+        """Runs the load, and returns Locust's output."""
         with _started(["-m", "harness.faults.load.file_server", str(folder)], {}) as server:
             assert server.stdout is not None
             port = int(server.stdout.readline())
@@ -70,7 +70,7 @@ class StorageContention(Fault):
         untrusted_files.remove_tree(context.run_dir, self._name(context))
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """Their folder is gone with all that they wrote, and nobody writes a new one."""
+        """Checks that the strangers' folder is gone, and that no process writes a new one."""
         context.wait(GONE_FOR_S)
         left = int(untrusted_files.status_of(context.run_dir, self._name(context)) is not None)
         context.ended(left, 0, "folders of strangers", ok=not left)
@@ -97,7 +97,7 @@ class StorageContention(Fault):
 
 
 def summarize(entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, float, float]:
-    """Requests, failures, requests a second and the 95th percentile in ms, of what Locust prints as JSON."""
+    """Returns requests, failures, requests a second and the 95th percentile in ms, from Locust's JSON."""
     requests = sum(entry["num_requests"] for entry in entries)
     failed = sum(entry["num_failures"] for entry in entries)
     if not requests:

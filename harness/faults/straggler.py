@@ -85,8 +85,8 @@ class Straggler(Fault):
                     BRAKES[way](node, self.neighbour).release()
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """Steps take less than halfway from the old to the slowed time; or, on a host that is busy with something else,
-        nobody is denied a CPU any more."""
+        """Checks that steps take less than halfway from the old to the slowed time; or, on a busy host, that no process
+        is denied a CPU any more."""
         if self._hold_seen is None:
             return
         hold, since_ns = self._hold_seen, time.monotonic_ns()
@@ -138,7 +138,7 @@ def _enough(context: Context, rank: int, since_ns: int) -> Callable[[], bool]:
 
 
 def baseline_ns(times_ns: Sequence[int]) -> float:
-    """Mean step time before the fault, without hiccups. Raises `FaultError` for too few steps."""
+    """Returns the mean step time before the fault, without hiccups. Raises `FaultError` for too few steps."""
     latest = times_ns[-BASELINE_STEPS:]
     if len(latest) < BASELINE_STEPS_MIN:
         raise FaultError(f"{len(latest)} steps before the fault; a slowdown needs {BASELINE_STEPS_MIN} to compare with")
@@ -156,7 +156,7 @@ class Hold:
         self._used: list[CpuUse] = []
 
     def correct(self, times_ns: Sequence[int], settle: bool) -> None:
-        """One window has been measured. `settle`: from now on what is measured counts, right or wrong."""
+        """Takes a measured window, and corrects the brakes. `settle`: measurements count from now on."""
         ratio = statistics.fmean(times_ns) / self.before_ns
         reached = abs(ratio / self.factor - 1) <= SETTLED
         if not self.settled_ns and (reached or settle):
@@ -182,7 +182,7 @@ class Hold:
 
 
 def corrected(extra: float, factor: float, ratio: float, gain: float) -> float:
-    """A better `extra` after `ratio` was measured with this one; both are what exceeds 1."""
+    """Returns a better `extra` after `ratio` was measured with this one; both are what exceeds 1."""
     wanted = (factor - 1) / max(ratio - 1, (factor - 1) / 10)
     step = min(CORRECTION_MAX, max(1 / CORRECTION_MAX, math.pow(wanted, gain)))
     return min(EXTRA_MAX, max(EXTRA_MIN, extra * step))
@@ -205,7 +205,7 @@ class Brake(abc.ABC):
     def release(self) -> None: ...
 
     def denied_share(self, before: CpuUse) -> float:
-        """Of the time since `before`."""
+        """Returns the share of the time since `before` in which the node was denied a CPU."""
         now = self.node.cpu_use()
         return (now.throttled_ns - before.throttled_ns) / max(1, now.at_ns - before.at_ns)
 

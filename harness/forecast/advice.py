@@ -1,4 +1,4 @@
-"""What would help most: the best interval between checkpoints, how many spares, and what a second less is worth."""
+"""The advice of a forecast: best interval between checkpoints, number of spares, and the value of a second saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLES = 50  # of each interval and of each number of spares that is tried
 
 @dataclass(frozen=True)
 class Tried:
-    """An interval in seconds, or a number of spares, and what came of it."""
+    """The result for one interval in seconds, or one number of spares."""
 
     value: float
     days: float
@@ -26,8 +26,8 @@ class Tried:
 
 @dataclass(frozen=True)
 class Worth:
-    """Something that comes `times` times and takes `seconds` each. GPU-hours of all of it, and of a second less each
-    time, as far as it takes so long."""
+    """An event that comes `times` times and takes `seconds` each. `of_all`: its GPU-hours; `of_a_second`: those of one
+    second less each time, if it takes that long."""
 
     what: str
     times: float
@@ -38,8 +38,8 @@ class Worth:
 
 @dataclass(frozen=True)
 class Advice:
-    """`young_s`, `daly_s`: 0 where a checkpoint costs nothing, or nothing fails: then nothing is best. The best are
-    those of what was tried, the interval by days and the spares by GPU-hours."""
+    """`young_s`, `daly_s`: 0 if checkpoints cost nothing, or nothing fails: then no interval is best. The best of the
+    tried values: the interval by days, the spares by GPU-hours."""
 
     young_s: float
     daly_s: float
@@ -57,8 +57,8 @@ class Advice:
 
 
 def advise(question: Question, job: Job, found: Outcome, phases: Mapping[str, float]) -> Advice:
-    """All are tried on the same dice, in fewer histories than the answer. `phases`: mean seconds of what a restart was
-    measured to consist of."""
+    """Tries intervals and spares on the same dice, in fewer histories than the answer. `phases`: mean seconds of each
+    measured phase of a restart."""
     stall, away = job.mean("checkpoint_stall"), job.losses_per_s * min(job.mean("repair"), job.mean("queue"))
     young = daly = 0.0
     if stall and job.per_node_day:
@@ -84,8 +84,8 @@ def _figures(outcome: Outcome) -> tuple[float, float]:
 
 
 def _moved(told: float, now: float, tried: float) -> float:
-    """What the answer tells, moved by what the choice changes in the few histories that were tried. So the choice of
-    now has the figures of the answer."""
+    """Returns the answer's figure plus the difference between the tried choice and the present one, both in fewer
+    histories, so that the present choice has the answer's figures."""
     return told + tried - now if math.isfinite(told + tried - now) else tried
 
 

@@ -1,4 +1,4 @@
-"""The forecast as a whole: the outcome, what-ifs, advice and money, with all that it rests on, in words and as JSON."""
+"""The whole forecast: outcome, what-ifs, advice and money, with all inputs, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def forecast(
     what_ifs: Sequence[str] = (),
     prices: Prices | None = None,
 ) -> Forecast:
-    """Raises `UsageError` for a what-if that changes nothing known, or for more than can be simulated."""
+    """Computes the forecast. Raises `UsageError` for a what-if without effect, or for too much to simulate."""
     if only_spot := next((text for text in what_ifs if text.startswith("spot_")), None):
         raise UsageError(f"--what-if {only_spot[:80]}: prices are no part of it; set it with --set")
     job = job.completed()
@@ -98,7 +98,7 @@ def sentence(found: Forecast) -> str:
 
 
 def _of_spares(found: Forecast) -> str:
-    """Their part of the waste, which is often most of it, and hangs on how many are taken."""
+    """Describes the spares' part of the waste, which is often most of it."""
     spares, out = found.job.settings["spares"], found.outcome
     if not out.accounts["spares"]:
         return ""
@@ -114,17 +114,17 @@ def hours_text(hours: float) -> str:
 
 
 def days_text(days: float, unit: bool = True) -> str:
-    """`54.4 days`, also of a number that somebody gave: `54 days`."""
+    """Formats days: `54.4 days`; a whole number as `54 days`."""
     number = f"{days:,.0f}" if days == int(days) or days >= 100 else f"{days:.1f}" if days >= 1 else f"{days:.2g}"
     return f"{number} {'day' if days == 1 else 'days'}" if unit else number
 
 
 def big(amount: float) -> str:
-    """`21.2 million`."""
+    """Formats a large number: `21.2 million`."""
     for size, name in ((1e9, "billion"), (1e6, "million")):
         if abs(amount) >= size:
             return f"{amount / size:,.1f} {name}"
-    amount = amount if abs(amount) > 1e-6 else 0.0  # what is left of a difference of two equal ones
+    amount = amount if abs(amount) > 1e-6 else 0.0  # the rounding error of an equal difference
     return f"{amount:,.0f}" if abs(amount) >= 10 or not amount else f"{amount:.2g}"
 
 
@@ -133,7 +133,7 @@ def dollars(amount: float) -> str:
 
 
 def inputs(found: Forecast) -> list[Input]:
-    """All that the answer rests on, each with its source. What it does not use is left out."""
+    """Returns all inputs of the answer, each with its source. Unused ones are left out."""
     job, rows = found.job, []
     for name, part, silent in (
         ("detection", "detection", False),
@@ -168,7 +168,7 @@ def _shown(name: str, value: Value) -> str:
 
 
 def assumptions(found: Forecast) -> list[str]:
-    """What is not in the list of inputs, the most important first: how fast it recovers, how often it fails."""
+    """Lists assumptions that are no inputs, the most important first: how fast it recovers, how often it fails."""
     measured, asked = found.measured, found.question
     if measured.recoveries:
         mean = sum(each.detection_s + each.restart_s for each in measured.recoveries) / len(measured.recoveries)
@@ -201,7 +201,7 @@ def assumptions(found: Forecast) -> list[str]:
 
 
 def to_json(found: Forecast) -> dict[str, Any]:
-    """Stable: `schema` grows with every change of meaning. What is infinite is null."""
+    """Returns the forecast for programs. `schema` grows with every change of meaning. Infinite values are null."""
     job, advice = found.job, found.advice
     best = {"best_interval": advice.best_interval, "best_spares": advice.best_spares}
     values: dict[str, Any] = {

@@ -50,7 +50,7 @@ class RateTable(Parameters):
         return self
 
     def of_nodes_with(self, gpus: int) -> RateTable:
-        """For nodes of another size, where it is known of which size these were: per GPU, they fail as often."""
+        """Converts the rates to nodes of another size, if the size here is known: per GPU, they fail as often."""
         if self.gpus_per_node in (None, gpus):
             return self
         factor, source = (
@@ -101,7 +101,7 @@ def _parse(text: str, source: str) -> RateTables:
 
 
 def load_gaps(text: str) -> Gaps:
-    """`poisson` or `weibull:0.6`. Raises `UsageError`."""
+    """Parses `poisson` or `weibull:0.6`. Raises `UsageError`."""
     kind, _, shape = text.partition(":")
     if text == "poisson":
         return Gaps()

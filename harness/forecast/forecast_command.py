@@ -1,4 +1,4 @@
-"""`chaos forecast`: what this stack will cost at scale."""
+"""The command `chaos forecast`: the cost of this stack at scale."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def forecast(
 def _job(
     question: Question, measured: Measured, rates: str | None, failures: str | None, trace: pathlib.Path | None
 ) -> tuple[Job, tuple[str, str]]:
-    """And the name of its failure rates with their source."""
+    """Returns the job, and the name of its failure rates with their source."""
     if failures is not None and trace is not None:
         raise UsageError("--failures and --trace both say how failures follow each other; write one of them")
     name, table = load_rates(rates or DEFAULT)

@@ -112,8 +112,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Gaps:
-    """How failures follow each other; how many there are, the rates say. `shape` 1: at random; below 1: in bursts
-    (Weibull). `trace`: gaps with a mean of 1 that are gone through in this order, from a place that chance picks."""
+    """The gaps between failures; the rates tell their number. `shape` 1: at random; below 1: in bursts (Weibull).
+    `trace`: gaps with a mean of 1, used in this order from a random place on."""
 
     shape: float = 1.0
     trace: tuple[float, ...] = ()
@@ -122,7 +122,7 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Job:
-    """`work_s`: how long the work takes on all nodes without a failure and without a checkpoint."""
+    """The job to simulate. `work_s`: time of the work on all nodes without a failure and without a checkpoint."""
 
     nodes: int
     work_s: float
@@ -139,12 +139,12 @@ class Job:
 
     @property
     def mtbf_s(self) -> float:
-        """Mean time between failures of the whole job."""
+        """Returns the mean time between failures of the whole job."""
         rate = self.nodes * self.per_node_day / DAY_S
         return 1 / rate if rate else math.inf
 
     def average(self, part: str) -> float:
-        """`detection` or `restart` of the average failure."""
+        """Returns `detection` or `restart` of the average failure."""
         parts = ((cause.per_node_day, getattr(cause, part).mean) for cause in self.causes)
         return math.fsum(rate * seconds for rate, seconds in parts) / (self.per_node_day or 1.0)
 
@@ -155,7 +155,7 @@ class Job:
         return self.nodes * rate / DAY_S * (1 + self.mean("together") * (self.mean("together_nodes") - 1))
 
     def changed(self, text: str) -> Job:
-        """With one input changed: `restart=2m`, `recovery=0.5x`. Raises `UsageError`."""
+        """Returns the job with one input changed: `restart=2m`, `recovery=0.5x`. Raises `UsageError`."""
         name, equals, written = (part.strip() for part in text.partition("="))
         if not equals or name not in NAMES:
             raise UsageError(f"{text[:80]!r} is no change: write NAME=VALUE or NAME=0.5x; {choice(name, NAMES)}")
@@ -197,7 +197,7 @@ class Job:
         return replace(self, settings={**self.settings, name: replace(self.settings[name], values=(value,))})
 
     def completed(self) -> Job:
-        """With an interval between checkpoints and a number of spares, made for this job where nobody gave them."""
+        """Returns the job with a fitting checkpoint interval and number of spares, if they were not given."""
         found = dict(self.settings)
         stall = self.mean("checkpoint_stall")
         if found["checkpoint_every"].origin is Origin.ASSUMED:
@@ -222,7 +222,7 @@ def default_settings() -> dict[str, Value]:
 
 
 def number(written: object, what: str, low: float, high: float, whole: bool = False) -> float:
-    """A finite number within bounds, and a whole one where that is asked for. Raises `UsageError`."""
+    """Returns a finite number within bounds, whole if that is demanded. Raises `UsageError`."""
     try:
         value = float(str(written)[:40])
     except ValueError:

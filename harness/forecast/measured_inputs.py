@@ -1,6 +1,5 @@
-"""What stored runs measured that a forecast needs: recoveries by fault and phase, what a checkpoint stops training for,
-the pace of a smaller world. Only runs that passed count: what failed, or could not be judged, measured something else.
-"""
+"""The measurements of stored runs for a forecast: recoveries by fault and phase, the stall of a checkpoint, the pace of
+a smaller world. Only runs that passed count: others measured something else."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ class Recovery:
 
 @dataclass
 class Measured:
-    """Of several runs. `samples_per_gpu_s`: what one GPU trained on in a second, in each run that tells it."""
+    """The measurements of several runs. `samples_per_gpu_s`: samples per GPU and second, in each run that tells it."""
 
     runs: list[str] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
@@ -68,7 +67,7 @@ class Measured:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Mean seconds of each phase but detection."""
+        """Returns the mean seconds of each phase except detection."""
         sums: dict[str, float] = defaultdict(float)
         for name, amount in (item for each in self.recoveries for item in each.phases.items()):
             sums[name] += amount / len(self.recoveries) if name != "detect" else 0.0
@@ -110,7 +109,7 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
 
 
 def add_report(found: Measured, report: Report) -> None:
-    """What its report tells. Raises `UsageError` for what nobody can believe."""
+    """Adds the measurements of a report. Raises `UsageError` for an unbelievable value."""
     found.runs.append(report.run_id)
     found.commits |= {report.commit} if report.commit else set()
     kinds = {fault.id: fault.kind for fault in report.faults}
@@ -153,7 +152,7 @@ class _Plan(msgspec.Struct):
 
 
 def _workload(folder: pathlib.Path) -> _Workload:
-    """Of its plan; an empty one where that cannot be read."""
+    """Returns the workload of a run's plan; an empty one if it cannot be read."""
     try:
         return msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan).workload
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -165,7 +164,7 @@ def _may_shrink(workload: _Workload) -> bool:
 
 
 def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
-    """Raises `UsageError` where an earlier run was of another trainer: what both measured is of no one job."""
+    """Raises `UsageError` if an earlier run had another trainer: the measurements are then not of one job."""
     told = command_of({"trainer": trainer}) or trainer
     if told is not None and found.trainer not in (None, told):
         raise UsageError(f"{folder.name} ran another trainer than {found.runs[0]}; forecast each trainer by itself")
@@ -173,7 +172,7 @@ def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
 
 
 def pace_of_smaller_world(run: Timeline) -> float | None:
-    """Samples a second and rank in the smallest world over those in the largest one, at most 1."""
+    """Returns samples per second and rank in the smallest world over those in the largest, at most 1."""
     rates: dict[int, float] = {}
     for size in np.unique(run.progress.world_size).tolist():
         rows = np.flatnonzero(run.progress.world_size == size)
@@ -188,7 +187,7 @@ def pace_of_smaller_world(run: Timeline) -> float | None:
 
 
 def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measured) -> Job:
-    """With what was measured, and assumptions where nothing was. Not yet with an interval and a number of spares."""
+    """Returns the job with measured values, and assumptions for the others; its interval and spares are not set yet."""
     settings = default_settings()
     if found.stalls:
         settings["checkpoint_stall"] = _value(found.stalls, "each run's average checkpoint")
@@ -202,8 +201,8 @@ def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measu
 
 
 def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
-    """By the best fault that stands for it. Else its restart is that of all recoveries, and its detection, where it
-    shows itself, that of killed processes: a notice says nothing of it, and a hang goes unseen for longer."""
+    """Returns a cause with the values of the best fault that stands for it. If no run had one, its restart is that of
+    all recoveries, and its detection (if it is not silent) that of killed processes."""
     detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
     for kind in cause.faults:
         if alike := [each for each in found.recoveries if each.fault == kind]:

@@ -1,5 +1,5 @@
-"""What a forecast costs in dollars, and whether spot nodes cost less: on average, by a deadline, and up to which rate
-of reclaimed nodes."""
+"""The cost of a forecast in dollars, and whether spot nodes cost less: on average, by a deadline, and up to which rate
+of reclaims."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Money:
 
     @property
     def best(self) -> Purchase | None:
-        """The cheapest on average; of those that meet the deadline often enough, where there is one."""
+        """Returns the cheapest purchase on average; of those that meet the deadline often enough, if there is one."""
         fitting = [
             each for each in self.purchases if not each.is_bound and (each.in_time is None or each.in_time >= IN_TIME)
         ]
@@ -72,7 +72,7 @@ class Money:
 def money_of(
     prices: Prices, question: Question, job: Job, measured: Measured, found: Outcome, histories: Histories
 ) -> Money:
-    """`histories`: those that `found` was made of."""
+    """Computes the costs. `histories`: those that `found` was made of."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
     hours = histories.time[0] / HOUR_S
     bought = [_bought(ON_DEMAND, prices, job, prices.on_demand * paid_nodes * hours, histories.days[0])]
@@ -101,7 +101,7 @@ def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, 
 
 
 def _on_spot(job: Job, measured: Measured) -> Job:
-    """The same job, whose nodes are also reclaimed."""
+    """Returns the same job with nodes that are also reclaimed."""
     told = CauseRate(name="Spot node reclaimed", per_1000_node_days=1, node=True, faults=["preemption"])
     cause = cause_of(told, job.mean("spot_reclaims"), measured, job.settings)
     detection, restart = (
@@ -141,7 +141,7 @@ def _time_s(job: Job, reclaims: float, restart_s: float) -> float:
 def _by_policies(
     prices: Prices, deadline_days: float, question: Question, job: Job, found: Outcome, nodes: float
 ) -> list[Purchase]:
-    """A job of as many hours as it takes on demand, failures and all, moved between both kinds of nodes."""
+    """Returns the prices of moving the job between both kinds of nodes; its hours are those on demand."""
     assert prices.spot is not None
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)

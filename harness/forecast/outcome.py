@@ -1,4 +1,4 @@
-"""What simulated histories of a job say in days, GPU-hours and failures, with an interval."""
+"""The outcome of simulated histories in days, GPU-hours and failures, with an interval."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Range:
-    """A mean, and what 5 % and 95 % of the histories stay below. Infinite where the work is never done."""
+    """A mean, and its 5 % and 95 % quantiles over the histories. Infinite if the work is never done."""
 
     mean: float
     low: float
@@ -51,7 +51,7 @@ class CauseCost:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one variant. `ettr`: work over time; `goodput`: the GPU-hours of the work over all that are paid."""
+    """The outcome of one variant. `ettr`: work over time; `goodput`: GPU-hours of the work over all paid ones."""
 
     finished: float  # share of the histories
     days: Range
@@ -73,7 +73,7 @@ class Outcome:
 
 
 def outcome_of(question: Question, job: Job, histories: Histories, place: int) -> Outcome:
-    """Of the variant at this place."""
+    """Returns the outcome of the variant at this place."""
     hours = gpu_hours(question, job, histories, place)
     work = question.gpus * histories.accounts["work"][place] / HOUR_S
     accounts = {name: question.gpus * float(histories.accounts[name][place].mean()) / HOUR_S for name in ACCOUNTS}

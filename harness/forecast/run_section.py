@@ -1,4 +1,4 @@
-"""A week at scale, in the report of a run that recovered: what recoveries like its own would waste there."""
+"""The section "a week at scale" in the report of a run that recovered: the waste of recoveries like its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEEKS, SAMPLES = 13, 200
 
 
 def section_of(report: Report) -> Section | None:
-    """`None` for a run that did not pass, or that recovered from nothing that can be believed."""
+    """Returns the section; `None` for a run that did not pass, or without a believable recovery."""
     found = Measured()
     try:
         if report.verdict is Verdict.PASS:

@@ -1,4 +1,4 @@
-"""Plays a job many times at once: which failures it meets, what each costs, and how long the work takes.
+"""Plays a job many times at once: the failures that it meets, the cost of each, and the time of the work.
 
 The loop goes over failures, and numpy over all samples (simulated histories) and over variants of the job, which meet
 the same dice: two variants differ by what was changed and not by chance. Arrays are variants × samples.
@@ -39,12 +39,12 @@ _OF_NODES = ("together", "together_nodes", "lemons", "lemon_factor", "lemons_fou
 
 @dataclass(frozen=True)
 class Histories:
-    """Times in seconds of the whole job. `outages` holds by cause what outages took and what they lost; its last place,
+    """Times in seconds of the whole job. `outages` holds by cause the time of outages and of lost work; its last place,
     like that of `failures`, stands for planned restarts with a node that is back."""
 
     time: Floats  # variants × samples
     done: Bools
-    first: Floats  # when the first failure came; infinite without one
+    first: Floats  # time of the first failure; infinite without one
     accounts: dict[str, Floats]
     outages: Floats  # variants × samples × (causes + 1)
     failures: Ints
@@ -58,13 +58,13 @@ class Histories:
 
     @property
     def days(self) -> Floats:
-        """Until the work is done; infinite where it is given up."""
+        """Returns the days until the work is done; infinite if it is given up."""
         return np.where(self.done, self.time, np.inf) / DAY_S
 
 
 def simulate(jobs: Sequence[Job], samples: int, seed: int) -> Histories:
-    """The variants must have the same causes in the same order, and the same gaps between failures. Raises `UsageError`
-    where there is too much to play."""
+    """Simulates variants that have the same causes in the same order, and the same gaps between failures. Raises
+    `UsageError` for too many events or histories."""
     most, histories = max(job.work_s / job.mtbf_s for job in jobs), len(jobs) * samples
     allowed = min(FAILURES_MAX, EVENTS_MAX // histories)
     if most > allowed or histories > HISTORIES_MAX:
@@ -115,7 +115,7 @@ class _Play:
         self.rows, self.columns = np.indices(self.shape)
 
     def _of_sample(self, values: Sequence[tuple[float, ...]]) -> Floats:
-        """One value a sample: where several were measured, the mean of as many that are drawn from them."""
+        """Returns one value per sample: of several measured ones the mean of as many draws."""
         if max(map(len, values)) == 1:
             return _column([each[0] for each in values])
         dice = self.dice.random((self.samples, max(map(len, values))))
@@ -129,7 +129,7 @@ class _Play:
         return np.array(trace)[(self.begin + self.met) % len(trace)] if trace else np.broadcast_to(drawn, self.shape)
 
     def go_on(self) -> None:
-        """Until the next event of each history that is not over."""
+        """Plays on to the next event of each history that is not over."""
         given = self.given
         hazard = self.rate * self.usual * (self.at_work + (given["lemon_factor"] - 1) * self.lemons)
         with np.errstate(over="ignore"):  # of hardly any hazard: it never comes
@@ -162,7 +162,7 @@ class _Play:
         return PATIENCE * self.work - self.time
 
     def _until_back(self, outage: Floats) -> Floats:
-        """Until a smaller world takes a node back in, which it does when it works again."""
+        """Returns the time until a smaller world takes a node back in, which it does when it works again."""
         small = (self.at_work < self.nodes) & self.active
         found = np.full(self.shape, np.inf)
         if small.any():
@@ -179,7 +179,7 @@ class _Play:
             spent = spent - part
 
     def _work(self, spent: Floats, pace: Floats, done: Bools, returns: Bools) -> Floats:
-        """A stretch of work. Returns what is lost at its end: nothing where the job is done, or at a planned stop,
+        """Plays a stretch of work. Returns the work lost at its end: none if the job is done, or at a planned stop,
         which saves first."""
         every, stall = self.given["checkpoint_every"], self.given["checkpoint_stall"]
         cycle = every / pace + stall
@@ -228,7 +228,7 @@ class _Play:
         self.lemons = self.lemons - (fails & (hit < chance) & (found < self.given["lemons_found"]))
 
     def _lose_nodes(self, rows: Bools, cause: Ints) -> None:
-        """One node, or several at once, each with its own repair: lognormal, with the mean that is given."""
+        """Loses one node, or several at once, each with its own repair: lognormal, with the given mean."""
         several = self.dice.random(self.samples) < self.given["together"]
         sizes = np.where(several, self.given["together_nodes"], 1)
         for size in self.sizes:
@@ -243,7 +243,7 @@ class _Play:
             self.away.add(hit, self.time[hit][:, None] + np.where(np.isnan(fixed), back, fixed), self.time)
 
     def _replace_nodes(self, fails: Bools) -> None:
-        """By spares; without, the job goes on with fewer, or waits until as many as it needs are there."""
+        """Replaces nodes by spares; without, the job goes on with fewer, or waits until it has enough."""
         there = self.nodes + self.given["spares"] - self.away.counted(self.time, self.given["spares"])
         self.at_work = np.where(fails, np.clip(there, self.smallest, self.nodes), self.at_work)
         short = fails & (there < self.smallest)
@@ -260,15 +260,15 @@ class _Play:
 
 
 class _Away:
-    """When lost nodes are back. Of each history the first `used` places may hold nodes that are still away; they are
-    put in order, the latest first, only where that says too little."""
+    """The times at which lost nodes are back. The first `used` places of each history may hold nodes that are still
+    away; they are sorted, the latest first, only when that is needed."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.back = np.full((*shape, 8), -np.inf)
         self.used = np.zeros(shape, np.int64)
 
     def add(self, rows: Bools, back: Floats, time: Floats) -> None:
-        """`back`: of these rows, histories × nodes."""
+        """Adds lost nodes. `back`: of these rows, histories × nodes."""
         size = back.shape[1]
         full = rows & (self.used + size > self.back.shape[2])
         if full.any():
@@ -289,7 +289,7 @@ class _Away:
         return self.used
 
     def when_only(self, rows: Bools, may_lack: Ints) -> Floats:
-        """When only so many are away, of rows that were just counted, where more are away."""
+        """Returns when only so many are away, for rows that were just counted with more."""
         held = self.back[rows]
         found: Floats = held[np.arange(len(held)), np.minimum(may_lack, held.shape[1] - 1)]
         return found
@@ -332,7 +332,7 @@ def _of(values: Floats, rows: Bools) -> Floats:
 
 
 def _uncertain(counts: Sequence[int | None], samples: int, dice: np.random.Generator) -> Floats:
-    """The true rates over those that were worked out from so many failures: 1 × samples × causes."""
+    """Draws true rates over those estimated from so many failures: 1 × samples × causes."""
     factors = np.ones((1, samples, len(counts)))
     for place, count in enumerate(counts):
         if count:

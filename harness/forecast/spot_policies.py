@@ -22,7 +22,7 @@ POLICIES = ("greedy", "uniform progress", "omniscient")
 
 @dataclass(frozen=True)
 class Deadline:
-    """`compute_h` of work until `deadline_h`, a changeover of `changeover_h`; on demand costs `ratio` times as much."""
+    """A job with a deadline: hours of work, of time, and of a changeover; on demand costs `ratio` times as much."""
 
     compute_h: float
     deadline_h: float
@@ -37,7 +37,7 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Hours:
-    """By history: hours of progress on each kind of nodes, hours that are paid (with changeovers), and when it was
+    """The hours of each history: progress on each kind of nodes, paid hours (with changeovers), and when it was
     done."""
 
     on_demand: Floats
@@ -48,7 +48,7 @@ class Hours:
 
 
 def spells(job: Deadline, samples: int, share: float | Floats, spell_h: float, dice: np.random.Generator) -> Bools:
-    """When spot nodes are there: a share of the time (or one a sample), for `spell_h` on average, both at random."""
+    """Draws when spot nodes are there: a share of the time (or one per sample), for `spell_h` on average, at random."""
     ticks = math.ceil(job.deadline_h / job.tick_h)
     some = np.clip(share, 1e-9, 1 - 1e-9)
     goes = 1 - np.exp(-job.tick_h / spell_h)

@@ -19,7 +19,7 @@ FAULTS = ["preemption", "node_loss"]  # what stands for it in a run
 
 
 def table_of(trace: Trace) -> RateTable | None:
-    """Moments at which nodes went, over its node-days; `None` where it tells only who went."""
+    """Returns the rate of moments at which nodes went, by its node-days; `None` if it tells only losses."""
     if trace.node_days is None:
         return None
     moments = len({each.at_s for each in trace.happenings})

@@ -136,7 +136,7 @@ def differences(before: Identity, wanted: Identity) -> list[str]:
 
 
 def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
-    """Raises `UsageError` if the baseline is of another job or machine. A missing scenario is no error here."""
+    """Raises `UsageError` if the baseline is of a different job or machine. A missing scenario is no error here."""
     problems = []
     for identity in wanted:
         others = (each for each in figures.scenarios if each.identity.scenario == identity.scenario)
@@ -176,7 +176,7 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
     """Returns a question for each figure that either side has, and the names of figures that neither has.
 
-    `another`: why the two sides are not of the same job; empty: they are."""
+    `another`: the difference between the two sides' jobs; empty: there is none."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
     times = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
@@ -197,7 +197,7 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
 
 
 def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
-    """Tells why the values are a doubt: some runs lack the figure, or one side always does; empty: they are not."""
+    """Explains why the values are doubtful: some runs lack the figure, or all of one side have 0; else empty."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"
@@ -212,7 +212,7 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Tells why the constant from the baseline's GPU time would hide the waste of these runs; empty: it does not."""
+    """Explains why the constant from the baseline's GPU time would hide the waste of these runs; else empty."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

@@ -236,7 +236,7 @@ def _clipped(values: Values) -> list[float]:
 
 
 def _lacking(question: Question) -> str:
-    """Tells why this cannot be tested; empty: it can."""
+    """Explains why this cannot be tested; empty: it can."""
     if question.doubt:
         return question.doubt
     if min(len(question.before), len(question.now)) < RUNS_MIN:

@@ -21,9 +21,9 @@ FRESH = f"{AGAIN}: {{run}} --fresh-fault-free"
 
 @dataclass(frozen=True)
 class Spoils:
-    """`why` says in words what spoils this ground in this run; an empty text: nothing does. `settles`: what would tell,
-    as one line for people; `{run}` in it is the command that runs the scenario again. `alone`: the words of `why` stand
-    in place of the breach's own, which are about nothing then. `either_way`: they spoil what is good as well."""
+    """One way to spoil a ground. `why` returns what spoils the ground in this run, or an empty text. `settles`: one
+    line that says how to find out; `{run}` in it is the command that runs the scenario again. `alone`: `why` replaces
+    the breach's own words. `either_way`: a passed expectation becomes doubtful, too."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -38,10 +38,9 @@ def nothing(evidence: Analysis) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Assumption:
-    """`broken`: what breaks it for the run as a whole, in words: then the run is inconclusive. Of that the first one is
-    told. `spoils`: the grounds that it makes doubtful. `holds_for`: as of a guarantee. `order`: the least is asked
-    first. `family`: of guarantees; where one of them is broken for sure, this one is not told of the whole run.
-    `settles`: what would tell of the whole run, as in `Spoils`."""
+    """`broken` yields what makes the whole run inconclusive; the first one is told. `spoils`: the grounds that it makes
+    doubtful. `holds_for`: kinds of run, as in a guarantee. `order`: lower ones are asked first. `family`: if a
+    guarantee of this family fails for sure, `broken` is not told. `settles`: how to find out, as in `Spoils`."""
 
     broken: Callable[[Analysis], Iterator[str]] = nothing
     spoils: Sequence[Spoils] = ()
@@ -56,23 +55,23 @@ FAMILY = Family("assumption", "harness.judge.assumptions", "ASSUMPTION")
 
 @functools.cache
 def assumptions() -> Mapping[str, Assumption]:
-    """All of them by name, as `clocks-known`, sorted."""
+    """All assumptions by name, as `clocks-known`, sorted."""
     return {file.replace("_", "-"): FAMILY.load(file) for file in FAMILY.names()}
 
 
 def statement(name: str) -> str:
-    """The sentence that people read."""
+    """Returns the sentence of this assumption that people read."""
     return FAMILY.sentence(name.replace("-", "_"))
 
 
 def details(name: str) -> list[str]:
-    """Beyond the sentence, a paragraph each."""
+    """Returns the paragraphs after the assumption's sentence."""
     return FAMILY.details(name.replace("-", "_"))
 
 
 @dataclass(frozen=True)
 class Spoilt:
-    """By which assumption, why in words, and what would settle it."""
+    """The assumption that is broken, why, and how to find out."""
 
     assumption: str
     why: str
@@ -84,7 +83,7 @@ class Spoilt:
 
 
 def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) -> Spoilt | None:
-    """By the first broken assumption that one of these grounds rests on. `good`: what rests on them is."""
+    """Returns the first broken assumption that one of these grounds rests on. `good`: for a claim that all is well."""
     for name, each in _in_order():
         for row in each.spoils:
             for ground in grounds if row.either_way or not good else ():
@@ -94,5 +93,5 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
 
 
 def _in_order() -> Sequence[tuple[str, Assumption]]:
-    """What leaves nothing else to say comes first."""
+    """Sorts the assumptions by their `order`, the lowest first."""
     return sorted(assumptions().items(), key=lambda each: each[1].order)

@@ -1,4 +1,4 @@
-"""What may stand under each score's name in `expect:`. A command that only reads scenarios needs no more of the judge.
+"""The bounds that `expect:` may set, by score. Commands that only read scenarios import this part of the judge alone.
 
 The scores themselves are in `harness/judge/questions/`.
 """
@@ -16,16 +16,16 @@ from harness.judge.thresholds import SLOWDOWN_MAX
 from harness.node.emitter import abnormal
 from harness.parameters import Parameters
 
-OFF = "off"  # for what is judged by default
-WASTED_BY_FAULTS = "GPU time wasted by faults"  # as it is called where it is not judged
+OFF = "off"  # switches a default score off
+WASTED_BY_FAULTS = "GPU time wasted by faults"  # its name where it is not judged
 SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
 
 _DURATION = r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$"
-_DIGITS_MAX = 18  # of a whole number: more of them are longer than any run, in whatever unit
+_DIGITS_MAX = 18  # digits; longer numbers exceed any run in any unit
 
 
 def _bound_ns(text: object) -> int:
-    """As any duration is read. One that no run can reach bounds nothing, and is read as the longest there is."""
+    """Parses a duration in nanoseconds. A number too long for any run becomes the longest duration."""
     digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
     if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
         return units.DURATION_NS_MAX
@@ -43,12 +43,12 @@ Percent = Annotated[
 
 
 class Bounds(Parameters):
-    """What may stand under a score's name in `expect:`. An unknown key is an error."""
+    """The keys that one score allows in `expect:`. An unknown key is an error."""
 
-    by_default: ClassVar[str] = ""  # judged without being written in `expect:`; the name of it where it is not judged
+    by_default: ClassVar[str] = ""  # for a default score: its name where it is not judged
 
     def asks(self) -> bool:
-        """Whether anything is expected beyond what is judged anyway."""
+        """Returns True if anything beyond the defaults is expected."""
         if self.by_default:
             return self != type(self)()
         return any(value is not None and value != {} for value in dict(self).values())
@@ -139,7 +139,7 @@ class ContinuityBounds(Bounds):
 
     @property
     def moves_samples(self) -> bool:
-        """Where some may be repeated or left out, later steps may consume others than without a fault."""
+        """Returns True if samples may be repeated or left out, so that later steps may consume others."""
         return bool(self.max_samples_repeated or self.max_samples_skipped)
 
     @model_validator(mode="after")
@@ -242,16 +242,16 @@ _SET: Mapping[str, type[Bounds]] = {
     "wasted_gpu_hours": WasteBounds,
 }
 BOUNDS = dict(sorted({**_SET, **{name: _nothing_to_set(name, *told) for name, *told in _SWITCHED}}.items()))
-"""By the name of the score, sorted."""
+"""Bounds by score name, sorted."""
 
 
 def expects_something(expect: Mapping[str, Any]) -> bool:
-    """Whether a scenario sets any bound; a score without a bound, as `recovery_time: {}`, passes whatever it costs."""
+    """Returns True if a scenario sets any bound; `recovery_time: {}` sets none."""
     for name, written in expect.items():
         if name in BOUNDS and isinstance(written, Mapping):
             try:
                 if BOUNDS[name].model_validate(written).asks():
                     return True
             except ValidationError:
-                return True  # it was meant to be one, and is told of elsewhere
+                return True  # an invalid bound is reported elsewhere
     return False

@@ -2,8 +2,8 @@
 
 Each file of `harness/judge/guarantees/` is one, by its name: `restart_newest.py` is `restart.newest`. The first line of
 its docstring is the sentence that people read. A guarantee looks at facts and says in words what breaks it. It does not
-weigh that: how a breach is known comes with the facts from which it follows, and what makes evidence doubtful is in
-`harness/judge/assumptions/`. `harness.judge.verdict` merges the two.
+weigh evidence: the strength of a breach comes with its facts, and doubts about evidence are in
+`harness/judge/assumptions/`. `harness.judge.weighing` merges the two.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # what a 
 
 @dataclass(frozen=True)
 class Breach:
-    """What breaks a guarantee, in words. `by`: how the weakest of the facts is known from which it follows. `grounds`:
-    the evidence that an assumption may spoil. `of`: whose breach it is, as a fault's id; one is told of each. `idle`:
-    it is about steps that were rolled back, and not told where they were lost with their process."""
+    """A violation of a guarantee, in words. `by`: strength of its weakest fact. `grounds`: evidence that an assumption
+    may spoil. `of`: whose breach it is, as a fault's id; one is told for each. `idle`: it concerns rolled-back steps
+    only, and is dropped if its process died with them."""
 
     words: str
     by: By
@@ -37,17 +37,16 @@ class Breach:
 
 
 Breaches = Iterator[Breach]
-Flaws = Iterator[str]  # of a fault, in words that follow its id
+Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """`facts`: the words of others that it rests on. Without any the harness saw it, or the one told it whom it speaks
-    against."""
+    """Makes a breach. `facts`: the facts that it rests on. Without facts it is as strong as the harness's own sight."""
     return Breach(words, max((fact.by for fact in facts), default=By.SEEN), tuple(grounds), of, idle)
 
 
 def of_fault(words: str, fault: str) -> Breach:
-    """By its id. A rehearsal that people stopped says nothing of its faults."""
+    """Makes a breach of the fault with this id. A rehearsal that people stopped says nothing of its faults."""
     return breach(f"fault {fault} {words}", grounds=[Ground(Kind.FAULTS)], of=fault)
 
 
@@ -65,12 +64,12 @@ def never(evidence: Analysis) -> str:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """`breaches`: all that breaks it. `nothing`: why a run without a breach says nothing of it, as no restart came; an
-    empty text where it held. `rests_on`: what the trainer must tell for that, as in `harness.judge.facts.reported`.
-    `explained_by`: the names of guarantees whose breach also breaks this one. `holds_for`: where its breaches are
-    looked for. `switch`: in `expect:`, what switches it off by `off`.
+    """`breaches`: yields all violations. `nothing`: why a run without a breach proves nothing, as no restart came; an
+    empty text where it held. `rests_on`: kinds of evidence that it needs, as in `harness.judge.facts.reported`.
+    `explained_by`: names of guarantees whose breach also breaks this one. `holds_for`: kinds of run that it is checked
+    in. `switch`: the key in `expect:` that switches it off by `off`.
 
-    `needs_steps`: nothing is said of it where the job's steps are not known. `until_the_end`: a rehearsal that people
+    `needs_steps`: it is not judged if the job's steps are not known. `until_the_end`: a rehearsal that people
     stopped says nothing of it. `of_a_fault`: its breach shows that a fault did not act as planned, so that the run
     proves nothing.
     """
@@ -87,7 +86,7 @@ class Guarantee:
 
 
 def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
-    """Each fault that struck acted as planned. `flaws`: what shows that one did not."""
+    """Makes a guarantee that each fault acted as planned. `flaws`: yields evidence that one did not."""
 
     def breaches(evidence: Analysis) -> Breaches:
         for fault in struck(evidence):
@@ -97,13 +96,13 @@ def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> G
 
 
 def second_guarantee(breaches: Callable[[Analysis], Breaches], nothing: Callable[[Analysis], str]) -> Guarantee:
-    """One that is asked of a run beside its second restart."""
+    """Makes a guarantee about a run and its second restart."""
     explained_by = ("saves.one_writer",)
     return Guarantee(breaches, (), explained_by, (RUN,), nothing, switch="second_restart", until_the_end=True)
 
 
 FAMILY = Family("guarantee", "harness.judge.guarantees", "GUARANTEE")
-# Of families: where their findings stand among those of the scores, and in which order reports list them.
+# Place of each family among the findings of scores, and the order of families in reports.
 ORDER: Mapping[str, int] = {
     "fault": -1,
     "job": 0,
@@ -120,7 +119,7 @@ ORDER: Mapping[str, int] = {
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
-    """All of them by name, family by family."""
+    """Returns all guarantees by name, family by family."""
     files = sorted(FAMILY.names(), key=lambda file: (ORDER[file.partition("_")[0]], file))
     return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
 
@@ -130,10 +129,10 @@ def family(name: str) -> str:
 
 
 def statement(name: str) -> str:
-    """The sentence that people read."""
+    """Returns the sentence of this guarantee that people read."""
     return FAMILY.sentence(name.replace(".", "_", 1))
 
 
 def details(name: str) -> list[str]:
-    """Beyond the sentence: limits and exceptions, a paragraph each."""
+    """Returns the paragraphs after the guarantee's sentence: limits and exceptions."""
     return FAMILY.details(name.replace(".", "_", 1))

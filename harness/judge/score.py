@@ -1,8 +1,8 @@
 """The Score contract, verdicts, and the scorecard that reports are made from.
 
 Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name`, as in `expect:`, and `score(evidence,
-bounds)`, which sees nothing but the evidence and the facts that the analysis draws from it. What may be written in
-`expect:` is in `harness/judge/bounds.py`. Every score is computed in every run; bounds only add expectations.
+bounds)`, which sees nothing but the evidence and the facts that the analysis draws from it. `harness/judge/bounds.py`
+holds the keys of `expect:`. Every score is computed in every run; bounds only add expectations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from harness.judge.weighing import Judged
 from harness.plugins import Family
 
 S = 1_000_000_000
-ELSEWHERE = 5  # stands what an assumption of no family finds, among the scores by their order
+ELSEWHERE = 5  # place of assumptions without a family among the scores
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Expectation:
     observed: str
     verdict: Verdict
     reason: str = ""
-    share: float | None = None  # of an upper bound that was used, so that runs can be taken together
+    share: float | None = None  # used share of an upper bound, to combine runs
     bound_value: float | None = None
     observed_value: float | None = None
     unit: str = ""
-    code: str = ""  # of what is claimed; empty: its name
-    doubt: str = ""  # code of what makes it inconclusive
-    settles: str = ""  # what would tell, as one line for people
+    code: str = ""  # code of the claim; empty: its name
+    doubt: str = ""  # code of the reason if inconclusive
+    settles: str = ""  # how to find out, as one line for people
     rests_on: tuple[Ground, ...] = ()
 
 
@@ -62,21 +62,21 @@ class ScoreResult:
     expectations: Sequence[Expectation] = ()
     reasons: Sequence[Claim] = ()  # beyond the expectations
     summary: str = ""  # a clause for the headline of a run that passed
-    not_judged: Sequence[tuple[str, str]] = ()  # (item, why): what this run's evidence says nothing about
+    not_judged: Sequence[tuple[str, str]] = ()  # (item, why): items without evidence in this run
 
 
 class Score(abc.ABC):
-    """One question to the evidence."""
+    """One question to the evidence, with its figures and expectations."""
 
     name: str
-    section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
+    section: ClassVar[Literal["scores", "metrics"]] = "scores"  # section of its values in report.json
     order: int = 99  # in reports and headlines
-    by_steps: ClassVar[bool] = True  # what it claims rests on the steps in the log
+    by_steps: ClassVar[bool] = True  # its claims rest on the steps in the log
     explained_by: ClassVar[tuple[str, ...]] = ()  # guarantees whose breach explains that a bound does not hold
 
     @property
     def bounds(self) -> type[Bounds]:
-        """What may stand under its name in `expect:`; nothing, where the name may not stand there."""
+        """Returns the bounds that `expect:` may set under its name; none if the name may not stand there."""
         return BOUNDS.get(self.name, Bounds)
 
     @property
@@ -85,7 +85,7 @@ class Score(abc.ABC):
 
     @abc.abstractmethod
     def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """`bounds` is an instance of `self.bounds`, or `None` if the scenario does not ask for this score, or has
+        """Answers the question. `bounds`: an instance of `self.bounds`, or `None` if the scenario does not ask or has
         switched it off."""
 
 
@@ -94,7 +94,7 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """It fails for `reason`, and passes where there is none. `observed` is `None` where nothing was measured."""
+    """Makes an expectation that fails if there is a `reason`. `observed` is `None` if nothing was measured."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
@@ -103,8 +103,8 @@ def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Gr
 
 @dataclass(frozen=True)
 class Bound:
-    """One line of the table: at most so much, or `least`: at least, in `unit`. `show`: how people read either number.
-    What could not be measured is inconclusive."""
+    """A limit in `unit`: an upper one, or with `least` a lower one. `show` formats a number for people. An unmeasured
+    value is inconclusive."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -112,7 +112,7 @@ class Bound:
     least: bool = False
 
     def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
-        """`why`: it does not hold, or was not measured."""
+        """Compares a measurement with the limit. `why`: the reason if it fails or was not measured."""
         bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
         if measured is None:
             why = why or "there is nothing to measure"
@@ -126,7 +126,7 @@ class Bound:
 
 
 def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> Expectation:
-    """The evidence does not tell whether it is met."""
+    """Makes an inconclusive expectation: the evidence does not tell whether it is met."""
     return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=doubt, **numbers)
 
 
@@ -135,13 +135,13 @@ _FAMILY = Family("question", "harness.judge.questions", "SCORES")
 
 @functools.cache
 def questions() -> Mapping[str, Score]:
-    """All that the files of `harness/judge/questions/` hold, by name."""
+    """Returns all scores in `harness/judge/questions/`, by name."""
     return {score.name: score for file in _FAMILY.names() for score in _FAMILY.load(file)}
 
 
 @dataclass(frozen=True)
 class Scorecard:
-    """What `report.json` holds, plus the timelines for drawing."""
+    """The contents of `report.json`, plus the timelines for drawing."""
 
     run_id: str
     scenario: str
@@ -161,7 +161,7 @@ class Scorecard:
 
 
 def judge(evidence: Evidence, run_id: str) -> Scorecard:
-    """All scores of a run, merged into one verdict. Pure."""
+    """Computes all scores of a run and merges them into one verdict. Pure."""
     analysis = Analysis.of(evidence)
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
@@ -184,7 +184,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     ]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     stopped = [each.text for each in findings if each.code == "end-known"]
-    stopped *= evidence.run.outcome == "interrupted"  # before what did not come then
+    stopped *= evidence.run.outcome == "interrupted"  # comes first, as it explains what is missing
     reasons = [*stopped, *(reason for reason in worst_first(findings, _causes) if reason not in stopped)]
     if reasons and (run := _without_faults(plan, run_id)):
         how = "failed" if verdict is Verdict.FAIL else "did not complete"
@@ -213,13 +213,13 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Of a guarantee, or of an assumption, which stands with its family."""
+    """Returns the order of a guarantee's findings, or of an assumption's, which stand with its family."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 
 
 def _causes(code: str) -> Sequence[str]:
-    """Of a finding of this code: the guarantees whose breach explains it."""
+    """Returns the guarantees whose breach explains a finding of this code."""
     if code in guarantees():
         return guarantees()[code].explained_by
     for name, score in questions().items():
@@ -229,7 +229,7 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Which of its fault-free runs a stored run is, where one did not complete: there is no run with faults then."""
+    """Names the fault-free run that did not complete, if the stored run is one: faults were never injected then."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -237,7 +237,7 @@ def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
 
 
 def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
-    """A scorer that crashes knows nothing: inconclusive, never green."""
+    """Computes one score. A scorer that crashes makes the run inconclusive."""
     try:
         if score.by_default and written == OFF:
             off = [(score.by_default, "the scenario switches it off")]
@@ -254,7 +254,7 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Each claim and each line of the table held against the doubts. `by_steps`: all of them rest on steps."""
+    """Weighs each claim and each expectation against broken assumptions. `by_steps`: all of them rest on steps."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
@@ -271,7 +271,7 @@ def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding:
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    """Of what was not measured an assumption that spoils it either way tells why."""
+    """Weighs one expectation. An unmeasured one gets its reason from an assumption that spoils passes, too."""
     found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
     if found is None:
         return line
@@ -280,7 +280,7 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """What is measured several times is held against its bound each time: the worst counts, of equals the first."""
+    """Keeps the worst line of each name, the first of equals: a figure measured several times must hold each time."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

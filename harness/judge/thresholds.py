@@ -1,4 +1,4 @@
-"""Every number that the judge compares a measurement with: its unit, what it parts, and where it comes from.
+"""Every number that the judge compares a measurement with: its unit, the cases it separates, and its source.
 
 * `healthy("<=", …)`: a healthy run measures this at most. The words say what is healthy | what is broken.
 * `judged(">=", …)`: so much evidence is needed before a rule speaks. The words say what is too little | what is enough.
@@ -22,7 +22,7 @@ SOURCES = ("runs: ", "formula: ", "published: ", "meaning: ", "guess: ")
 @dataclass(frozen=True)
 class Threshold:
     kind: Literal["healthy", "judged", "method"]
-    sign: Sign | None  # of what a healthy run measures, or of evidence that is enough
+    sign: Sign | None  # comparison that a healthy run meets, or sufficient evidence
     value: float
     unit: str
     parts: str
@@ -48,7 +48,7 @@ def method(value: Number, unit: str, parts: str, source: str) -> Number:
 
 
 def table() -> Mapping[str, Threshold]:
-    """By name, in the order of the file."""
+    """Returns all thresholds by name, in the order of the file."""
     names = [name for name, value in globals().items() if name[0] != "_" and isinstance(value, int | float)]
     return dict(zip(names, _ROWS, strict=True))
 

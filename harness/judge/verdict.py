@@ -1,6 +1,6 @@
-"""Verdicts, and what a question says of a run: claims, each with the evidence that it rests on.
+"""Verdicts and claims. A claim is a finding of a question, with the evidence that it rests on.
 
-Reasons have names, too: what is claimed, and what makes a claim doubtful. They stay when the words change.
+Claims and doubts have codes, which stay when the words change.
 """
 
 from __future__ import annotations
@@ -28,57 +28,57 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict
 
 
 def merge(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst one: fail > invalid > inconclusive > pass. Nothing at all is inconclusive."""
+    """Returns the worst verdict: fail > invalid > inconclusive > pass. No verdict at all is inconclusive."""
     return max(verdicts, key=PRIORITY.index, default=Verdict.INCONCLUSIVE)
 
 
 class Kind(enum.StrEnum):
-    """The kinds of evidence. An assumption that is broken spoils one of them."""
+    """The kinds of evidence. Each broken assumption spoils one of them."""
 
-    ABSENCE = "absence"  # something is not in the log
-    DURATION = "duration"  # something took so long
-    STEPS = "steps"  # what was done in each step
-    FAULTS = "faults"  # whether faults acted as planned
-    REACHED = "reached"  # how far the job came
-    LOSSES = "losses"  # what was computed, beside the fault-free run
-    CURVES = "curves"  # each step's figures, beside the fault-free run's
-    BITS = "bits"  # the very same was computed there
-    BAND = "band"  # how far fault-free runs are apart
-    GAP = "gap"  # how far the last losses are off, in percent
-    ORDER = "order"  # which samples each step consumed, beside the fault-free run
+    ABSENCE = "absence"  # an event is not in the log
+    DURATION = "duration"  # a duration
+    STEPS = "steps"  # the work of each step
+    FAULTS = "faults"  # the acts of faults
+    REACHED = "reached"  # the last step of the job
+    LOSSES = "losses"  # computed values, compared with the fault-free run
+    CURVES = "curves"  # figures per step, compared with the fault-free run's
+    BITS = "bits"  # bit-identical values in the fault-free run
+    BAND = "band"  # the distance of fault-free runs
+    GAP = "gap"  # the gap of the last losses, in percent
+    ORDER = "order"  # the samples of each step, compared with the fault-free run
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured, in the unit of its bound."""
+    """A measured value, in the unit of its bound."""
 
     value: float
-    margin: float = 0  # so far off it may be, as clocks are only known so well
-    is_over: bool = True  # else it would have become larger
+    margin: float = 0  # possible error, from the uncertainty of clocks
+    is_over: bool = True  # False: it would have become larger
 
 
 @dataclass(frozen=True)
 class Ground:
-    """Where the evidence of a claim lies. What is left out is not narrowed down."""
+    """The evidence that a claim rests on. An empty field does not narrow it down."""
 
     kind: Kind
-    processes: tuple[int, ...] = ()  # rows in Timeline.processes: those that would have told; none: anybody
-    steps: tuple[int, ...] = ()  # that are absent; of many in a row the first and the last one
-    lines: int = 1  # so many lines of each process are absent
-    since: int | None = None  # ns: from then on
-    of: Figure | Pace | Degraded | Episode | None = None  # what took so long
-    bound: float = 0  # that it was held against
+    processes: tuple[int, ...] = ()  # rows in Timeline.processes that would have told; empty: any process
+    steps: tuple[int, ...] = ()  # absent steps; the first and the last of a long stretch
+    lines: int = 1  # absent lines of each process
+    since: int | None = None  # ns; absent from then on
+    of: Figure | Pace | Degraded | Episode | None = None  # the thing that took so long
+    bound: float = 0  # the bound that it was compared with
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that a question found. `good`: `None` where the evidence itself cannot tell."""
+    """A claim of a question. `good`: True if all is well; `None` if the evidence cannot tell."""
 
     code: str
     words: str
     good: bool | None = False
     rests_on: tuple[Ground, ...] = ()
-    doubt: str = ""  # the code of why it cannot be told
+    doubt: str = ""  # code of the reason if `good` is `None`
 
 
 def failed(code: str, words: str, *rests_on: Ground) -> Claim:
@@ -95,13 +95,13 @@ class Finding(NamedTuple):
     verdict: Verdict
     text: str
     code: str  # a guarantee's or an expectation's name, or a `Code`
-    doubt: str = ""  # the assumption that is broken, how weakly a breach is known, or a `Doubt`
-    settles: str = ""  # what would tell, as one line for people
+    doubt: str = ""  # broken assumption, strength of a weak breach, or a `Doubt`
+    settles: str = ""  # how to find out, as one line for people
 
 
 def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
-    """The worst first; among equals in the order in which they were found. A cause counts as bad as what it explains,
-    and stands before it. `explained_by`: the codes of what would explain a finding of this code."""
+    """Returns texts by severity, equals in the order in which they were found. A cause is as severe as the findings
+    that it explains, and comes before them. `explained_by`: returns the codes that explain a finding's code."""
     explains: dict[str, int] = {}
     for each in findings:
         for cause in explained_by(each.code):
@@ -114,7 +114,7 @@ def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Seque
 
 
 class Code(enum.StrEnum):
-    """What is claimed. An expectation claims its name, as `recovery_time.max`, unless it may mean several things."""
+    """Codes of claims. An expectation's code is its name, as `recovery_time.max`, or one of these if that is vague."""
 
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"
@@ -125,7 +125,7 @@ class Code(enum.StrEnum):
 
 
 class Doubt(enum.StrEnum):
-    """Why a claim is not known to be true, so that it makes a run inconclusive."""
+    """Codes for the reason why a claim is not known, so that the run is inconclusive."""
 
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
     NOTHING_STRUCK = "doubt.nothing-struck"

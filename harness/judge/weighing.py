@@ -1,4 +1,4 @@
-"""From breaches and broken assumptions to findings: the only place that makes of them a verdict.
+"""Turns breaches and broken assumptions into findings: the only place that decides verdicts of guarantees.
 
 | how the breach is known | its ground | verdict |
 |---|---|---|
@@ -8,9 +8,8 @@
 | an assumption of the whole run is broken | | inconclusive |
 | in whatever way, in a run that was made after this one | | inconclusive |
 
-A guarantee is told by one example: the strongest one, the first of equals. Within a family what is weaker than the
-strongest is left out, and so is a breach that a cause explains which is as bad. A cause of another family is told
-first.
+A guarantee is told by its strongest example, the first of equals. Within a family, findings weaker than the strongest
+are left out, and so are breaches with a cause that is as bad. A cause of another family is told first.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ BROKEN: Mapping[Verdict, State] = {Verdict.FAIL: "broken", Verdict.INVALID: "bro
 
 @dataclass(frozen=True)
 class Judged:
-    """One guarantee of one run, as in report.json: `why` says what broke it, or why it is not judged."""
+    """The state of a guarantee in a run, as in report.json. `why`: what broke it, or why it is not judged."""
 
     name: str
     statement: str
@@ -45,7 +44,7 @@ class Judged:
 
 
 def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
-    """All guarantees that hold for such a run, and what they and the assumptions find."""
+    """Checks all guarantees and assumptions that hold for this kind of run; return states and findings."""
     wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
     silent = {name: why for name, each in wanted.items() if (why := _not_asked(each, evidence))}
     found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
@@ -55,8 +54,8 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
 
 
 def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding]:
-    """What is found in a run that the harness made of this one leaves this one open: its own log alone shows it. It is
-    held against those steps of the fault-free run. An older harness wrote no plan into it."""
+    """Yields findings in a run that the harness made after this one, as inconclusive: only its own log shows them. It
+    is compared with the same steps of the fault-free run. An older harness wrote no plan, so nothing is judged."""
     log, usual = made.done, evidence.fault_free
     if log is not None and log.plan:
         beside = None if usual is None else window.fault_free_part(usual, log)
@@ -74,7 +73,7 @@ def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
-    """One of each whose breach it is: the worst, the first of equals."""
+    """Returns the worst breach, the first of equals, for each fault or other culprit."""
     worst: dict[str, Finding] = {}
     try:
         for breach in guarantee.breaches(evidence):
@@ -89,7 +88,7 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
 
 
 def _crashed(name: str, error: Exception) -> Finding:
-    """A judge that crashes knows nothing: inconclusive, never green."""
+    """Makes the finding of a crashed judge: inconclusive, never a pass."""
     return Finding(Verdict.INCONCLUSIVE, f"{name}: the judge crashed: {type(error).__name__}: {error}", name, "crashed")
 
 
@@ -107,7 +106,7 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Without what is weaker than the worst of its family, and what a cause in it explains that is as bad."""
+    """Yields findings without those weaker than their family's worst, or with an equally bad cause in the family."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     worst: dict[str, int] = {}
     for name, most in bad.items():
@@ -132,7 +131,7 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
 
 
 def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding], evidence: Analysis) -> Judged:
-    """`why`: it was not asked."""
+    """Returns the state of one guarantee. `why`: the reason if it was not checked."""
     worst = max(found, key=_badness, default=None)
     if worst is not None:
         return Judged(name, statement(name), BROKEN[worst.verdict], worst.text)
@@ -141,6 +140,6 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Why nothing broke it: nobody would have told, or nothing happened that could."""
+    """Explains why an unbroken guarantee is not judged: evidence is missing, or nothing could have broken it."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
     return f"the log does not report {', '.join(untold)}" if untold else guarantee.nothing(evidence)

@@ -51,7 +51,7 @@ def kind_of(field: Field) -> Any:
 
 
 def struct(name: str, fields: Sequence[Field], tag: str | None = None, untold: Any = None) -> type[msgspec.Struct]:
-    """A typed record with these fields. An optional field that is not told is `untold`, and is not written."""
+    """Returns a record type with these fields. A missing optional field is `untold`, and is not written."""
     required = [(field.name, kind_of(field)) for field in fields if not field.optional]
     nothing = None if untold is None else msgspec.UnsetType
     optional = [(field.name, kind_of(field) | nothing, untold) for field in fields if field.optional]
@@ -76,7 +76,7 @@ _READERS = frozenset(("at", "key", "process", "node", "incarnation", "rank", "lo
 
 
 def parse(line: bytes) -> Record:
-    """One line as a record, not yet checked. Raises `Damaged`."""
+    """Parses one line as a record, not yet checked. Raises `Damaged`."""
     try:
         try:
             record = msgspec.json.decode(line)
@@ -131,7 +131,7 @@ def is_declared(record: Record, role: str) -> bool:
 
 
 def own(record: Record, role: str) -> Record:
-    """The record without undeclared fields that would stand in for what the readers themselves say of an event."""
+    """Returns the record without undeclared fields that would replace values which readers add to an event."""
     foreign = _foreign(role, record["event"])
     return record if foreign.isdisjoint(record) else {k: v for k, v in record.items() if k not in foreign}
 
@@ -144,7 +144,7 @@ def _foreign(role: str, name: str) -> frozenset[str]:
 
 @functools.cache
 def vocabulary_fields(name: str) -> tuple[Field, ...]:
-    """All fields of an event, those of every event included."""
+    """Returns all fields of an event, with the common fields."""
     declared = next(each for each in vocabulary.EVENTS if each.name == name)
     return (*vocabulary.COMMON, *declared.fields)
 
@@ -157,7 +157,7 @@ def _converted(record: Record, to: type[msgspec.Struct], fields: Sequence[Field]
 
 
 def _explained(message: str, record: Record, fields: Sequence[Field]) -> str:
-    """What msgspec found, as a sentence with the field, what it must be, and what it is."""
+    """Turns msgspec's message into a sentence with the field, its value, and what is allowed."""
     place = _PLACE.search(message)
     steps = re.findall(r"\w+", place[1]) if place else []
     missing = _MISSING.search(message)
@@ -179,7 +179,7 @@ def _explained(message: str, record: Record, fields: Sequence[Field]) -> str:
 
 
 def allowed(field: Field) -> str:
-    """What a field may hold, in words."""
+    """Says in words which values a field allows."""
     if field.closed:
         return " or ".join(json.dumps(value) for value in field.values)
     words = {
@@ -207,7 +207,7 @@ def shown(value: Any) -> str:
 
 
 def _clean_tree(value: Any, depth: int) -> Any:
-    """The value with only visible text. Raises `Damaged` where it is too deep."""
+    """Returns the value with only visible text. Raises `Damaged` if it is nested too deeply."""
     if isinstance(value, str):
         return _clean(value)
     if not isinstance(value, (dict, list)):

@@ -1,4 +1,4 @@
-"""What a fault means for a verdict: the fault says it, `fault.injected` tells it, the judge reads it there."""
+"""The meaning of a fault for a verdict: the fault states it, `fault.injected` holds it, the judge reads it there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.units import Duration
 
 
 class May(StrEnum):
-    """What may come of a fault. The judge accepts nothing else as its doing."""
+    """The possible consequences of a fault. The judge blames the fault for nothing else."""
 
     KILL = "kill"  # processes of the target are meant to die: their exits are explained
     STOP = "stop"  # a healthy job may have to stop and start again over it: a time-out, a watchdog
@@ -45,20 +45,20 @@ class Consequences:
     drifts, diverges, leaks = _may(May.DRIFT), _may(May.DIVERGE), _may(May.LEAK)
 
     def to_event(self) -> dict[str, Any]:
-        """Fields for `fault.injected`: `may` always, of the others those that say something."""
+        """Returns the fields for `fault.injected`: `may` always, other fields if they differ from their default."""
         told = {name: value for name, value in vars(self).items() if value != getattr(Consequences, name)}
         return told | {"may": sorted(self.may)} | ({"lasts": str(self.lasts)} if self.lasts else {})
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> Self:
-        """What it tells that this version does not know is left out."""
+        """Reads the fields of an event. Values that this version does not know are left out."""
         told = {each.name: event[each.name] for each in fields(Consequences) if each.name in event}
         may = frozenset(each for each in May if each in told["may"])
         return cls(**told | {"may": may, "lasts": duration(told.get("lasts"))})
 
 
 def duration(text: object) -> Duration | None:
-    """`None` for what is none: `forever`, or nothing at all."""
+    """Parses a duration; `None` for `forever` and for anything that is no duration."""
     try:
         return Duration(text)  # type: ignore[arg-type]  # whatever it is: it is checked here
     except ValueError:

@@ -29,7 +29,7 @@ _PLACE = {"rank": 0, "local_rank": 0, "incarnation": 1, "pid": 0}
 
 @dataclass(frozen=True)
 class WriterLog:
-    """One writer's file as read back. `torn` tells that its last line was cut by a kill."""
+    """The file of one writer as read back. `torn`: a kill cut its last line."""
 
     path: pathlib.Path
     header: Record
@@ -46,7 +46,7 @@ def read_writer(path: pathlib.Path, folder: str | None = None) -> WriterLog | No
 
 
 def read_log(directory: pathlib.Path) -> list[WriterLog]:
-    """All writers of a run, in the order of their paths. Raises `EventLogError`."""
+    """Reads all writers of a run, in the order of their paths. Raises `EventLogError`."""
     logs = (_read(source) for source in files.find(directory))
     return [log for log in logs if log is not None]
 
@@ -71,7 +71,7 @@ def read_header(source: EventFile, line: bytes) -> Record:
 
 
 def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record:
-    """Any other line, checked. Raises `EventLogError`."""
+    """Returns any line but the first, checked. Raises `EventLogError`."""
     try:
         return checked_lines.event(checked_lines.parse(line), role)
     except Damaged as damage:
@@ -114,7 +114,7 @@ def _agree(what: str, told: object, known: object, by: str) -> None:
 
 @dataclass
 class _Followed:
-    """How far a file was read; `header` is none before its first line."""
+    """The progress of reading one file. `header` is `None` before its first line."""
 
     offset: int = 0
     lines: int = 0
@@ -139,7 +139,7 @@ class Tail:
     _refused: set[str] = field(default_factory=set)
 
     def poll(self) -> list[tuple[Record, Record]]:
-        """New `(header, event)` pairs; order is kept within a writer. A header tells rank, node and process id."""
+        """Returns new `(header, event)` pairs, in order within a writer. A header has rank, node and process id."""
         found: list[tuple[Record, Record]] = []
         grown = [(self._files.setdefault(source.path, _Followed()), source) for source in self._sources()]
         grown = [(each, source) for each, source in grown if source.size > each.offset and not each.given_up]
@@ -154,7 +154,7 @@ class Tail:
         return found
 
     def rest(self) -> list[tuple[Record, Record]]:
-        """All that is there and was not polled yet, for when nobody writes any more. At most `POLLS_MAX` polls."""
+        """Returns all lines not polled yet, once no process writes any more. Makes at most `POLLS_MAX` polls."""
         found, before = list[tuple[Record, Record]](), -1
         for _ in range(POLLS_MAX):
             read = sum(each.offset for each in self._files.values())

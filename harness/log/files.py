@@ -45,7 +45,7 @@ def _escaped(character: str) -> str:
 
 @dataclass(frozen=True)
 class EventFile:
-    """One writer's file. `folder` is the folder of its node, or `None` in the flat layout."""
+    """The file of one writer. `folder`: the folder of its node, or `None` in the flat layout."""
 
     events: pathlib.Path
     folder: str | None
@@ -74,12 +74,12 @@ class EventFile:
 
     @classmethod
     def of(cls, path: pathlib.Path, folder: str | None = None) -> EventFile:
-        """A file named by its path; with `folder` its parent is the folder of a node."""
+        """Returns a file by its path; with `folder`, its parent is the folder of a node."""
         return cls(path.parent.parent if folder else path.parent, folder, path.name)
 
 
 def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
-    """All writers' files in order of their paths, and what is wrong with the others, one message each.
+    """Returns all writers' files in order of their paths, and one message for each other entry.
 
     Raises `EventLogError` where `events` is no folder.
     """
@@ -94,7 +94,7 @@ def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
 
 
 def find(events: pathlib.Path) -> list[EventFile]:
-    """As `scan`. Raises `EventLogError` for the first thing that cannot be part of an event log."""
+    """Returns files like `scan`. Raises `EventLogError` for the first entry that cannot be part of an event log."""
     sources, problems = scan(events)
     if problems:
         raise EventLogError(problems[0])

@@ -1,4 +1,4 @@
-"""The undo journal of a run: what must be undone is written down, durably, before it is done.
+"""The undo journal of a run: each change that must be undone is written down, durably, before it is made.
 
 One JSON object a line, in `undo.jsonl` of the run's folder: `{"undo": ACTION, "arguments": {…}}`, and at the end of a
 clean run `{"closed": true}`. Root reads it and acts on it, so a journal is only believed where nobody else can write.
@@ -29,16 +29,16 @@ class Journal:
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def record(self, action: str, arguments: dict[str, Any]) -> None:
-        """Durable before it returns."""
+        """Writes a record that is durable when the call returns."""
         self._write({"undo": action, "arguments": arguments})
 
     def mark_closed(self) -> None:
-        """Nothing is left to undo. The lock ends with it."""
+        """Notes that nothing is left to undo, and releases the lock."""
         with self._file:
             self._write({"closed": True})
 
     def release(self) -> None:
-        """The lock ends; what is open stays open."""
+        """Releases the lock; open records stay open."""
         self._file.close()
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def mark_closed(run_dir: pathlib.Path) -> None:
-    """For a run whose harness is dead. A line torn by a kill ends before the mark."""
+    """Closes the journal of a dead harness. A line torn by a kill ends before the mark."""
     descriptor = os.open(run_dir / JOURNAL, _APPEND)
     try:
         os.write(descriptor, b"\n" + json.dumps({"closed": True}).encode() + b"\n")
@@ -60,13 +60,13 @@ def mark_closed(run_dir: pathlib.Path) -> None:
 
 
 def is_closed(run_dir: pathlib.Path) -> bool:
-    """Whether nothing is left to undo. Raises `FaultError` as `records` does."""
+    """Tells whether nothing is left to undo. Raises `FaultError` as `records` does."""
     found = list(records(run_dir))
     return not found or "closed" in found[-1]
 
 
 def is_running(run_dir: pathlib.Path) -> bool:
-    """Whether a living harness holds the journal. Any doubt means that it does."""
+    """Tells whether a living harness holds the journal. Any doubt means that it does."""
     try:
         descriptor = os.open(run_dir / JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def is_running(run_dir: pathlib.Path) -> bool:
 
 
 def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """The whole records, oldest first. A torn line was never acted upon, since acting comes after the fsync.
+    """Returns the whole records, oldest first. A torn line was never acted upon, as acting comes after the fsync.
 
     Raises `FaultError` for a journal that somebody else owns, or could have written.
     """

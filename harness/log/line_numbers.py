@@ -1,4 +1,4 @@
-"""Which lines a writer lost, by the numbers that it gave them (`harness.node.emitter`).
+"""Finds lines that a writer lost, by the numbers that it gave them (`harness.node.emitter`).
 
 A number that comes twice with the same line is a line that was shipped twice. What is missing at the end of a file
 leaves no gap: a kill takes that.
@@ -26,9 +26,9 @@ NONE = -1
 
 @dataclass
 class LineGap:
-    """Lines in a row that are missing. Times are those of the lines around them, which readers move onto their clock.
+    """Consecutive missing lines. Times are those of the lines around them, which readers move onto their clock.
 
-    `after` and `before`: the last step told before them, and the first one told after them; `None`: none was.
+    `after` and `before`: the last step told before them, and the first step told after them; `None`: no step was told.
     """
 
     lines: int
@@ -39,7 +39,7 @@ class LineGap:
     full_disk: bool  # a full disk took them, as their writer says
 
     def may_hold(self, first: int, last: int) -> bool:
-        """Whether one of these steps may have been told there. A process may have gone back in between."""
+        """Tells whether one of these steps may have been told there. A process may have gone back in between."""
         begins, ends = self.after is None or self.after < last, self.before is None or self.before > first
         back = self.after is not None and self.before is not None and self.before <= self.after
         return begins or ends if back else begins and ends
@@ -50,13 +50,12 @@ def numbered(header: Record) -> bool:
 
 
 def plain(numbers: Ints) -> bool:
-    """Whether these numbers, of all lines but the header, are those of a file in which nothing is missing or moved."""
+    """Tells whether these numbers, of all lines but the header, are 1, 2, 3, …: no line is missing or moved."""
     return bool((numbers == np.arange(1, len(numbers) + 1)).all())
 
 
 def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[str]]:
-    """Reads a file once more, whose numbers are not plain: its gaps, and what contradicts itself. Raises
-    `EventLogError`."""
+    """Reads a file with gaps in its numbers again: returns its gaps and contradictions. Raises `EventLogError`."""
     rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
     lines = itertools.chain.from_iterable(files.Blocks(source))
     for place, line in enumerate(itertools.islice(lines, 1, None), 2):
@@ -80,7 +79,7 @@ def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[s
 
 
 def _gaps(table: Ints) -> Iterator[LineGap]:
-    """`table` is sorted by fork and number; the writer itself comes before its forks."""
+    """Yields the gaps. `table` is sorted by fork and number; the writer itself comes before its forks."""
     number, fork, at, step, dropped, _ = table.T
     begins = np.append(True, np.diff(fork) != 0)
     missing = number - np.where(begins, -1, np.roll(number, 1)) - 1

@@ -20,7 +20,7 @@ def pattern(name: str) -> str:
 
 
 def absent(due: Set[str], there: Set[str]) -> list[str]:
-    """Those that are due and not there, neither under another number, in order. One file stands for one."""
+    """Returns due names that are missing, in order. A file with other numbers in its name replaces one due name."""
     others = Counter(map(pattern, there - due))
     found = []
     for name in sorted(due - there):

@@ -1,4 +1,4 @@
-"""What a fault means in logs of older versions, which do not tell: it follows from its name and its parameters.
+"""The meaning of faults in logs of older versions, which do not tell it: by the fault's name and parameters.
 
 No other reader of a log knows a fault's name, or the names of its parameters.
 """
@@ -17,7 +17,7 @@ _DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
 
 
 def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str) -> Consequences:
-    """Of a fault by its `fault.injected`, by what the log's plan holds of it, and by its name."""
+    """Returns the consequences of a fault by its `fault.injected`, its entry in the log's plan, and its name."""
     parameters = planned.get("parameters") or {}
     freezes = kind == "hang" and parameters.get("how") in ("freeze_rank", "freeze_node")
     if "may" in event:

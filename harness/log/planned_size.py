@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PlannedSize:
-    """In nodes, and in ranks. `None`: the log holds no plan, or its plan does not say."""
+    """The planned size of the job in nodes and ranks. `None`: the log holds no plan, or its plan does not say."""
 
     nodes: int | None
-    min_nodes: int | None  # the job may go on with so few; as in a scenario, all of them where nothing is said
+    min_nodes: int | None  # fewest nodes on which the job may go on; by default all
     ranks_per_node: int
 
     @classmethod
@@ -29,10 +29,10 @@ class PlannedSize:
 
     @property
     def assumed_world_size(self) -> int:
-        """The same, of one node where nothing is said: for what needs a number to go on."""
+        """Returns the planned world size, or that of one node if it is not known."""
         return self.world_size or self.ranks_per_node
 
     @property
     def min_world_size(self) -> int | None:
-        """The fewest ranks that the job may go on with."""
+        """Returns the fewest ranks with which the job may go on."""
         return self.min_nodes and self.min_nodes * self.ranks_per_node

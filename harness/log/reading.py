@@ -65,7 +65,7 @@ UNTOLD = -math.nan  # of a float column; "nan" is read without the sign
 
 
 def _in_line(each: Field) -> tuple[str, Any, Any]:
-    """Its name, its type, and what its column holds where a step does not tell it."""
+    """Returns the name of a step's field, its type, and the value of its column if a step does not tell it."""
     if each.kind == vocabulary.NUMBER:
         return each.name, checked_lines.kind_of(each) | None, UNTOLD
     if each.kind == vocabulary.LABEL:
@@ -83,9 +83,9 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class Writer:
-    """One file: its first line, its events other than steps (each with `at`, its time), and its steps.
+    """The file of one writer: its first line, its events other than steps (each with its time `at`), and its steps.
 
-    `dropped`: events that a full disk took. Where lines are numbered: those of `gaps` of which the writer says so.
+    `dropped`: events lost to a full disk; if lines are numbered, the sum of the `gaps` that their writer says so of.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Writer:
 class Log:
     """All writers of a run on the harness's clock. `uncertainty_ns` is the worst clock uncertainty among them.
 
-    `steps` holds the steps of all of them, one after the other; what each writer has are views of it.
+    `steps` holds the steps of all writers, one after the other; the `steps` of each writer are views of it.
     """
 
     writers: Sequence[Writer]
@@ -142,7 +142,7 @@ def read(directory: pathlib.Path) -> Log:
 
 
 def rows_of(steps: dict[str, Column], mine: slice) -> dict[str, Column]:
-    """Some rows of all columns, as views. An empty view would keep its whole column in memory."""
+    """Returns rows of all columns, as views. An empty view would keep its whole column in memory."""
     return {name: c[mine] if mine.start < mine.stop else np.zeros(0, c.dtype) for name, c in steps.items()}
 
 
@@ -183,7 +183,7 @@ class _Table:
 
 
 def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
-    """One after the other, or, when there is much to read, on all cores."""
+    """Yields the read files: one after the other, or on all cores if there is much to read."""
     done = 0
     if sum(source.size for source in sources) >= PARALLEL_BYTES_MIN:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
@@ -201,7 +201,7 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
 
 
 def _end_with_its_parent() -> None:
-    """A child of a killed process would wait for ever: it holds both ends of the pipes between them."""
+    """Ends this child when its parent ends: it holds both ends of their pipes, and would wait for ever."""
 
     def follow() -> None:
         if parent := multiprocessing.parent_process():
@@ -212,7 +212,7 @@ def _end_with_its_parent() -> None:
 
 
 def read_source(source: EventFile) -> Writer | None:
-    """One writer on its own clock; `None` when not even its first line was written."""
+    """Reads one writer on its own clock; `None` if not even its first line was written."""
     part, header, number, blocks = _Part(), None, 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:
@@ -243,7 +243,7 @@ def read_source(source: EventFile) -> Writer | None:
 
 @dataclass
 class _Part:
-    """What some lines of a file hold."""
+    """The contents of some lines of a file."""
 
     events: list[Record] = field(default_factory=list)
     columns: list[dict[str, Column]] = field(default_factory=list)
@@ -260,8 +260,8 @@ class _Part:
         self.numbers += other.numbers
 
     def steps(self) -> dict[str, Column]:
-        """All steps in order of time: threads and log shippers may exchange lines. One of which its trainer does not
-        say when it began did so when the one before ended."""
+        """Returns all steps in order of time, as threads and log shippers may exchange lines. A step without a told
+        begin began when the one before ended."""
         if len(self.columns) == 1:
             steps = self.columns[0]
         else:
@@ -278,7 +278,7 @@ class _Part:
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str) -> _Part:
-    """Lines from the one of this number on: the fast way, and where that stumbles, the one that says where."""
+    """Reads lines from this number on: in bulk, or (if that fails) one by one, to name the bad line."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))
@@ -293,7 +293,7 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str)
 
 
 def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str) -> _Part:
-    """Line by line, by the whole vocabulary. Raises `EventLogError` with the line's number."""
+    """Reads line by line, by the whole vocabulary. Raises `EventLogError` with the line's number."""
     found = [event_log.read_event(source, number + index, line, role) for index, line in enumerate(raw)]
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
     rest = [record for record in found if record["event"] != "step" or role != "trainer"]
@@ -308,7 +308,7 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
-    """Declared events. Any other tells only that its writer was there: the last one is kept."""
+    """Returns declared events, and the last event of any kind, which tells that its writer was still there."""
     last = len(rest) - 1
     return [
         checked_lines.own(record, role)
@@ -318,7 +318,7 @@ def _kept(rest: Sequence[Record], role: str) -> list[Record]:
 
 
 def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
-    """Raises `ValueError` for a step that lacks what each one must tell."""
+    """Reads step lines into columns. Raises `ValueError` for a step without a required field."""
     columns: dict[str, Column] = {}
     for kind, names in _OF_KIND.items():
         told = list(itertools.chain.from_iterable(map(_told[kind], lines)))
@@ -336,13 +336,13 @@ def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
 
 
 def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Which floats of a column a line told, be it as "nan"."""
+    """Marks the floats of a column that a line told, including "nan"."""
     return np.asarray(~(np.isnan(values) & np.signbit(values)), np.bool_)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _fingerprint(text: str | int | None) -> int:
-    """A sample digest as a 63-bit number that is the same in every run; 0 means none was given."""
+    """Returns a digest as a 63-bit number that is the same in every run; 0: no digest."""
     if text is None:
         return 0
     return int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1
@@ -393,7 +393,7 @@ _Offsets = dict[str, list[tuple[int, int, int]]]
 
 
 def _offsets(harness: Writer | None) -> _Offsets:
-    """Per host its measured wall-clock offsets: (time, offset, uncertainty)."""
+    """Maps each host to its measured wall-clock offsets: (time, offset, uncertainty)."""
     found: _Offsets = {}
     for event in harness.events if harness else ():
         if event["event"] == "clock":
@@ -403,15 +403,15 @@ def _offsets(harness: Writer | None) -> _Offsets:
 
 
 class _Shift(NamedTuple):
-    """What to add to a foreign monotonic time."""
+    """The shift from a foreign monotonic time to the harness's."""
 
     ns: int
     uncertain_ns: int
-    apart_ns: int  # between the file's first line and the comparison of clocks that this is taken from
+    apart_ns: int  # from the file's first line to the clock comparison in use
 
 
 def _shift(header: Record, reference: Record, known: Iterable[tuple[int, int, int]]) -> _Shift:
-    """Offset: the host's clock minus ours."""
+    """Returns the shift of a file by the clock comparison nearest to its first line. Offset: host's clock less ours."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
     apart, offset, uncertain = min(
         ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in known), default=(0, 0, 0)

@@ -36,12 +36,12 @@ class Samples:
         return len(self.offsets) - 1
 
     def counts(self, numbers: Ints) -> Ints:
-        """How many samples each of these steps consumed."""
+        """Returns the number of samples that each of these steps consumed."""
         sums = np.concatenate([[0], np.cumsum(self.runs[:, 1], dtype=np.int64)])
         return np.asarray(sums[self.offsets[numbers + 1]] - sums[self.offsets[numbers]])
 
     def equal(self, mine: Ints, other: Samples, theirs: Ints) -> Ints:
-        """Which of these steps have the very same runs as those of `other` beside them."""
+        """Marks the steps that have the very same runs as the steps of `other` beside them."""
         parts = [
             self._equal(mine[at : at + _AT_ONCE], other, theirs[at : at + _AT_ONCE])
             for at in range(0, len(mine), _AT_ONCE)
@@ -59,21 +59,21 @@ class Samples:
         return found
 
     def expanded(self, numbers: Ints) -> Ints:
-        """All indices of these steps, one after the other."""
+        """Returns all indices of these steps, one after the other."""
         begin, length = self.offsets[numbers], self.offsets[numbers + 1] - self.offsets[numbers]
         first, count, stride = self.runs[_ranges(begin, length)].astype(np.int64).T
         return np.asarray(np.repeat(first, count) + _ranges(np.zeros(len(count), np.int64), count, stride))
 
 
 def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
-    """`begin`, `begin + stride`, … of each length, one after the other."""
+    """Returns `begin`, `begin + stride`, … of each length, one after the other."""
     place = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
     steps = np.repeat(np.broadcast_to(stride, length.shape), length)
     return np.asarray(np.repeat(begin, length) + place * steps)
 
 
 def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
-    """The samples of some steps as they were written (`None`: not at all): per step its number, or `UNTOLD`, and all.
+    """Returns each step's number of its sample list, or `UNTOLD`, and all lists. `None` in `texts`: not written.
 
     Raises `ValueError` for what is no list of runs.
     """
@@ -91,7 +91,7 @@ def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
 
 
 def checked(runs: Sequence[Sequence[int]]) -> Ints:
-    """One row (first, count, stride) for each run. Raises `ValueError`, in words, for one beyond the limits."""
+    """Returns one row (first, count, stride) for each run. Raises `ValueError` for a run beyond the limits."""
     if len(runs) > RUNS_MAX:
         raise ValueError(f"{len(runs)} runs; one step has at most {RUNS_MAX}")
     if wrong := set(map(len, runs)) - {2, 3}:
@@ -112,13 +112,13 @@ def checked(runs: Sequence[Sequence[int]]) -> Ints:
 
 
 def narrow(runs: Ints) -> Ints:
-    """In 32 bits, where all numbers fit."""
+    """Converts to 32 bits if all numbers fit."""
     fits = not runs.size or (int(runs.max()) <= _INT32_MAX and int(runs.min()) >= -_INT32_MAX)
     return runs.astype(np.int32) if fits else runs
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
-    """All of them as one; the numbers of each part follow those of the parts before."""
+    """Joins all parts into one; the numbers of each part follow those of the parts before."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.runs) for part in parts)])
@@ -130,5 +130,5 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 def renumbered(numbers: Ints, base: int) -> Ints:
-    """The numbers of a part, once `base` other ones stand before it."""
+    """Returns the numbers of a part when `base` other numbers precede it."""
     return np.where(numbers == UNTOLD, UNTOLD, numbers + base).astype(np.int32) if base else numbers

@@ -30,7 +30,7 @@ _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def below(path: str) -> str:
-    """The path, if it is relative and does not leave the folder that it is relative to. Else raises `ValueError`."""
+    """Returns a relative path that does not leave its folder. Raises `ValueError` for any other path."""
     if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise ValueError(f"{path!r} is not below the run's folder; write it relative to that folder, without '..'")
     return path
@@ -61,7 +61,7 @@ def _parts(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: int | None = None) -> Iterator[int]:
-    """The open folder to which these names lead. `made`: what is missing is made, with this mode."""
+    """Yields the open folder to which these names lead. `made`: missing folders are made, with this mode."""
     descriptor = os.open(root, _FOLDER)
     try:
         for part in parts:
@@ -83,7 +83,7 @@ def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: 
 
 
 def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = None, mode: int = 0o755) -> None:
-    """Makes the folder `root/path`, and what is missing above it; the last one belongs to `owner` (user, group).
+    """Makes the folder `root/path`, and missing folders above it; the last one belongs to `owner` (user, group).
 
     Raises `FaultError` where a link or a file is in its place.
     """
@@ -93,7 +93,7 @@ def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = N
 
 
 def names_in(root: pathlib.Path, path: str) -> list[str]:
-    """The names in the folder `root/path`, sorted; none where it is not there. At most `ENTRIES_MAX`."""
+    """Returns the sorted names in the folder `root/path`; none if it does not exist. At most `ENTRIES_MAX`."""
     try:
         with opened_folder(root, path) as descriptor, os.scandir(descriptor) as entries:
             return sorted(entry.name for entry, _ in zip(entries, range(ENTRIES_MAX), strict=False))
@@ -124,7 +124,7 @@ def _is_regular(name: str, folder: int) -> bool:
 
 
 def remove_tree(root: pathlib.Path, path: str) -> None:
-    """Removes `root/path` and all below it. A link is removed itself, never what it leads to. Idempotent.
+    """Removes `root/path` and everything below it. A link is removed itself, never its target. Idempotent.
 
     Removes as much as can be removed. Raises `FaultError` naming the first thing that is left.
     """
@@ -181,14 +181,14 @@ def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> by
 
 
 def tail(root: pathlib.Path, path: str, limit_bytes: int = TAIL_BYTES) -> str:
-    """The last `limit_bytes` of a text, whatever bytes it holds. Raises as `open_file` does."""
+    """Returns the last `limit_bytes` of a text, whatever bytes it holds. Raises as `open_file` does."""
     with open_reader(root, path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
         return file.read(limit_bytes).decode(errors="replace")
 
 
 def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644) -> None:
-    """`root/path` has this content, all at once; a link in its place is replaced, not followed."""
+    """Writes `root/path` all at once; a link in its place is replaced, not followed."""
     with folder_of(root, path) as (parent, name):
         temporary = f".{secrets.token_hex(8)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, mode, dir_fd=parent)
@@ -209,7 +209,7 @@ def remove(root: pathlib.Path, path: str) -> None:
 
 
 def status_of(root: pathlib.Path, path: str) -> os.stat_result | None:
-    """What `root/path` itself is, a link not followed; `None` where it is not there."""
+    """Returns the status of `root/path` itself, a link not followed; `None` if it does not exist."""
     try:
         with folder_of(root, path) as (parent, name):
             return os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -218,7 +218,7 @@ def status_of(root: pathlib.Path, path: str) -> os.stat_result | None:
 
 
 def link_of(root: pathlib.Path, path: str) -> str:
-    """Where the link `root/path` leads to, as it is written there."""
+    """Returns the target of the link `root/path`, as it is written there."""
     with folder_of(root, path) as (parent, name):
         return os.readlink(name, dir_fd=parent)
 

@@ -76,7 +76,7 @@ class Event:
 
     @property
     def role(self) -> str:
-        """The role that usually writes it."""
+        """Returns the role that usually writes this event."""
         return self.roles[0]
 
 
@@ -117,7 +117,7 @@ def _uncertainty(meaning: str) -> Field:
 
 
 def _column(name: str, meaning: str, column: str, unit: str = "samples", most: int = SAMPLE_MAX) -> Field:
-    """A column that holds -1 where the field is not told."""
+    """Returns a column with -1 for fields that are not told."""
     return Field(name, INTEGER, meaning, unit, optional=True, least=-1, most=most, column=column, otherwise=-1)
 
 

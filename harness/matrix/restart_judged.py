@@ -52,7 +52,7 @@ def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
 
 
 def began_again(made: Timeline) -> str:
-    """That its workers began once more by themselves, which a restart does not ask for; an empty text: they did not."""
+    """Tells that workers began once more by themselves, which no restart asks for; empty if they did not."""
     worked = [each for each in made.processes if each.restored_step is not None or each.first_step is not None]
     if len(worked) == len({each.rank for each in worked}):
         return ""

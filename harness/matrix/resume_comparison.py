@@ -171,7 +171,7 @@ def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
 
 
 def first_processes(run: Timeline) -> list[Process]:
-    """Of each rank the first one that restored something or did a step."""
+    """Returns the first process of each rank that restored something or did a step."""
     found: dict[int, Process] = {}
     for each in sorted(run.processes, key=lambda process: process.started):
         if each.restored_step is not None or each.first_step is not None:

@@ -1,1 +1,1 @@
-"""What monitoring that people already have can see of a job: metrics while it runs."""
+"""Live metrics of a running job, for monitoring systems that people already have."""

@@ -44,7 +44,7 @@ class Saves:
     _commits_s: deque[float] = field(default_factory=lambda: deque(maxlen=COMMITS_KEPT))
 
     def absorb(self, restarts: int, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
-        """What is over with this event, if it is the one that ends it. `restarts` of the job, so far."""
+        """Returns the save that this event ends, if any. `restarts`: restarts of the job so far."""
         if restarts > self._restarts:  # workers were replaced: those that saved are gone
             self._open.clear()
             self._restarts, self._parts = restarts, 1

@@ -1,4 +1,4 @@
-"""Every metric that is served, declared once: name, kind, labels and meaning. `make docs` writes the page from it."""
+"""All served metrics, each declared once: name, kind, labels and meaning. `make docs` writes the page from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANK = f"0 to {RANKS_SHOWN - 1}; the higher ones together are `{OTHER}`"
 
 @dataclass(frozen=True)
 class Metric:
-    """`labels` maps each label to what it holds. The name carries the unit; a counter's ends with `_total`."""
+    """One metric. `labels`: meaning of each label. The name ends with the unit, and a counter's with `_total`."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -129,7 +129,7 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def table() -> str:
-    """All metrics as a Markdown table."""
+    """Returns all metrics as a Markdown table."""
     rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for metric in METRICS:
         labels = "; ".join(f"`{name}`: {holds}" for name, holds in metric.labels)

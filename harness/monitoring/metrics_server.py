@@ -95,7 +95,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Twice a second."""
+        """Hangs up on slow requests. Called twice a second."""
         for request, since in list(self._since.items()):
             if time.monotonic() - since > ENDS_WITHIN_S:
                 _hang_up(request)
@@ -113,11 +113,11 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked has gone."""
+        """Ignores errors: the client has gone."""
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Its thread, which closes it, reads the end or fails to write."""
+    """Shuts a connection down; its thread then reads the end or fails to write, and closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -133,7 +133,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Kept:
-    """Answers all who ask at nearly the same time with one page, so that many scrapers cost as much as one."""
+    """Answers simultaneous requests with one page, so that many scrapers cost as much as one."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -162,7 +162,7 @@ class _Kept:
 
 @contextlib.contextmanager
 def serving(where: str, budget: float | None = None, books: Books = ask) -> Iterator[tuple[Monitor, str]]:
-    """The observer whose metrics are served meanwhile, and their address.
+    """Serves metrics for as long as this lasts. Yields the observer that collects them, and their address.
 
     Raises `UsageError` for an address that is none, `CannotRunError` for one that cannot be had.
     """

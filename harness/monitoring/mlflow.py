@@ -1,4 +1,4 @@
-"""A judged run as a run of MLflow: what it was, its figures, its loss, and its report."""
+"""Logs a judged run to MLflow: its parameters, its figures, its loss, and its report."""
 
 from __future__ import annotations
 

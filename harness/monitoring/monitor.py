@@ -30,7 +30,7 @@ Books = Callable[[pathlib.Path, pathlib.Path | None], Mapping[str, object] | Non
 
 @dataclass
 class _Job:
-    """What the loop of one job hands over. Its fields are only written by the thread of that loop."""
+    """The data that one job's loop hands over. Only the thread of that loop writes its fields."""
 
     stage: Stage | None = None
     status: Status | None = None
@@ -127,7 +127,7 @@ class Monitor(CampaignObserver):
                 self._board.set("chaos_job_up", 0)
 
     def collect(self) -> Iterator[Family]:
-        """For Prometheus' client library."""
+        """Yields the metrics for Prometheus' client library."""
         self.count()
         with self._lock:
             yield from list(self._board.families())
@@ -168,7 +168,7 @@ class Monitor(CampaignObserver):
 
 
 def show_ledger(board: Board, told: Mapping[str, object]) -> None:
-    """Puts what `harness.campaign.ledger_so_far` printed on the board."""
+    """Puts the output of `harness.campaign.ledger_so_far` on the board."""
     accounts = told["accounts"]
     assert isinstance(accounts, Mapping)
     for account, seconds in accounts.items():

@@ -36,7 +36,7 @@ TEXT_MAX = 1000
 
 
 def endpoint(url: str) -> str:
-    """Where traces go: the address of a collector, with the path of OTLP if it has none. Raises `UsageError`."""
+    """Returns the collector's address for traces, with the path of OTLP if it has none. Raises `UsageError`."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"--otlp {url!r}: write the address of a collector, e.g. http://127.0.0.1:4318")
@@ -92,7 +92,7 @@ class _Ids(IdGenerator):
 
 
 def _finished(spans: Sequence[Span], run_id: str, offset_ns: int) -> Sequence[ReadableSpan]:
-    """The spans as the SDK has them, with wall times."""
+    """Returns the spans as objects of the SDK, with wall times."""
     kept = InMemorySpanExporter()
     provider = TracerProvider(
         resource=Resource.create({"service.name": "chaos-harness", "service.instance.id": run_id}),
@@ -125,7 +125,7 @@ def _value(value: str | int | float | bool) -> str | int | float | bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What the exporter logs is told by our own error, once."""
+    """Silences the exporter's log: our own error tells its failures once."""
     logger = logging.getLogger("opentelemetry")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,6 +1,6 @@
-"""Shows one job on the board: its live state, and what only the events themselves tell.
+"""Shows one job on the board: its live state, and figures that only events hold.
 
-Works on checked events. What a trainer tells is believed only as far as it can be a measurement.
+Works on checked events. A trainer's figure is believed only if it can be a measurement.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _SPENT = {
 
 @dataclass
 class Tally:
-    """One job. `now_s` is the harness's wall clock when the events were read."""
+    """The figures of one job. `now_s` is the harness's wall clock when the events were read."""
 
     board: Board
     progress: LiveProgress = field(default_factory=lambda: LiveProgress(steps_kept=1))
     saves: Saves = field(default_factory=Saves)
-    every_steps: int | None = None  # a checkpoint is planned so often
+    every_steps: int | None = None  # planned steps between checkpoints
     _step_times: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES_KEPT))
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))
     _norms: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT_S))  # second, its largest
@@ -89,7 +89,7 @@ class Tally:
             self.board.set("chaos_checkpoint_interval_seconds", interval)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_s: float) -> None:
-        """Counts one event. One that makes no sense changes nothing but the count of those."""
+        """Counts one event. An event that makes no sense only raises the count of such events."""
         role, name = header.get("role"), event["event"]
         self.board.add("chaos_harness_events_total", 1, role if role in ROLES else OTHER)
         odd = not self.progress.absorb(header, event, int(now_s * 1e9))

@@ -17,12 +17,12 @@ _CODE = (
 
 
 def place() -> str:
-    """The folder or the archive from which this process has the package `harness`."""
+    """Returns the folder or archive from which this process imports the package `harness`."""
     return os.path.abspath(__file__).rpartition(f"{os.sep}harness{os.sep}node{os.sep}")[0]
 
 
 def command(python: str, where: str, module: str, arguments: Sequence[str] = (), packages: bool = False) -> list[str]:
-    """What starts `module`. Neither the working folder nor any variable there decides what code that is.
+    """Returns the command that starts `module`. No working folder and no variable there decides which code that is.
 
     With `packages` the interpreter's own installed packages are found, too.
     """
@@ -30,21 +30,21 @@ def command(python: str, where: str, module: str, arguments: Sequence[str] = (),
 
 
 def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
-    """The environment for a trainer: what was delivered comes first on its path, and before it, where the trainer is
-    to be observed, what Python runs as it starts."""
+    """Returns the environment for a trainer: the delivered archive comes first on its path, and before it, if the
+    trainer is to be observed, the module that Python runs at its start."""
     entry = [f"{where}/harness/node/observer/entry"] if env.get(OBSERVE_ENV) == "auto" else []
     others = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
     return {**env, "PYTHONPATH": os.pathsep.join([*entry, where, *others])}
 
 
 def archive_digest() -> str:
-    """Of the archive that this process runs from; empty where it runs from a folder."""
+    """Returns the digest of the archive that this process runs from; empty if it runs from a folder."""
     archive = pathlib.Path(place())
     return hashlib.sha256(archive.read_bytes()).hexdigest() if archive.is_file() else ""
 
 
 def trainer_digest(folders: Sequence[str]) -> str:
-    """Of the reference trainer in the first of these folders that has one; empty where none has."""
+    """Returns the digest of the reference trainer in the first of these folders that has one, or an empty text."""
     for folder in folders:
         files = sorted(pathlib.Path(folder).glob("reference_trainer/*.py"))
         if files:

@@ -29,7 +29,7 @@ SELF = pathlib.Path("/proc/self")
 
 @dataclass(frozen=True)
 class Parent:
-    """Where groups of a controller can be made: the caller's own group, or the nearest one above that allows it."""
+    """The group for new groups of a controller: the caller's own, or the nearest one above that allows it."""
 
     controller: str
     version: int
@@ -37,7 +37,7 @@ class Parent:
 
 
 def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | str:
-    """The place for new groups, or why there is none. Reads `mountinfo` and `cgroup` of `proc`, changes nothing."""
+    """Returns the place for new groups, or why there is none. Reads `mountinfo` and `cgroup` of `proc`."""
     proc = proc or SELF
     own = groups.of_process(proc / "cgroup")
     unified: Parent | str = f"no cgroup hierarchy with the controller `{controller}` is mounted"
@@ -50,7 +50,7 @@ def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | s
 
 
 def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
-    """In v2 a group may have limits only where the group above hands the controller down."""
+    """Finds a group whose parent hands the controller down: in v2 only such a group may have limits."""
     path = mount.locate(own)
     while True:
         handed_down = ""
@@ -89,7 +89,7 @@ class Group:
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def write(self, name: str, value: str) -> None:
-        """Keeps what was there before, once."""
+        """Writes a setting; the first time, keeps the value before."""
         file = self.path / name
         self.before.setdefault(name, file.read_text().strip())
         file.write_text(value)
@@ -109,7 +109,7 @@ class Group:
 
 
 def create(controller: str, owner: str, run_id: str, node: str) -> Group | None:
-    """The group of a node, or `None` where none can be made."""
+    """Makes the group of a node; `None` if that is impossible."""
     parent = find_parent(controller)
     if isinstance(parent, str):
         return None
@@ -117,7 +117,7 @@ def create(controller: str, owner: str, run_id: str, node: str) -> Group | None:
     try:
         path.mkdir()
     except OSError:
-        return None  # what needs it asks for it again, and is told why
+        return None  # users of the group ask again, and are told why
     return Group(parent.version, path)
 
 
@@ -131,7 +131,7 @@ def limit_cpu(group: Group, cpus: float) -> None:
 
 
 def throttled_ns(group: Group) -> int:
-    """How long the group's quota has kept it from running, summed over CPUs."""
+    """Returns how long the group's quota has kept it from running, summed over CPUs."""
     stat = group.table("cpu.stat")
     return stat["throttled_usec"] * 1000 if group.version == 2 else stat["throttled_time"]
 
@@ -143,7 +143,7 @@ _MEMORY_FILES = {
 
 
 def limit_memory(group: Group, limit_bytes: int) -> None:
-    """Memory beyond the limit is not swapped out but freed by killing. Raises `FaultError` below what is in use."""
+    """Limits memory; beyond it processes are killed, not swapped out. Raises `FaultError` for less than is in use."""
     memory, swap = _MEMORY_FILES[group.version]
     try:
         group.write(memory, str(limit_bytes))
@@ -156,7 +156,7 @@ def limit_memory(group: Group, limit_bytes: int) -> None:
 
 
 def unreclaimable_bytes(group: Group) -> int:
-    """What only the end of a process frees: anonymous and shared memory, and the kernel's own for the group."""
+    """Returns memory that only the end of a process frees: anonymous, shared, and the kernel's own for the group."""
     stat = group.table("memory.stat")
     if group.version == 2:
         return stat["anon"] + stat["shmem"] + stat.get("kernel", 0)
@@ -164,13 +164,13 @@ def unreclaimable_bytes(group: Group) -> int:
 
 
 def kills(group: Group) -> int:
-    """How often the kernel has killed a process of the group for lack of memory."""
+    """Returns how often the kernel has killed a process of the group for lack of memory."""
     return group.table("memory.events" if group.version == 2 else "memory.oom_control")["oom_kill"]
 
 
 def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
-    """Groups of the run; without it, those whose harness is dead. Changes nothing."""
-    # Looked for everywhere: who sweeps may itself be in another group than the harness was.
+    """Returns groups of the run; without a run, those whose harness is dead. Changes nothing."""
+    # Searched everywhere: the sweeping process may be in another group than the harness was.
     roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
     found = {path for root in roots for path in _groups_below(root) if path.name.startswith(PREFIX)}
     ours = []
@@ -182,7 +182,7 @@ def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
 
 
 def _groups_below(root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Every group; one that vanishes while it is looked for is skipped (`os.walk` leaves out what it cannot list)."""
+    """Yields every group; one that vanishes during the search is skipped (`os.walk` omits what it cannot list)."""
     for folder, below, _ in os.walk(root):
         yield from (pathlib.Path(folder, name) for name in below)
 

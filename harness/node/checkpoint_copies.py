@@ -43,7 +43,7 @@ _DELETED = ".deleted-"
 
 @dataclass
 class Shelf:
-    """What a vault holds. `version` grows with every change; an entry's is that of its last one."""
+    """The contents of a vault. `version` grows with every change; an entry's is that of its last change."""
 
     folder: pathlib.Path
     version: int = 0
@@ -159,7 +159,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: an entry in a log for each question would bury what matters there."""
+        """Logs nothing: an entry for each request would bury important ones."""
 
 
 class Copies:
@@ -198,7 +198,7 @@ class Copies:
         self._stop.set()
 
     def push(self) -> None:
-        """What is new or gone here is so at the vault when this returns."""
+        """Brings new and removed entries to the vault before it returns."""
         with self._lock:
             here = self._here()
             for name in self._same.keys() - here.keys():
@@ -209,7 +209,7 @@ class Copies:
                     self._upload(name, inode)
 
     def pull(self, after: int) -> int:
-        """What is new or gone at the vault is so here; waits a moment for news after that version."""
+        """Brings the vault's new and removed entries here; waits a moment for news after that version."""
         news = json.loads(self._ask("GET", f"/entries?after={after}"))
         version, entries = int(news["version"]), news["entries"]
         with self._lock:
@@ -217,7 +217,7 @@ class Copies:
                 _remove(doomed)
             here = self._here()
             for name, (_, known) in list(self._same.items()):
-                if name not in entries and known <= version:  # else it was sent after this news was made
+                if name not in entries and known <= version:  # else it was sent after this answer was made
                     self._discard(name)
                     del self._same[name]
             for name, changed in sorted(entries.items()):
@@ -270,8 +270,8 @@ class Copies:
                 _remove(incoming)
 
     def _discard(self, name: str) -> None:
-        """The entry is gone here at once, and then removed. Raises `OSError`; what is left goes with the next `pull`.
-        Half of an entry in its place would look like a new one of this node, and be sent to all others."""
+        """Moves the entry away at once, then removes it. Raises `OSError`; the next `pull` removes the rest. Half an
+        entry in its place would look like a new one of this node, and be sent to all others."""
         doomed = self._folder / f"{_DELETED}{name}"
         _remove(doomed)
         with contextlib.suppress(FileNotFoundError):
@@ -295,7 +295,7 @@ def _remove(folder: pathlib.Path) -> None:
 
 
 def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
-    """Files and folders only, and none outside `folder`. Raises `tarfile.TarError` for anything else."""
+    """Unpacks files and folders below `folder` only. Raises `tarfile.TarError` for anything else."""
     folder.mkdir()
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():

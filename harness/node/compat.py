@@ -1,4 +1,4 @@
-"""What older Pythons call by another name: nodes may have Python 3.9."""
+"""Names that older Pythons lack: nodes may have Python 3.9."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ END_S_MAX = 5.0
 
 
 def why_not(address: str, user: str) -> str:
-    """Why nodes of the daemon at `address`, run as `user` (uid:gid), cannot have one; empty if they can."""
+    """Explains why nodes of the daemon at `address`, run as `user` (uid:gid), cannot have one; empty if they can."""
     if not address.startswith("unix://"):
         return "the daemon is on another machine, and a file system can be mounted into a node only from its own host"
     if os.geteuid() != 0 or user.startswith("0:"):
@@ -40,9 +40,9 @@ class Storage:
     def __init__(
         self, pid: int, folders: Sequence[pathlib.Path], user: str, marks: Mapping[str, str], log: pathlib.Path
     ):
-        """`pid`: the container's first process, as the host numbers it; `marks`: by which our processes are known.
+        """Starts them. `pid`: the container's first process by the host's number; `marks`: the marks of our processes.
 
-        Raises `BackendError` when the kernel refuses.
+        Raises `BackendError` if the kernel refuses.
         """
         self._systems: dict[str, rpc.Line] = {}
         try:
@@ -65,7 +65,7 @@ class Storage:
         return self._systems[folder].call(method.removeprefix("storage."), limit_s, **params)
 
     def close(self) -> None:
-        """The end of the line ends the process, whatever it waits for."""
+        """Ends the lines; each end ends its process, whatever it waits for."""
         systems, self._systems = self._systems, {}
         for line in systems.values():
             line.close()

@@ -1,4 +1,4 @@
-"""The few Linux calls that Python's standard library lacks. Every failure is an `OSError` naming what was tried."""
+"""The few Linux calls that Python's standard library lacks. Every failure is an `OSError` that names the attempt."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ def unshare(flags: int) -> None:
 
 
 def be_prompt() -> None:
-    """The caller gets more of the CPUs than others, although the nodes keep every one busy. Root may."""
+    """Gives the caller more of the CPUs than others get, although nodes keep them all busy. Needs root."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -19)
 
 
 def be_punctual() -> None:
-    """The caller runs whenever it has something to do: for those that mostly wait. Prompt where that is not allowed."""
+    """Makes the caller run whenever it has work: for processes that mostly wait. Only prompt if that is not allowed."""
     be_prompt()
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def enter_network(pid: int) -> None:
-    """The caller moves into the network namespace of process `pid`; its sockets stay where they were made."""
+    """Moves the caller into the network namespace of process `pid`; its open sockets stay in the old one."""
     _enter(pid, "net", CLONE_NEWNET)
 
 
@@ -88,7 +88,7 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, opt
 
 
 def mount_for(pid: int, source: str, target: str, kind: str, flags: int, options: str) -> None:
-    """Like `mount`, but where process `pid` sees it: a child of the caller goes there to do it."""
+    """Mounts like `mount`, but in the view of process `pid`: a child of the caller goes there to do it."""
     child = os.fork()
     if child == 0:
         code = errno.EIO
@@ -124,17 +124,17 @@ def enter_user_namespace() -> None:
 
 
 def map_user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> None:
-    """Who is `inside` the new namespace (root) is `uid` and `gid` outside, which must be the caller's own."""
+    """Maps the user `inside` the new namespace (root) to `uid` and `gid` outside, which must be the caller's own."""
     # The kernel lets an ordinary user map a group only after giving up setgroups.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{inside[0]} {uid} 1"), ("gid_map", f"{inside[1]} {gid} 1")):
         pathlib.Path(f"/proc/self/{name}").write_text(text)
 
 
 def enter_mount_namespace() -> None:
-    """What the caller and its children mount from now on is seen by nobody else, and ends with the last of them.
+    """Hides later mounts of the caller and its children from others; they end with the last of these processes.
 
-    Whoever is not root keeps its ids, but gets a user namespace: only there it may mount. What is mounted outside
-    meanwhile is seen inside, too.
+    A user that is not root keeps its ids, but gets a user namespace: only there it may mount. Later mounts outside are
+    seen inside, too.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
@@ -145,6 +145,6 @@ def enter_mount_namespace() -> None:
 
 
 def names_every_user() -> bool:
-    """Whether each user and group has an id here; in a user namespace all those that have none share one."""
+    """Tells whether each user and group has an id here; in a user namespace all unmapped ones share one."""
     maps = (pathlib.Path(f"/proc/self/{name}").read_text().split() for name in ("uid_map", "gid_map"))
     return all(each == ["0", "0", str(2**32 - 1)] for each in maps)

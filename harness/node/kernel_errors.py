@@ -1,4 +1,4 @@
-"""What the kernel's refusals mean, in words, each with a remedy."""
+"""Explanations of the kernel's refusals, each with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What labd knows: its nodes, its children, and the one it serves."""
+"""The state of labd: its nodes, its children, and the harness that it serves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be 
 
 
 class Host(Protocol):
-    """What the calls of other modules know of a node."""
+    """The parts of a node that calls of other modules use."""
 
     name: str
     address: str
@@ -37,7 +37,7 @@ class Host(Protocol):
 
 
 class Wired(Protocol):
-    """A node on a wire of its own: what it sends and receives is met at `device`, at these hooks."""
+    """A node with its own wire: its packets pass `device`, at these hooks."""
 
     lab: Lab
     address: str
@@ -53,7 +53,7 @@ _disturbances = itertools.count(1)  # their numbers, and so those of queues, fil
 
 
 class Disturbance(abc.ABC):
-    """Something done to the network of one node, until `end`."""
+    """A disturbance of one node's network, until `end`."""
 
     def __init__(self, lab: Lab, host: Wired):
         self.lab = lab
@@ -62,7 +62,7 @@ class Disturbance(abc.ABC):
         self.undo = contextlib.AsyncExitStack()
 
     async def begin(self) -> None:
-        """All of it, or none. Raises `OSError` with what the kernel refused."""
+        """Does all of it, or none. Raises `OSError` with the kernel's refusal."""
         try:
             await self._act()
         except BaseException:
@@ -70,18 +70,18 @@ class Disturbance(abc.ABC):
             raise
 
     async def end(self) -> None:
-        """Idempotent."""
+        """Undoes the disturbance; can be called again."""
         await self.undo.aclose()
 
     @abc.abstractmethod
     async def _act(self) -> None:
-        """Acts step by step, and pushes what undoes each step on `undo`."""
+        """Acts step by step, and pushes the undo of each step on `undo`."""
 
     async def counts(self) -> dict[str, int]:
         return {}
 
     def counter(self, source: str) -> str | None:
-        """The device through which all of the disturbed packets that node `source` sent pass, if there is one."""
+        """Returns the device that counts all disturbed packets from node `source`, if there is one."""
         return None
 
     def _add_table(self, rules: list[PacketRule]) -> None:
@@ -91,7 +91,7 @@ class Disturbance(abc.ABC):
 
 
 class Lab(Children):
-    """`hosts` maps `<name>.<incarnation>` to the node, dead ones included."""
+    """The lab. `hosts` maps `<name>.<incarnation>` to the node, dead ones included."""
 
     def __init__(self, run_id: str, namespaces: bool, control_address: str, addresses: Iterator[str]):
         super().__init__()
@@ -99,7 +99,7 @@ class Lab(Children):
         self.namespaces = namespaces
         self.control_address = control_address
         self.hosts: dict[str, Host] = {}
-        self.disturbances: dict[int, Disturbance] = {}  # of the network, those that act
+        self.disturbances: dict[int, Disturbance] = {}  # active ones of the network
         self.classifiers: dict[str, list[int]] = {}  # device → disturbances that need its packets sorted
         self.unplugged: set[str] = set()
         self.storage: dict[str, rpc.AsyncClient] = {}  # folder → the file system over it
@@ -110,14 +110,14 @@ class Lab(Children):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def living(self, node: str) -> Host:
-        """The node of this key. Raises `NodeGone` where it is not there, or not any more."""
+        """Returns the node with this key. Raises `NodeGone` if it does not exist, or no longer."""
         host = self.hosts.get(node)
         if host is None or host.gone.is_set():
             raise NodeGone(f"node {node} is gone")
         return host
 
     def next_address(self) -> str:
-        """An address no node of this lab had before."""
+        """Returns an address that no node of this lab had before."""
         address = next(self._addresses, None)
         if address is None:
             raise BackendError("this lab has no address left for another node")
@@ -128,11 +128,11 @@ class Lab(Children):
             self.writer.write(rpc.pack(message))
 
     def tell(self, event: str, **fields: Any) -> None:
-        """An event for the harness."""
+        """Tells the harness an event."""
         self.send({"event": event} | fields)
 
     def note(self, text: str) -> None:
-        """A line in labd's log."""
+        """Writes a line into labd's log."""
         print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> None:

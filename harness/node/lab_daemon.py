@@ -44,7 +44,7 @@ CALLS: dict[str, Call] = {
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """How a lab is started. `mode`: root, user or plain. The descriptors are inherited from the harness."""
+    """The options of a lab. `mode`: root, user or plain. The descriptors are inherited from the harness."""
 
     mode: str
     run_id: str

@@ -1,4 +1,4 @@
-"""The init of a node of the local lab: what the init of a container does, once it has built the node around itself.
+"""The init of a node of the local lab: a container's init, which first builds the node around itself.
 
 In namespaces it is process 1 of the node, and its death is the node's death. Without namespaces it is the subreaper of
 everything started on the node. It was forked from labd, and talks to it over one socket.
@@ -34,16 +34,16 @@ LOOK_FOR_NEW_S = 0.5
 
 @dataclass(frozen=True)
 class Setup:
-    """What labd tells a new init about its node."""
+    """The facts that labd tells a new init about its node."""
 
     name: str
     address: str
     control: str
     hosts: str  # the text of the node's /etc/hosts
-    metadata: tuple[str, int]  # where its metadata endpoint listens
+    metadata: tuple[str, int]  # address of its metadata endpoint
     namespaces: bool
     run_dir: str  # empty: none
-    writable: tuple[str, ...]  # what of it the node may write
+    writable: tuple[str, ...]  # the parts of it that the node may write
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def stage(name: str) -> Iterator[None]:
 
 
 def main(link: socket.socket) -> None:
-    """Sets the node up as told in the first message, answers with what labd needs of it, serves until the end."""
+    """Sets the node up by the first message, answers with labd's handles to it, and serves until the end."""
     link.settimeout(30.0)
     message = rpc.receive(link)
     setup = Setup(**message["setup"] | {"metadata": tuple(message["setup"]["metadata"])})
@@ -98,7 +98,7 @@ def _build(setup: Setup) -> None:
 
 
 def _mount_names(hosts: str) -> None:
-    """Name resolution of the node's own, without a file left anywhere: it lives in a filesystem only it refers to."""
+    """Mounts the node's own name files, on a filesystem that only these mounts refer to: nothing is left."""
     kernel.mount("tmpfs", "/sys", "tmpfs", options="size=1m,mode=755")  # room for the names of 4096 nodes, twice
     # There is no name server: nothing listens here, so that a lookup of an unknown name fails at once.
     for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")):
@@ -109,7 +109,7 @@ def _mount_names(hosts: str) -> None:
 
 
 def _mount_shared_memory() -> None:
-    """What the node writes there is gone with the node, as on a real one; what is there already can be read."""
+    """Mounts shared memory: new data is gone with the node, as on a real one; existing data can be read."""
     kernel.mount("tmpfs", "/sys", "tmpfs")
     for name in ("written", "work"):
         os.mkdir(f"/sys/{name}")
@@ -123,7 +123,7 @@ def _mount_shared_memory() -> None:
 
 
 def _name(name: str, address: str) -> None:
-    """The name leads to this address from now on. The file stays the one that is mounted: it is written in place."""
+    """Makes the name lead to this address. The mounted file is written in place, so that it stays mounted."""
     with open("/etc/hosts", "r+", encoding="utf-8") as file:
         others = [line for line in file if line.split()[1:] != [name]]
         file.seek(0)
@@ -132,7 +132,7 @@ def _name(name: str, address: str) -> None:
 
 
 def _mount_sysfs() -> None:
-    """Some containers do not let a user mount /sys: the node then sees the devices of the outside there."""
+    """Mounts /sys. Some containers do not let a user do so: the node then sees the host's devices."""
     outside = os.open(GROUPS, os.O_PATH | os.O_CLOEXEC) if os.path.isdir(GROUPS) else None
     try:
         kernel.mount("sysfs", "/sys", "sysfs", NOTHING_SPECIAL)
@@ -146,7 +146,7 @@ def _mount_sysfs() -> None:
 
 
 def _show_groups(outside: int) -> None:
-    """A process may read the limits of its control group, as in a container; nobody on the node may write them."""
+    """Shows control groups read-only: as in a container, a process may read its limits but not write them."""
     try:
         kernel.mount(f"/proc/self/fd/{outside}", GROUPS, flags=kernel.MS_BIND | kernel.MS_REC)
     except OSError as error:
@@ -168,7 +168,7 @@ class LabInit(Init):
         self._tell = self._lab.send
 
     async def serve(self) -> None:
-        """Until labd is gone."""
+        """Serves until labd is gone."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._lab.reap)
         await self._endpoint.serve(self._listener)
         reader, self._lab.writer = await asyncio.open_connection(sock=self._link)
@@ -181,7 +181,7 @@ class LabInit(Init):
         return spawn.execute(command, env, log, run_folder_view.give_up_mounting)
 
     async def _freeze(self) -> None:
-        """Everything stands still when this returns: a stop signal acts only when its process is next scheduled."""
+        """Stops everything before it returns: a stop signal acts only when its process is next scheduled."""
         self._signal(signal.SIGSTOP, None)
         deadline = time.monotonic() + FREEZE_S_MAX
         while moving := [each.pid for each in self._others() if each.state in "RS"]:
@@ -209,7 +209,7 @@ class PlainInit(LabInit):
         return spawn.execute(command, env, log)
 
     def _signal_all(self, signum: int) -> int:
-        """One round for most signals; SIGSTOP and SIGKILL until no process is found that did not get it."""
+        """Signals all processes: in one round; for SIGSTOP and SIGKILL until every process found has got it."""
         told: set[tuple[int, int]] = set()
         rounds = FREEZE_ROUNDS_MAX if signum in (signal.SIGSTOP, signal.SIGKILL) else 1
         for _ in range(rounds):
@@ -221,7 +221,7 @@ class PlainInit(LabInit):
         return len(told)
 
     def _signal_in_turn(self, signum: int) -> None:
-        """Those there were a moment ago: to look at all of the machine's processes takes longer than a turn may."""
+        """Signals the processes known a moment ago: a look at all of the machine's takes longer than a turn."""
         if time.monotonic() - self._looked > LOOK_FOR_NEW_S:
             self._members, self._looked = self._others(), time.monotonic()
         for process in self._members:

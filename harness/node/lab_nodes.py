@@ -83,7 +83,7 @@ class LabNode(abc.ABC):
         return Limits(self.lab, self.key, self.init_pid, names, accounted_for)
 
     def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
-        """Where the metadata endpoint is, and what of the node's the lab holds."""
+        """Sets the init up. Returns the address of the metadata endpoint, and the lab's handles to the node."""
         self._connect()
         inside = self.lab.namespaces
         hosts, metadata = (_hosts_text(self.lab), METADATA_ADDRESS) if inside else ("", (self.address, 0))
@@ -208,7 +208,7 @@ class NamespaceNode(LabNode):
 
 
 def _hosts_text(lab: Lab) -> str:
-    """A name for every address of the lab: there is no name server, and a lookup must not wait for one.
+    """Returns a hosts file with all addresses of the lab: without a name server no lookup may wait for one.
 
     A node's own name is that of its newest incarnation.
     """
@@ -223,7 +223,7 @@ def _hosts_text(lab: Lab) -> str:
 
 
 def _fork_init(link: socket.socket, report: int) -> None:
-    """The helper between labd and a node: only a fork *after* unshare is process 1 of the new namespace."""
+    """Runs the helper between labd and a node: only a fork after unshare is process 1 of the namespace."""
     flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
     try:
         with lab_init.stage("node namespaces"):
@@ -268,7 +268,7 @@ def _host(lab: Lab, node: str) -> LabNode:
 async def create(
     lab: Lab, name: str, incarnation: int, run_dir: str = "", writable: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """In namespaces the node can only read what is in `run_dir`, but for what is `writable` there."""
+    """Makes a node. In namespaces it can only read `run_dir`, except for `writable` parts."""
     kind = NamespaceNode if lab.namespaces else PlainNode
     host = kind(lab, name, incarnation, lab.next_address(), (run_dir, tuple(writable)))
     if host.key in lab.hosts:
@@ -294,7 +294,7 @@ async def kill(lab: Lab, node: str) -> float:
 
 
 async def _hand_on(call: str, lab: Lab, node: str, **params: Any) -> Any:
-    """What the node's init does by itself."""
+    """Passes a call on to the node's init."""
     return await _host(lab, node).call(call, **params)
 
 

@@ -1,7 +1,7 @@
-"""What a lab may leave behind when everything that should clean up was killed, and how to remove it.
+"""Finds and removes remains of a lab whose cleaners were all killed.
 
-Namespaces clean up by themselves. Left may be: processes of a lab without namespaces, when the harness, its
-keeper and labd were all killed at once. They carry our marker in their environment; nothing else is touched.
+Namespaces clean up by themselves. Processes of a lab without namespaces may stay if the harness, its keeper and labd
+were all killed at once. They carry our marker in their environment; nothing else is touched.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _command(pid: int) -> str:
 
 
 def leftovers(run_id: str | None = None) -> list[Leftover]:
-    """Processes of the run `run_id`; without it, those of any run whose harness is dead. Changes nothing."""
+    """Returns processes of the run `run_id`; without it, those of any run whose harness is dead. Changes nothing."""
     found = []
     for process in processes.every():
         marks = processes.environment(process.pid) if process.running else {}
@@ -51,7 +51,7 @@ def leftovers(run_id: str | None = None) -> list[Leftover]:
 
 
 def sweep(run_id: str | None = None, limit_s: float = 5.0, exempt: tuple[int, ...] = ()) -> int:
-    """Kills the leftovers but those with an id in `exempt`; returns how many there were. Idempotent.
+    """Kills the leftovers except those with an id in `exempt`; returns how many there were. Idempotent.
 
     Raises `BackendError` when some are still there after `limit_s`.
     """

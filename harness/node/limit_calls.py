@@ -1,4 +1,4 @@
-"""The calls to labd about a node's share of the machine. `CALLS` are those; each takes the lab first."""
+"""The calls to labd about a node's share of the machine. `CALLS` lists them; each takes the lab first."""
 
 from __future__ import annotations
 

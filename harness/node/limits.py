@@ -1,7 +1,7 @@
-"""What is done to a node's share of the machine: CPU, memory, and strangers that compete for them.
+"""Limits of a node's share of the machine: CPU, memory, and strangers that compete for them.
 
-What is set here dies with the process that set it; control groups, the only thing that does not, are made when a node
-is made and removed when the lab has ended.
+Limits die with the process that set them. Only control groups do not: they are made with a node, and removed when the
+lab has ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROGRESS = struct.Struct("q")
 
 
 class Limits:
-    """One node's limits. Made before anything runs on the node, so that its groups account for all of it."""
+    """One node's limits. Made before any process runs on the node, so that its groups account for all of them."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Limits:
         self._groups: dict[str, cgroups.Group] = {}
         self._burners: dict[int, processes.ProcEntry] = {}
         self._load_file = -1
-        self._affinity: dict[int, set[int]] = {}  # thread → where it might run before it was crowded
+        self._affinity: dict[int, set[int]] = {}  # thread → its CPUs before it was crowded
         self._watchdog: asyncio.Task[None] | None = None
         self._watchdog_kills = 0
         self._fillers: list[int] = []
@@ -72,12 +72,12 @@ class Limits:
         return self._groups[controller]
 
     def end(self) -> None:
-        """The node is gone: nothing that was there for it alone may stay."""
+        """Ends everything that was there for this node alone, once the node is gone."""
         self.unwatch_memory()
         self.uncrowd()
 
     def members(self) -> list[processes.ProcEntry]:
-        """The node's processes, as labd numbers them; its init is not one of them."""
+        """Returns the node's processes, as labd numbers them, without its init."""
         return processes.descendants(self._init_pid)
 
     # CPU
@@ -86,7 +86,7 @@ class Limits:
         return cgroups.throttled_ns(self._groups["cpu"]) if "cpu" in self._groups else 0
 
     def crowd(self, kind: str, load: float | None) -> None:
-        """`None`: no stranger competes any more."""
+        """Starts strangers that compete for the CPUs; `None`: ends them."""
         if load is None:
             return self.uncrowd()
         if self._load_file < 0:
@@ -124,7 +124,7 @@ class Limits:
         self._affinity = {}
 
     def _own_cpus(self) -> set[int]:
-        """The node's part of the machine's CPUs: dealt out by name, several share one where there are too few."""
+        """Returns the node's CPUs, shared out in order of names; if there are too few, several nodes share one."""
         cpus = sorted(os.sched_getaffinity(0))
         names = sorted(set(self._names()))
         place, count = names.index(self.node.rpartition(".")[0]), len(names)
@@ -141,7 +141,7 @@ class Limits:
         return MemoryUse(sum(_anonymous_bytes(each.pid) for each in self.members()), self._watchdog_kills)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str) -> str:
-        """Returns who keeps the limit: the kernel or our watchdog; nobody where `None` lifts it."""
+        """Limits memory. Returns the keeper of the limit: the kernel or our watchdog; `None` lifts the limit."""
         if limit_bytes is None:
             self.unwatch_memory()
             if "memory" in self._groups:
@@ -210,7 +210,7 @@ class Limits:
         return _got(progress)
 
     async def _filled(self, done: asyncio.Event, kills_before: int, spare: bool, full: Callable[[], bool]) -> None:
-        """Until it has all it wants and the watchdog, if there is one, has seen that; or until somebody died for it."""
+        """Waits until it has all it wants and the watchdog, if any, has seen that; or until a kill for it."""
         deadline = time.monotonic() + FILL_S_MAX
         while not done.is_set() and not full() and time.monotonic() < deadline:
             if spare and self.memory_use().kills > kills_before:
@@ -228,7 +228,7 @@ def _got(progress: mmap.mmap) -> int:
 
 
 def _fill(size_bytes: int, progress: mmap.mmap, start: int, oom_score: int) -> None:
-    """The child: takes page after page and notes how far it got."""
+    """Runs in the child: takes page after page and records its progress."""
     pathlib.Path("/proc/self/oom_score_adj").write_text(str(oom_score))
     os.read(start, 1)
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory is not anonymous
@@ -264,7 +264,7 @@ def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, se
 
 
 def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) -> None:
-    """Threads that came meanwhile get what the others had."""
+    """Restores the CPUs of threads; new threads get those of the others."""
     if not before:
         return
     usual = max(before.values(), key=len)
@@ -276,7 +276,7 @@ def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) ->
 
 
 def _anonymous_bytes(pid: int) -> int:
-    """Resident memory that no file stands for. 0 for a process that has ended."""
+    """Returns resident memory without a file behind it; 0 for an ended process."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:

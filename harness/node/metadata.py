@@ -39,7 +39,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """`notice` tells that this reply carries the announced notice."""
+    """A reply. `notice`: it carries the announced notice."""
 
     status: int
     body: str = ""
@@ -57,7 +57,7 @@ class Notice:
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """Where the clouds' own libraries look for the metadata endpoint at `host:port`."""
+    """Returns variables by which the clouds' own libraries find the metadata endpoint at `host:port`."""
     host = endpoint.removesuffix(":80")
     return {
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{host}",
@@ -67,7 +67,7 @@ def environment(endpoint: str) -> dict[str, str]:
 
 
 class Endpoint:
-    """Answers the requests of one node. Lives in labd, so that what happens on the node does not disturb it."""
+    """Answers the requests of one node. It lives in labd, so that acts on the node do not disturb it."""
 
     def __init__(self, node: str):
         self.node = node
@@ -80,7 +80,7 @@ class Endpoint:
         self._writers: set[asyncio.StreamWriter] = set()
 
     def announce(self, provider: str, in_s: float) -> None:
-        """From now on `provider`'s part of the endpoint says that the node goes away in `in_s` seconds."""
+        """Announces on `provider`'s part of the endpoint that the node goes away in `in_s` seconds."""
         if provider not in PROVIDERS:
             raise UsageError(f"unknown metadata provider {provider!r}; choose one of: {', '.join(PROVIDERS)}")
         if not 0 <= in_s < 1e9:
@@ -234,7 +234,7 @@ def _json(document: object, status: int = 200, notice: bool = False) -> Reply:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
-    """One request; `None` for what is not HTTP."""
+    """Reads one request; `None` for anything but HTTP."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     words = first.split(" ")

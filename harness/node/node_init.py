@@ -58,7 +58,7 @@ class Init:
         self._kills_before = _kernel_kills()
 
     async def serve(self) -> None:
-        """Until the harness is gone."""
+        """Serves until the harness is gone."""
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         # `docker stop` tells only process 1; a host that is reclaimed tells everything on it.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._signal, signal.SIGTERM, None)
@@ -114,7 +114,7 @@ class Init:
         return self._send(signum, pid)
 
     def _turn(self, signum: int) -> None:
-        """One turn of the duty cycle; what was stopped on purpose stays so."""
+        """Does one turn of the duty cycle; processes stopped on purpose stay so."""
         if signum == signal.SIGCONT and None in self._stopped:
             return
         self._signal_in_turn(signum)
@@ -174,7 +174,7 @@ def _kernel_kills() -> int:
 
 
 def listen() -> socket.socket:
-    """The address every cloud uses, where the container has it; otherwise one on the loopback device."""
+    """Listens at the address every cloud uses, if the container has it; otherwise on the loopback device."""
     try:
         return socket.create_server(METADATA_ADDRESS, backlog=64)
     except OSError:  # the network gave no such address, or the port needs a privilege

@@ -1,4 +1,4 @@
-"""Where things are on a node, and the labels by which what we created is known."""
+"""The places on a node, and the labels by which our own things are known."""
 
 SCRATCH = "/scratch"  # the node's own disk: gone with the node
 POD_RUN_DIR = "/chaos/run"
@@ -20,10 +20,10 @@ def answers_of(node: str) -> str:
 
 
 def log_of(key: str) -> str:
-    """`key` is `<node>.<incarnation>`, or `control`."""
+    """Returns the path of a log. `key` is `<node>.<incarnation>`, or `control`."""
     return f"{LOGS}/{key}.log"
 
 
 def environment(run_dir: str, node: str) -> dict[str, str]:
-    """What tells a node's processes where to write. `run_dir` is the run's folder as they see it."""
+    """Returns variables that tell a node's processes where to write. `run_dir`: the run's folder as they see it."""
     return {"CHAOS_EVENTS": f"{run_dir}/{events_of(node)}", "CHAOS_ANSWERS": f"{run_dir}/{answers_of(node)}"}

@@ -1,4 +1,4 @@
-"""Names that tell which process made a thing, so that what a killed one leaves is found without a journal.
+"""Names that tell their maker process, so that remains of a killed one are found without a journal.
 
 A probe, a compiler run, a private socket: short-lived things that no run's journal speaks of.
 """
@@ -24,12 +24,12 @@ _FOLDER = "chaos-tmp-"
 
 
 def new_name(kind: str) -> str:
-    """`KIND-since-boot-owner-random`: letters, digits and hyphens."""
+    """Returns `KIND-since-boot-owner-random`: letters, digits and hyphens."""
     return f"{kind}-{int(time.time())}-{_boot()}-{processes.owner_text()}-{secrets.token_hex(4)}"
 
 
 def is_over(name: str, kind: str, by_age: bool = True) -> bool:
-    """Whether this is a name of ours, of a process that is gone: on this boot of this machine, or by its age."""
+    """Tells whether this is one of our names whose process is gone: on this boot of this machine, or by its age."""
     found = _NAME.fullmatch(name)
     if found is None or found["kind"] != kind:
         return False
@@ -40,7 +40,7 @@ def is_over(name: str, kind: str, by_age: bool = True) -> bool:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[pathlib.Path]:
-    """An empty folder that this user alone can read, removed at the end. What stays is said, and swept later."""
+    """Yields an empty folder for this user alone; removes it at the end, or reports that it stays."""
     folder = pathlib.Path(tempfile.gettempdir()) / f"{_FOLDER}{new_name('folder')}"
     folder.mkdir(mode=0o700)
     try:

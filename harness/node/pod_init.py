@@ -1,9 +1,9 @@
-"""Process 1 of a pod: what the init of a container node does, over a line that Kubernetes keeps (attach).
+"""Process 1 of a pod: the init of a container node, over a line that Kubernetes keeps (attach).
 
     pod_init node|control
 
-Nothing is told before the harness has said hello: what comes before anybody is attached is lost. All that the node
-writes to its events, its answers and the logs goes over the line as it is written. When the harness has been silent
+Nothing is told before the harness has said hello: earlier messages would be lost. Everything that the node writes to
+its events, its answers and the logs goes over the line as it is written. When the harness has been silent
 for a minute, or the line ends, the pod ends. SIGTERM from the kubelet means that this node is reclaimed: everything
 on it is told, and the pod ends as soon as the command has.
 """
@@ -99,14 +99,14 @@ class PodInit(node_init.Init):
         self._heard_s = time.monotonic()
 
     async def _watch(self) -> None:
-        """Ends the pod when nobody of ours is there any more."""
+        """Ends the pod when the harness is silent for too long."""
         while time.monotonic() - self._heard_s < SILENT_S_MAX:
             await asyncio.sleep(LOOK_S)
         print(f"the harness has been silent for {SILENT_S_MAX:g} s", file=sys.stderr, flush=True)
-        self._die(0)  # with any other code a job would bring it back, for nobody
+        self._die(0)  # with any other code a job would bring it back for no use
 
     async def _configure(self, url: str, token: str, shared: str) -> None:
-        """How this node comes to its checkpoints: `shared` is the run's folder on a volume; else a vault's address."""
+        """Sets up its checkpoints: `shared` is the run's folder on a volume; else a vault's address is given."""
         checkpoints = self._root / "checkpoints"
         if shared:
             folder = pathlib.Path(SHARED) / shared
@@ -121,12 +121,12 @@ class PodInit(node_init.Init):
         return self._vault.url
 
     def _remove_shared(self, shared: str) -> None:
-        """Raises `OSError` for what cannot be removed."""
+        """Removes the shared folder. Raises `OSError` if it cannot."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(pathlib.Path(SHARED) / shared)
 
     def _put(self, name: str, data: str | None, append: bool = False) -> None:
-        """A file of the run as the harness has it; `None`: it is gone there. Written in place: it may be mapped."""
+        """Writes a file of the run in place, as it may be mapped; `None` as content: removes it."""
         path = (self._root / name).resolve()
         if not path.is_relative_to(self._root.resolve()):
             raise UsageError(f"{name!r} is not below the run's folder")
@@ -146,7 +146,7 @@ class PodInit(node_init.Init):
         return self._run(command, env, str(self._root / "logs" / f"{name}.log"))
 
     def _main_ended(self, code: int) -> None:
-        """What was written comes before the news of the end."""
+        """Sends all written files before the news of the end."""
         self._follower.flush()
         super()._main_ended(code)
         if self._leaving:
@@ -160,7 +160,7 @@ class PodInit(node_init.Init):
             self._leave(TAKEN_BACK)
 
     def _leave(self, code: int) -> None:
-        """In order: the last checkpoint is at the vault, the last line is told."""
+        """Ends the pod in order: the last line is told, the last checkpoint is at the vault."""
         self._follower.flush()
         if self._copies is not None:
             try:
@@ -170,7 +170,7 @@ class PodInit(node_init.Init):
         os._exit(code)
 
     def _die(self, code: int = 128 + signal.SIGKILL) -> None:
-        """At once, as when the power fails: nobody here gets to do anything more."""
+        """Ends everything at once, as when the power fails."""
         self._send(signal.SIGKILL, None)
         os._exit(code)
 
@@ -181,7 +181,7 @@ def index_here() -> int:
 
 
 def device_of(address: str) -> str:
-    """The network device with this address; empty when there is none."""
+    """Returns the network device with this address; empty if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             wanted = struct.pack("256s", name.encode()[:15])

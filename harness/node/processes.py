@@ -29,11 +29,11 @@ class ProcEntry:
 
     @property
     def running(self) -> bool:
-        """False for one that has ended and only waits to be reaped."""
+        """Returns False for a process that has ended and only waits to be reaped."""
         return self.state not in "ZX"
 
     def in_short(self, tick_ns: int) -> dict[str, object]:
-        """As a `ProcessState`."""
+        """Returns it as the fields of a `ProcessState`."""
         cpu_ns = self.cpu_ticks * tick_ns
         return {"pid": self.pid, "state": self.state, "cpu_ns": cpu_ns, "parent": self.parent}
 
@@ -56,7 +56,7 @@ class ProcEntry:
 
 
 def read(pid: int) -> ProcEntry | None:
-    """The process with this id, or `None` when there is none."""
+    """Returns the process with this id; `None` if there is none."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -85,7 +85,7 @@ def descendants(root: int) -> list[ProcEntry]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The environment the process was started with; empty where we may not look."""
+    """Returns the environment the process was started with; empty without the permission to look."""
     try:
         entries = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -105,10 +105,10 @@ def marked(**wanted: str) -> list[ProcEntry]:
 
 
 def kill_until_gone(find: Callable[[], list[ProcEntry]], limit_s: float) -> list[ProcEntry]:
-    """SIGKILLs what `find` finds until it finds nothing; returns what is left after `limit_s`."""
+    """Kills the processes that `find` returns until it returns none; returns those left after `limit_s`."""
     deadline = time.monotonic() + limit_s
     empty = 0
-    # Looked for twice: a process that executes another program just now shows no environment.
+    # Searched twice: a process that executes another program just now shows no environment.
     while empty < 2 and time.monotonic() < deadline:
         left = find()
         empty = 0 if left else empty + 1
@@ -130,7 +130,7 @@ def owner_text() -> str:
 
 
 def owner_is_dead(text: str) -> bool:
-    """Whether the process named by `owner_text` is gone. False where that cannot be told from here."""
+    """Tells whether the process named by `owner_text` is gone. False if that cannot be told from here."""
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False

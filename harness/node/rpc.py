@@ -31,7 +31,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Stream(Protocol):
-    """What a line uses of a socket."""
+    """The methods of a socket that a line uses."""
 
     def recv(self, size: int, /) -> bytes: ...
     def sendall(self, data: bytes, /) -> None: ...
@@ -99,7 +99,7 @@ async def receive_async(reader: asyncio.StreamReader) -> Message:
 
 
 def error_to_message(error: BaseException) -> Message:
-    """An exception as the `error` of an answer; `to_error` is its inverse for our own errors."""
+    """Returns an exception as the `error` of an answer; `to_error` is its inverse for our own errors."""
     kind = type(error).__name__ if isinstance(error, errors.ChaosError) else "BackendError"
     message: Message = {"kind": kind, "message": str(error) or type(error).__name__}
     if isinstance(error, StageError):
@@ -167,7 +167,7 @@ class Line:
         return self._over.wait(limit_s)
 
     def wait_ready(self, limit_s: float) -> bool:
-        """Whether the process is there within this time. Raises what kept it from coming up, if it told that."""
+        """Tells whether the process comes up within this time. Raises its error, if it told one."""
         self._came_up.wait(limit_s)
         if "error" in self.ready:
             raise to_error(self.ready["error"])

@@ -1,4 +1,4 @@
-"""What a node sees of the run's folder: all of it to read, and only its own part to write.
+"""A node's view of the run's folder: it can read all of it, and write only its own part.
 
 The run's folder is bound over itself read-only, and what the node may write is bound over that. The folders of ours
 around it are read-only, too: the run that a restore drill belongs to, and the fault-free runs that are kept beside it.
@@ -28,7 +28,7 @@ _MARK = "undo.jsonl"  # in the folder of every run
 
 
 def restrict(run_dir: str, writable: Sequence[str]) -> None:
-    """The caller, in a mount namespace of its own, and its children write nothing below `run_dir` but `writable`.
+    """Lets the caller and its children, in a mount namespace, write only to `writable` below `run_dir`.
 
     These are files and folders relative to it, which must be there. Raises `OSError` where the kernel refuses.
     """
@@ -42,7 +42,7 @@ def restrict(run_dir: str, writable: Sequence[str]) -> None:
 
 
 def around(run_dir: str) -> list[str]:
-    """The folders around this run's that are the harness's, too; the outermost first."""
+    """Returns the harness's folders above this run's folder, the outermost first."""
     found: list[str] = []
     place = os.path.dirname(os.path.abspath(run_dir))
     while os.path.basename(place) == KEPT or os.path.lexists(f"{place}/{_MARK}"):
@@ -53,6 +53,6 @@ def around(run_dir: str) -> list[str]:
 
 
 def give_up_mounting() -> None:
-    """What the caller executes next cannot change what is mounted. Nothing to do for who could not anyway."""
+    """Takes the right to change mounts from the caller's next program. Does nothing for a user without it."""
     if os.geteuid() == 0:
         kernel.prctl(kernel.PR_CAPBSET_DROP, kernel.CAP_SYS_ADMIN)

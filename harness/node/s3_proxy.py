@@ -69,7 +69,7 @@ class Proxy:
         self._written: dict[str, float] = {}  # path → when it was last written
 
     async def serve(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
-        """One request, from its first byte to the end of the connection."""
+        """Serves one request, from its first byte to the end of the connection."""
         with contextlib.suppress(*_HUNG_UP):
             await asyncio.wait_for(self._handle(client, answer), LIMIT_S)
         answer.close()
@@ -98,7 +98,7 @@ class Proxy:
         await self._forward(head, body, answer)
 
     def _due(self, head: Head) -> dict[str, Any] | None:
-        """The rule, if it is this request's turn."""
+        """Returns the rule if it acts on this request."""
         self._load_rule()
         self._counts["requests"] += 1
         rule = self._rule
@@ -156,14 +156,14 @@ def parse_head(raw: bytes) -> Head:
 
 
 def closing(head: Head) -> bytes:
-    """The head for the store, which is to close the connection after its answer; that tells where the answer ends."""
+    """Returns the head for the store with `Connection: close`, so that the answer's end is known."""
     lines = head.raw.split(b"\r\n")
     kept = [line for line in lines[:-2] if not line.lower().startswith((b"connection:", b"expect:"))]
     return b"\r\n".join([*kept, b"Connection: close", b"", b""])
 
 
 async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
-    """As it came, chunks and all."""
+    """Reads the body as it came, chunks and all."""
     if "chunked" not in head.headers.get("transfer-encoding", ""):
         return await client.readexactly(int(head.headers.get("content-length", "0")))
     body = b""
@@ -176,7 +176,7 @@ async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
 
 
 def refusal(head: Head, status: int, reason: str, code: str, message: str) -> bytes:
-    """An answer as S3 gives it."""
+    """Returns an answer in the form of S3."""
     body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
     text = (
         f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/xml\r\n"
@@ -186,7 +186,7 @@ def refusal(head: Head, status: int, reason: str, code: str, message: str) -> by
 
 
 def reset(answer: asyncio.StreamWriter) -> None:
-    """The connection ends with RST instead of FIN."""
+    """Ends the connection with RST instead of FIN."""
     answer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     answer.transport.abort()
 

@@ -1,4 +1,4 @@
-"""Whether a request to an S3-compatible store was signed with the key of this run.
+"""Checks that a request to an S3-compatible store was signed with the key of this run.
 
 AWS, "Authenticating Requests (AWS Signature Version 4)", Amazon S3 API Reference: the signature is an HMAC of the
 request line, the signed headers and the digest of the body that the client names.
@@ -22,14 +22,14 @@ _FIELDS = re.compile(rf"{ALGORITHM} Credential=([^,\s]+), ?SignedHeaders=([^,\s]
 
 @dataclass(frozen=True)
 class Key:
-    """`name` is what AWS calls the access key id."""
+    """A key. `name` is AWS's access key id."""
 
     name: str
     secret: str
 
 
 def is_signed(method: str, target: str, headers: Mapping[str, str], key: Key, now_s: float) -> bool:
-    """`target` as it came; the names of headers in lower case. False for anything that is not right."""
+    """Tells whether a request is signed. `target` is as it came; names of headers are in lower case."""
     found = _FIELDS.fullmatch(headers.get("authorization", ""))
     if found is None:
         return False

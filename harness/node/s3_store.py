@@ -61,7 +61,7 @@ def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Seque
 
 
 def listen() -> tuple[socket.socket, int]:
-    """A socket without a file, which a killed process could leave behind, and the descriptor that leads to it."""
+    """Returns a listening socket without a file that a killed process could leave, and a descriptor of it."""
     listening = socket.socket(socket.AF_UNIX)
     with tempfile.TemporaryDirectory(prefix="chaos-") as private:
         path = os.path.join(private, "store")
@@ -71,7 +71,7 @@ def listen() -> tuple[socket.socket, int]:
 
 
 def way_to(descriptor: int) -> str:
-    """The path of that socket, for this process and for those that inherit the descriptor."""
+    """Returns the path of that socket, for this process and for those that inherit the descriptor."""
     return f"/proc/self/fd/{descriptor}"
 
 
@@ -89,7 +89,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _create_bucket(behind: str, bucket: str) -> None:
-    """The answer comes as soon as the server is up."""
+    """Creates the bucket; the answer comes as soon as the server is up."""
     connection = _Connection(behind)
     try:
         connection.request("PUT", f"/{bucket}")

@@ -1,4 +1,4 @@
-"""Answering calls over standard input and output: what every process of ours inside a container does.
+"""Answers calls over standard input and output: the loop of every process of ours inside a container.
 
 The frames are those of `harness.node.rpc`. Nothing listens on the network, and it works over a daemon on
 another host as well. The end of standard input means that the harness is gone, and ends the process.
@@ -40,7 +40,7 @@ async def serve(calls: Calls, reap: Callable[[], None], ready: Mapping[str, Any]
 async def answer_all(
     calls: Calls, reader: asyncio.StreamReader, tell: Tell, note: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Until the other side is gone. `note` hears of each call that failed."""
+    """Answers calls until the other side is gone. `note` hears of each call that failed."""
     tasks: set[asyncio.Task[None]] = set()
     with contextlib.suppress(ConnectionError):
         while True:

@@ -27,7 +27,7 @@ class Sidecar:
         self._ends = paths.Ends()
 
     async def serve(self) -> None:
-        """Until the harness is gone."""
+        """Serves until the harness is gone."""
         await server.serve(self.calls(), self._lab.reap, {})
 
     def calls(self) -> dict[str, Callable[..., Any]]:
@@ -49,7 +49,7 @@ class Sidecar:
         return lambda place, **params: verb(self._lab, self._host(place), **params)
 
     def _host(self, place: dict[str, Any]) -> Wired:
-        """What the lab's disturbances want to know of a node. `place`: own address, control's, other nodes'."""
+        """Returns the node for the lab's disturbances. `place`: own address, control's, other nodes'."""
         self._lab.control_address = place["control"]
         gone = asyncio.Event()
         others = [SimpleNamespace(address=address, gone=gone) for address in place["others"]]
@@ -59,14 +59,14 @@ class Sidecar:
         return cast(Wired, host)
 
     def _connections(self, pids: list[int]) -> dict[str, Any]:
-        """The node's TCP connections. Its network is its own; its processes cannot be seen from here."""
+        """Returns the TCP connections in the node's network; its processes cannot be seen from here."""
         return net_connections.report(self._candidates(), pids)
 
     def _candidates(self) -> list[processes.ProcEntry]:
         return []
 
     async def _device_rate(self, number: int, sent_here: bool, seconds: float) -> float:
-        """Bits a second of all that passes a rate limit one way, whoever sent it."""
+        """Returns bits a second of everything that passes a rate limit one way, whoever sent it."""
         disturbance = self._lab.disturbances.get(number)
         device = disturbance.counter(HERE if sent_here else "") if disturbance is not None else None
         if device is None:

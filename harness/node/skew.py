@@ -49,7 +49,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
-    """Each node has its file before a process there looks for it. Nothing where no clock is to be skewed."""
+    """Makes each node's offset file before its processes look for it. Does nothing if no clock is to be skewed."""
     folder = _folder(run_dir)
     for node in nodes if folder.is_dir() else ():
         if not (folder / node).exists():
@@ -57,7 +57,7 @@ def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
 
 
 def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
-    """The node's wall clock is off by this from now on, also in processes that run already."""
+    """Sets the offset of the node's wall clock, also for processes that run already."""
     descriptor = os.open(_folder(run_dir) / node, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         file.write(_OFFSET.pack(round(offset_s * 1e9)))  # in place: it is mapped

@@ -1,7 +1,7 @@
-"""Beside the job's task on a Slurm node, in the job's own allocation: what is done to that task's processes.
+"""A helper beside the job's task on a Slurm node, in the job's own allocation: it acts on that task's processes.
 
 The init of a container does the same; but this one is not the first process of anything, the node is the site's, and
-what belongs to the run there is known by the run's marks alone.
+processes of the run are known by its marks alone.
 
     python -m harness.node.slurm_helper NAME RUN_ID
 """
@@ -26,7 +26,7 @@ from harness.node.node_init import Init
 
 
 async def until_told(serving: Coroutine[Any, Any, None]) -> None:
-    """Until it ends, or until Slurm says that the job does, which then waits for everything of ours to go."""
+    """Serves until it ends, or until Slurm says that the job does, which then waits for all our processes to go."""
     task = asyncio.ensure_future(serving)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -40,7 +40,7 @@ class JobLimits(Limits):
         self._marks = {"CHAOS_RUN_ID": run_id, "CHAOS_NODE": name}
 
     def members(self) -> list[processes.ProcEntry]:
-        """What carries the marks, and everything below it. Strangers that crowd the node are not among it."""
+        """Returns processes with the marks, and everything below them, without strangers that crowd the node."""
         running = [each for each in processes.every() if each.running]
         found = {each.pid for each in running if self._marks.items() <= processes.environment(each.pid).items()}
         while more := {each.pid for each in running if each.parent in found} - found:
@@ -54,11 +54,11 @@ class Agent(Init):
         self._limits = JobLimits(self._lab, name, run_id)
 
     async def serve(self) -> None:
-        """Until the harness is gone."""
+        """Serves until the harness is gone."""
         try:
             await until_told(server.serve(self.calls(), self._lab.reap, {"host": socket.gethostname()}))
         finally:
-            self._duty.set_share(1.0)  # nothing may be left standing in the middle of a turn
+            self._duty.set_share(1.0)  # no process may stay stopped in the middle of a turn
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         return super().calls() | {
@@ -69,13 +69,13 @@ class Agent(Init):
         }
 
     async def _hand_on_rule(self, call: str, folder: str, node: str, rule: dict[str, Any]) -> Any:
-        """Whatever comes to the file system comes from this node."""
+        """Passes a rule on to the file system, all of whose operations come from this node."""
         if folder not in self._lab.storage:
             self._lab.storage[folder] = await slurm_storage.connect(node, folder)
         return await fuse_verbs.hand_on(call, self._lab, folder, rule=rule, pid=None)
 
     def _signal_all(self, signum: int) -> int:
-        """What is forked while all are being stopped is stopped in the next round."""
+        """Signals all processes; processes forked in the course of this are stopped in the next round."""
         told: set[int] = set()
         while new := [each for each in self._others() if each.pid not in told]:
             told |= {each.pid for each in new if each.signal(signum)}

@@ -18,11 +18,11 @@ class JobSidecar(Sidecar):
         return super().calls() | {"storage.examine": functools.partial(slurm_storage.examine, self._lab)}
 
     def _candidates(self) -> list[processes.ProcEntry]:
-        """The node's network is shared with whatever else runs there: only the workers' own connections count."""
+        """Returns all processes: others share the node's network, so only the workers' own connections count."""
         return processes.every()
 
     async def serve(self) -> None:
-        """Until the harness is gone, or Slurm ends the job."""
+        """Serves until the harness is gone, or Slurm ends the job."""
         try:
             await until_told(super().serve())
         finally:

@@ -28,7 +28,7 @@ _PEER = struct.Struct("3i")  # process, user and group
 
 
 def mount(key: str, folders: Sequence[str]) -> None:
-    """What the caller starts from now on sees the folders of node `key` through file systems that can be disturbed.
+    """Shows the folders of node `key` to the caller's later processes through file systems that can be disturbed.
 
     The caller is in a mount namespace of its own.
     Raises `OSError` or `StageError` where the kernel refuses.
@@ -66,10 +66,10 @@ def _is_ours(peer: socket.socket) -> bool:
 
 
 def _address(key: str, folder: str) -> str:
-    """A name that only this run's user can know, and so nobody else can take first.
+    """Returns a name that only this run's user can know, so that no other can take it first.
 
     It has no file: one in the run's folder would have to lie on the site's shared storage, one in /tmp would outlive a
-    task that is killed. Raises `OSError` where the run's key cannot be read.
+    task that is killed. Raises `OSError` if the run's key cannot be read.
     """
     descriptor = os.open(f"{os.path.dirname(boot.place())}/{_RUN_KEY}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -78,7 +78,7 @@ def _address(key: str, folder: str) -> str:
 
 
 async def connect(key: str, folder: str) -> rpc.AsyncClient:
-    """To the file system over `folder`. Raises `BackendError` where there is none, or not soon, or not ours."""
+    """Connects to the file system over `folder`. Raises `BackendError` if there is none, or not soon, or not ours."""
     deadline = time.monotonic() + fuse_filesystem.READY_S_MAX
     while True:
         try:
@@ -94,7 +94,7 @@ async def connect(key: str, folder: str) -> rpc.AsyncClient:
 
 
 async def examine(lab: Lab) -> str:
-    """Why a task cannot have one here; empty if it can. The caller is left with mounts of its own."""
+    """Explains why a task cannot have one here; empty if it can. The caller is left with mounts of its own."""
     try:
         kernel.enter_mount_namespace()
     except OSError as error:

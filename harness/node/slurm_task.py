@@ -37,7 +37,7 @@ def main(name: str, mounts: Sequence[str], folders: Sequence[str], command: Sequ
 
 
 def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str]) -> str:
-    """Makes the command's view of the run's folder; returns why what must be there cannot be, empty if all is well."""
+    """Makes the command's view of the run's folder; returns why a needed mount is impossible, empty if all is well."""
     try:
         kernel.enter_mount_namespace()
         if mounts:
@@ -57,7 +57,7 @@ def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str
 
 
 def _run(name: str, command: Sequence[str], log: int) -> int:
-    """The exit code of the command, negative for a signal."""
+    """Runs the command and returns its exit code, negative for a signal."""
     me, ended = os.getpid(), False
     child = os.fork()
     if child == 0:
@@ -106,7 +106,7 @@ def _leave(exits: int, key: str, code: int) -> None:
 
 
 def _say(text: str) -> None:
-    """In the log of the job, among Slurm's own messages."""
+    """Prints into the log of the job, among Slurm's own messages."""
     print(f"slurm_task: {text}", file=sys.stderr, flush=True)
 
 

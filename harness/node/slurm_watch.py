@@ -1,4 +1,4 @@
-"""Waits in a Slurm job until its harness is gone, then runs a command that ends what is left.
+"""Waits in a Slurm job until its harness is gone, then runs a command that ends remaining processes.
 
     slurm_watch FILE SECONDS [COMMAND…]
 
@@ -32,7 +32,7 @@ def main(file: str, seconds: float, command: Sequence[str]) -> None:
 
 
 def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Returns when what `look` sees was the same, or nothing, for so long."""
+    """Returns once the result of `look` has been the same, or empty, for so many seconds."""
     seen, since = b"", time.monotonic()
     while time.monotonic() - since < seconds:
         now = look()
@@ -42,7 +42,7 @@ def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], Non
 
 
 def content(file: str) -> bytes:
-    """What it holds now: opened anew each time, or a network file system would show what it remembers."""
+    """Returns a file's content: opened anew each time, as a network file system would show a remembered one."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb", buffering=0) as opened:

@@ -89,7 +89,7 @@ def _become(command: Sequence[str], env: Mapping[str, str], output: int, prepare
 
 
 class Children:
-    """Of this process: who hears of the end of each."""
+    """The children of this process, each with the callback for its end."""
 
     def __init__(self) -> None:
         self._exits: dict[int, Callable[[int], None]] = {}

@@ -1,6 +1,6 @@
-"""A node that runs only for part of the time: all of it stopped and continued many times a second.
+"""Lets a node run only for part of the time: all of it is stopped and continued many times a second.
 
-Lives in the node's init, whose signals reach every process there at once and which nothing outlives.
+It lives in the node's init, whose signals reach every process there at once and which no process outlives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TURN_S_MIN = 0.002  # shorter turns are lost in the scheduler's own
 
 
 class DutyCycle:
-    """`tick` is called whenever it says, or earlier; `send` signals everything on the node."""
+    """The turns. `tick` is called whenever it says, or earlier; `send` signals everything on the node."""
 
     def __init__(self, send: Callable[[int], object]):
         self._send = send
@@ -30,7 +30,7 @@ class DutyCycle:
 
     @property
     def stopped_ns(self) -> int:
-        """For how long the node has been stopped so far."""
+        """Returns how long the node has been stopped so far."""
         now = time.monotonic() - self._since if self._stopped else 0.0
         return round((self._stopped_s + now) * 1e9)
 
@@ -42,7 +42,7 @@ class DutyCycle:
         self._turn_ends = 0.0
 
     def tick(self) -> float | None:
-        """Does what is due; returns after how many seconds to call again (`None`: no need)."""
+        """Acts if it is due; returns after how many seconds to call again (`None`: no need)."""
         if not self.active:
             return None
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""What crosses the wire between the harness and a node: plain data, given to a verb or measured by one."""
+"""The data on the wire between the harness and a node: arguments and measurements of verbs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class ProcessState:
-    """`state` is the letter of /proc: R and S for running and sleeping, T for stopped. `parent`: 0 where unknown."""
+    """A process. `state`: letter of /proc (R running, S sleeping, T stopped). `parent`: 0 if unknown."""
 
     pid: int
     state: str
@@ -35,7 +35,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Impairment:
-    """What happens to packets on their way.
+    """The disturbance of packets on their way.
 
     Delays wander within `delay_s ± jitter_s`, as that of a queue does: so slowly that packets keep their order and the
     mean is `delay_s` however dense they are. `reorder_percent` of them go ahead without delay. Losses come in runs of
@@ -53,7 +53,7 @@ class Impairment:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What became of packets sent to measure a path; `late` were overtaken, `damaged` failed their checksum."""
+    """The fate of packets sent to measure a path; `late` were overtaken, `damaged` failed their checksum."""
 
     sent: int
     received: int
@@ -65,7 +65,7 @@ class Arrivals:
 @dataclass(frozen=True)
 class Connection:
     """A TCP connection. `cookie` is a number of the kernel that no other socket gets; payload bytes since it began,
-    what was `sent` again included."""
+    retransmissions included."""
 
     cookie: int
     local: str
@@ -76,9 +76,9 @@ class Connection:
 
 @dataclass(frozen=True)
 class Connections:
-    """`of_processes`: those of the processes that were asked for; else of everything in the node's own network.
+    """Connections. `of_processes`: of the given processes only; else of everything in the node's own network.
 
-    `rdma_bytes`: what all RDMA ports of the host have carried; `None` where there is none.
+    `rdma_bytes`: bytes through all RDMA ports of the host; `None` if there are none.
     """
 
     each: tuple[Connection, ...]
@@ -88,7 +88,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class StorageRule:
-    """What happens to the file operations of a node in one mount: those of these kinds, on files of this pattern.
+    """A disturbance of a node's file operations in one mount: of these kinds, on files of this pattern.
 
     `operations` are of `STORAGE_OPERATIONS`; `pattern` is matched as by a shell against the path below the mount.
     The first `after_bytes` written there pass untouched, and the write that goes beyond them is cut exactly there.
@@ -114,7 +114,7 @@ class StorageRule:
 
 @dataclass(frozen=True)
 class StorageAnswers:
-    """How the file system answers a node's operations of several kinds: what it refuses, and what it lets wait."""
+    """The file system's answers to a node's operations of several kinds: refusals and delays."""
 
     tried: int
     refused: int

@@ -1,4 +1,4 @@
-"""What a plan needs, against what a backend has here."""
+"""Compares the needs of a plan with the abilities of a backend on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 
 
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
-    """What the plan needs that the backend does not have here, with the reason for each. `None`: it is no verb."""
+    """Returns needs of the plan that the backend does not meet here, with reasons. Reason `None`: it is no verb."""
     found: list[tuple[Verb | None, str]] = []
     for fault in plan.faults:
         name = f"fault {fault.id} ({fault.kind})"
@@ -29,7 +29,7 @@ def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]
 
 
 def never_here(plan: Plan) -> list[str]:
-    """What the plan's backend can do on no machine, with the reason. Asks no engine."""
+    """Returns needs of the plan that its backend meets on no machine, with the reason. Asks no engine."""
     ways = list(load_backend(plan.backend).lacks().values())
     never = set[Verb].intersection(*(set(way) for way in ways)) if ways else set[Verb]()
     return [

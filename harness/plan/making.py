@@ -72,14 +72,14 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
 
 
 def _abort(spec: AbortSpec) -> Abort:
-    """Without a limit for idleness in the scenario the job's own first start widens it."""
+    """Returns the limits. Without a limit for idleness in the scenario, the job's own first start widens it."""
     given = spec.if_no_step_for
     limits = {"if_not_started_for_ns": spec.if_not_started_for.ns, "wall_clock_ns": spec.wall_clock.ns}
     return Abort(**limits, if_no_step_for_ns=given.ns) if given else Abort(**limits, widened_by_start=True)
 
 
 def _checked(places: Sequence[str], **parts: Any) -> Plan:
-    """`places`: where the trigger of each fault stands."""
+    """Builds a plan. Raises `ScenarioError` for a contradiction. `places`: where each fault's trigger stands."""
     try:
         return Plan(**parts)
     except ValidationError as error:
@@ -126,7 +126,7 @@ def _firings(fault: FaultSpec, workload: Workload, seed: int, dice: random.Rando
 
 
 def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
-    """Each firing as exact values."""
+    """Returns the exact moments of all firings of a trigger."""
     if when.every is None and when.rate is None:
         after_ns = None if when.after is None else when.after.ns
         event = when.event or ("injected" if when.following is not None else None)
@@ -137,7 +137,7 @@ def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
     else:  # exponential times between firings: a Poisson process
         mean_ns = 3600e9 / units.parse_per_hour(when.rate)
         gaps_ns = [round(-math.log(1.0 - dice.random()) * mean_ns) for _ in range(times)]
-    # What would come after centuries comes at the end of time.
+    # A moment after centuries comes at the end of time.
     return [When(after_ns=min(at_ns, NS_MAX)) for at_ns in itertools.accumulate(gaps_ns)]
 
 

@@ -1,4 +1,4 @@
-"""The plan: what a run will do, with nothing left to chance. Typed, and the same in `plan.json` as here.
+"""The plan: the acts of a run, with nothing left to chance. Typed, and the same in `plan.json` as here.
 
 It is written to `plan.json`, it is the first event of the log, and `chaos run --plan` plays it again.
 """
@@ -93,7 +93,7 @@ class PlannedFault(NamedFault):
 
 
 class Header(_Model):
-    """Of the scenario, what reports show."""
+    """The parts of a scenario that reports show."""
 
     name: str
     title: str
@@ -101,7 +101,7 @@ class Header(_Model):
     price_per_gpu_hour: float | None = None
     labels: dict[str, str] = {}
     file_digest: str | None = None  # SHA-256 of the scenario's file
-    traces: dict[str, str] = {}  # by the id of a fault that replays one: what was made of it, in words
+    traces: dict[str, str] = {}  # by id of a replaying fault: the use of the trace, in words
 
     @property
     def is_control(self) -> bool:
@@ -109,37 +109,37 @@ class Header(_Model):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What is not given looks as in plans of older versions."""
+        """Leaves out unset fields, so that the JSON is that of plans of older versions."""
         return _without_unset(dump(self), "labels", "file_digest", "traces")
 
 
 class Abort(_Model):
-    """When a run is given up."""
+    """The limits beyond which a run is given up."""
 
     if_no_step_for_ns: int = Field(60 * 10**9, ge=0, le=NS_MAX)
     wall_clock_ns: int = Field(ge=0, le=NS_MAX)
     if_not_started_for_ns: int = Field(NOT_STARTED_NS, ge=0, le=NS_MAX)
-    widened_by_start: bool = False  # three times what the first start took, if that is more, in place of the first
+    widened_by_start: bool = False  # the first limit is at least three times the first start
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Limits that nobody has set look as in plans of older versions."""
+        """Leaves out limits at their default, so that the JSON is that of plans of older versions."""
         usual = {("if_not_started_for_ns", NOT_STARTED_NS), ("widened_by_start", False)}
         data: dict[str, Any] = dump(self)
         return {name: value for name, value in data.items() if (name, value) not in usual}
 
     def idle_ns_max(self, first_start_ns: int) -> int:
-        """How long no step may come once the job has started, which took so long."""
+        """Returns the longest time without a step, once the job has started within `first_start_ns`."""
         widened = WIDENED_TIMES * first_start_ns if self.widened_by_start else 0
         return max(self.if_no_step_for_ns, widened)
 
 
 class Limits(_Model):
-    """How much may be broken at once."""
+    """Limits on simultaneous faults and on GPU time."""
 
     nodes_at_once: int | None = Field(None, ge=1)
     cool_down_ns: int = Field(0, ge=0, le=NS_MAX)
-    gpu_hours: float | None = Field(None, gt=0)  # of one job; it is stopped there
+    gpu_hours: float | None = Field(None, gt=0)  # a job that reaches it is stopped
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Plan(_Model):
         return self
 
     def _contradictions(self) -> Iterator[tuple[Path, str]]:
-        """(where, why) of what no run could do. Linear in faults and targets."""
+        """Yields (where, why) for each part that no run could carry out. Linear in faults and targets."""
         if sum(len(fault.targets) for fault in self.faults) > TARGETS_MAX:
             yield ("faults",), f"all faults together have more than the {TARGETS_MAX:,} targets that are allowed"
         ids: set[str] = set()
@@ -218,16 +218,16 @@ class Plan(_Model):
         return cls.model_validate(data)
 
     def launch(self) -> Launch:
-        """What the backend starts on every node. Pure."""
+        """Returns the launch of the workload on every node. Pure."""
         launch = self.workload.trainer.launch(self.workload, self.run_id, self.seed)
         return replace(launch, notice_s=max((fault.action.notice_s or 0.0 for fault in self.faults), default=0.0))
 
     def outcome_digest(self) -> str:
-        """Names what decides this plan's outcome if it has no faults."""
+        """Returns a digest of everything that decides this plan's outcome without faults."""
         return outcome_digest(self.workload, self.seed, self.backend)
 
     def with_steps(self, steps: int) -> Plan:
-        """The same for a workload of so many steps. Raises `ScenarioError` for a trigger that never comes then."""
+        """Returns the same plan with so many steps. Raises `ScenarioError` if a trigger never comes then."""
         workload = self.workload.model_copy(update={"steps": steps})
         for fault in self.faults:
             if fault.when.step is not None and fault.when.step >= steps:
@@ -236,20 +236,20 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def labelled(self, labels: Mapping[str, str]) -> Plan:
-        """With these labels over those of its scenario."""
+        """Returns the plan with these labels added to those of its scenario."""
         header = self.scenario.model_copy(update={"labels": {**self.scenario.labels, **labels}})
         return self.model_copy(update={"scenario": header})
 
     def as_control(self) -> Plan:
-        """The same, marked as a run that must fail."""
+        """Returns the same plan, marked as a run that must fail."""
         header = self.scenario.model_copy(update={"tags": tuple(dict.fromkeys([*self.scenario.tags, CONTROL]))})
         return self.model_copy(update={"scenario": header})
 
     def again(self, run_id: str) -> Plan:
-        """The same under another id."""
+        """Returns the same plan under another id."""
         return self.model_copy(update={"run_id": run_id})
 
     def without_faults(self, run_id: str, nodes: int | None = None) -> Plan:
-        """The fault-free run: same seed, same workload; with `nodes`, on another number of nodes."""
+        """Returns the fault-free run: same seed and workload; with `nodes`, on another number of nodes."""
         workload = self.workload.on_nodes(nodes or self.workload.nodes)
         return self.model_copy(update={"run_id": run_id, "workload": workload, "faults": (), "expect": {}})

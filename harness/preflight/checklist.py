@@ -31,7 +31,7 @@ HOW = {
 
 @dataclass(frozen=True)
 class Answer:
-    """`same_commit`: whether the evidence is of the commit that is checked out here; `None`: that is not known."""
+    """The answer to an item. `same_commit`: the evidence is of the commit checked out here; `None`: not known."""
 
     item: Item
     answer: str
@@ -41,7 +41,7 @@ class Answer:
 
 
 def checklist(reports: pathlib.Path, here: pathlib.Path) -> tuple[str | None, list[Answer]]:
-    """The commit that is checked out here, and an answer to each item."""
+    """Returns the commit that is checked out here, and an answer to each item."""
     commit, found = checkout.commit_of(here), dict[Item, Proof]()
     for proofs in (*(wing.proofs(reports) for wing in wings()), _of_runs(reports)):
         for proof in proofs:
@@ -66,7 +66,7 @@ def _answer(item: Item, proof: Proof | None, commit: str | None) -> Answer:
 
 
 def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
-    """What the newest runs say that say something."""
+    """Yields the proofs of the newest runs that answer an item."""
     untold = {Item.RESUMES, Item.DATA, Item.DRY_RUN}
     for run in Store(reports).evidence()[:RUNS_MAX]:
         folder = reports / run.run_id
@@ -86,8 +86,8 @@ Told = Iterator[tuple[Item, Verdict, str]]
 
 
 def _resumes(report: run_report.Report) -> Told:
-    """By the restore drill, which starts the job from its last save. In a run that is no pass, what the second restart
-    or the judge found may be about resumes, too."""
+    """Yields the proof of the restore drill, which starts the job from its last save. If the run did not pass, the
+    findings of the second restart or the judge may be about resumes, too."""
     outcome = report.scores.get("last_checkpoint", {}).get("outcome")
     if outcome and "last checkpoint" not in report.not_judged:
         of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"
@@ -95,7 +95,7 @@ def _resumes(report: run_report.Report) -> Told:
 
 
 def _data(report: run_report.Report) -> Told:
-    """The judge compares the parts of the ranks with the fault-free run's, which may be as uneven."""
+    """Yields the verdict on the data: numbers of samples per rank, and short batches."""
     least, most = (report.metrics.get(f"rank_samples_{which}") for which in ("min", "max"))
     if isinstance(least, int) and isinstance(most, int) and "samples of each rank" not in report.not_judged:
         wrong, short = [], report.metrics.get("batches_short")
@@ -111,7 +111,7 @@ def _data(report: run_report.Report) -> Told:
 
 
 def _dry_run(report: run_report.Report) -> Told:
-    """A run without faults, or the fault-free run that a run with faults was compared with."""
+    """Yields the result of a run without faults, or of the fault-free run that was compared with this one."""
     if not report.faults and report.run.outcome is not None:
         yield Item.DRY_RUN, report.verdict, f"without faults: {(report.reasons or ('no reason is told',))[0]}"
     elif report.run.fault_free and report.verdict is Verdict.PASS:

@@ -1,4 +1,4 @@
-"""`chaos checkpoint verify`: which saves are whole, and what is wrong with the others."""
+"""The command `chaos checkpoint verify`: which saves are whole, and the flaws of the others."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def verify(
 
 
 def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
-    """One line for each. Of a save that was written again, the last answer counts."""
+    """Prints one line for each save. The last answer counts for a save that was written again."""
     saves = dict[str, Save]()
     with stop.attended():
         for save in verifier.new(stop, time.monotonic() + limit_s):
@@ -115,7 +115,7 @@ def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
 
 
 def _words(save: Save) -> str:
-    """The worst first."""
+    """Joins the findings on a save, the worst first."""
     findings = sorted(save.findings, key=lambda each: each.state is not save.state)
     more = len(findings) + save.more - NAMED_MAX
     loaded = [f"loaded: {save.loaded}"] if save.loaded else []

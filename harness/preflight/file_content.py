@@ -1,4 +1,4 @@
-"""What the bytes of a file hold, in one pass: a digest of every part, and what of a tensor is odd."""
+"""Reads all bytes of a file in one pass: a digest of every part, and oddities of each tensor."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LARGE_BYTES = 2**30
 
 
 class Part(NamedTuple):
-    """A tensor, or what lies between two. `zeros`: bytes in holes; `infinite`: numbers that are infinite or none."""
+    """A tensor, or the bytes between two. `zeros`: bytes in holes; `infinite`: numbers that are infinite or NaN."""
 
     span: Span
     sha256: str
-    sound: bool  # or its checksum is another one
+    sound: bool  # False: its checksum differs
     zeros: int
     infinite: int
 
@@ -35,11 +35,11 @@ class Part(NamedTuple):
 
 
 class Unreadable(Exception):
-    """Why a file is not read through."""
+    """The reason for which a file is not read to its end."""
 
 
 def parts(file: IO[bytes], spans: Sequence[Span], whole: hashlib._Hash | None = None) -> Iterator[Part]:
-    """All of the file, each byte once, also into `whole`. Raises `Unreadable`, and `OSError` as reading does."""
+    """Yields all parts of the file, each byte once, also into `whole`. Raises `Unreadable` and `OSError`."""
     size = file.seek(0, os.SEEK_END)
     written = os.fstat(file.fileno()).st_blocks * 512
     if size > LARGE_BYTES and written < WRITTEN_MIN * size:

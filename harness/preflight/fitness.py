@@ -1,5 +1,5 @@
-"""What a preflight came to: the answer of each check. It is stored, and kept under a name so that later ones are held
-against it."""
+"""The result of a preflight: the answer of each check. It can be kept under a name, and later ones are compared with
+it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one check said."""
+    """The answer of one check."""
 
     name: str
     title: str
@@ -37,7 +37,7 @@ def in_words(answer: Answer) -> str:
 
 
 class Curve(msgspec.Struct, kw_only=True):
-    """What the trainer told, step by step, without a fault."""
+    """The trainer's figures, step by step, without a fault."""
 
     step: list[int]
     loss: list[float | None]
@@ -45,14 +45,14 @@ class Curve(msgspec.Struct, kw_only=True):
 
 
 class Asked(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """With what it was called, and what became of the runs beside its own. `plan`: the scenario's."""
+    """The options of a preflight, and the ends of its other runs. `plan`: the scenario's."""
 
     schema: Literal[1] = 1
     plan: dict[str, object]
     checks: list[str]
     against: str = ""
-    faults: bool = False  # whether those of the scenario acted: then it proves nothing of the cluster
-    canary_ended: str = ""  # why the trainer did not come to its end without a fault; empty: it did
+    faults: bool = False  # True: the scenario's faults acted, so it proves nothing
+    canary_ended: str = ""  # why the trainer did not finish without a fault; empty: it did
     drill: str = ""  # the run in which a rank was killed, beside this folder
     drill_ended: str = ""
     interrupted: bool = False
@@ -80,13 +80,13 @@ class Preflight(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def findings(self) -> list[tuple[Answer, Finding]]:
-        """What is wrong first."""
+        """Returns the findings, certain ones first."""
         found = [(each, finding) for each in self.checks for finding in each.judged.findings]
         return sorted(found, key=lambda pair: not pair[1].certain)
 
     @property
     def why(self) -> str:
-        """In one sentence."""
+        """Returns the reason of the verdict in one sentence."""
         if self.findings:
             more = len(self.findings) - 1
             return self.findings[0][1].words + (f"; and {more} more" if more else "")
@@ -109,7 +109,7 @@ def check_name(name: str) -> None:
 
 
 def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
-    """In place of an earlier one of this name. Raises `UsageError` for one that is not fit."""
+    """Stores a preflight under a name, replacing an earlier one. Raises `UsageError` if it is not fit."""
     check_name(name)
     if found.verdict is not Verdict.PASS or found.faults:
         what = "was made with --faults" if found.faults else f"is {found.verdict.value}"
@@ -119,7 +119,7 @@ def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
 
 
 def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
-    """Raises `UsageError` where there is none, or one of another backend."""
+    """Reads a kept preflight. Raises `UsageError` if there is none, or if it is of another backend."""
     known = sorted(path.stem for path in (reports / KEPT).glob("*.json"))
     if name not in known:
         raise UsageError(f"no preflight was kept as {name!r}; {choice(name, known)}")
@@ -133,8 +133,8 @@ def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
 
 
 def held_against(before: Preflight, name: str, judged: Judged, one_host: bool = False) -> Iterator[Finding]:
-    """What became worse, or another, since then. What is in only one of the two is not compared. `one_host`: its nodes
-    share the CPUs of one, so that what else it does may be why they are slower."""
+    """Yields figures that became worse and facts that changed since then. Items in only one of the two are ignored.
+    `one_host`: all nodes share the CPUs of one, so other work there may explain slower figures."""
     old = next((each.judged for each in before.checks if each.name == name), Judged())
     check = load_check(name)
     for fact, told in judged.facts.items():

@@ -23,7 +23,7 @@ ANSWER_BYTES_MAX = 2**20
 
 
 def load(save: Save, root: pathlib.Path, files: Sequence[str], python: str) -> None:
-    """Tells the save what came of it. `files`: relative to `root`."""
+    """Loads a save's files with their frameworks, and notes the result in it. `files`: relative to `root`."""
     jobs = [{"kind": kind, "path": str(root / path)} for file in files for kind, path in [_job(file)] if kind]
     limit_s = LIMIT_S + save.bytes // BYTES_A_SECOND
     command = [python, "-I", framework_child.__file__, str(MEMORY_BYTES + TIMES_SIZE * save.bytes)]
@@ -56,7 +56,7 @@ def _job(file: str) -> tuple[str, str]:
 
 
 def _answers(text: bytes) -> dict[str, tuple[str, str]]:
-    """By path. What a pickle printed between them is passed over."""
+    """Returns the answers by path. Output of a pickle between them is skipped."""
     found = {}
     for line in text.splitlines():
         try:

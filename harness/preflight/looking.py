@@ -49,7 +49,7 @@ _PYTHON = re.compile(r"\{python\}|[^\s'\";|&=]*\bpython[0-9.]*(?=[\s]|$)")
 
 @dataclass(frozen=True)
 class Setting:
-    """With what it runs. `faults`: whether those of the scenario act while the nodes measure."""
+    """The options and means of a preflight. `faults`: the scenario's faults act while the nodes measure."""
 
     reports: pathlib.Path
     backend: Backend
@@ -61,7 +61,7 @@ class Setting:
 
 
 def look(plan: Plan, setting: Setting) -> pathlib.Path:
-    """Runs what the checks need. Returns the folder, from which they are judged."""
+    """Makes the runs that the checks need. Returns the folder from which they are judged."""
     folder, checks = setting.reports / plan.run_id, [load_check(name) for name in setting.checks]
     asked = Asked(plan=plan.to_json(), checks=[*setting.checks], against=setting.against, faults=setting.faults)
     probes = sorted({check.probe for check in checks if check.probe})
@@ -77,7 +77,7 @@ def look(plan: Plan, setting: Setting) -> pathlib.Path:
 
 
 def nodes_plan(plan: Plan, probes: Sequence[str], faults: bool) -> Plan:
-    """The job of our own program, on nodes like those of the scenario. Pure."""
+    """Returns the plan of our own program, on nodes like those of the scenario. Pure."""
     work = plan.workload
     trainer = work.trainer
     env = {name: value for _, name, value in work.environment()}
@@ -97,7 +97,7 @@ def nodes_plan(plan: Plan, probes: Sequence[str], faults: bool) -> Plan:
 
 
 def python_of(work: Workload) -> str:
-    """The interpreter of the trainer; of a command that names none, the one that has the harness."""
+    """Returns the trainer's interpreter; for a command that names none, the harness's."""
     if isinstance(work.trainer, ScriptTrainer):
         return work.trainer.interpreter
     words = work.trainer.command if isinstance(work.trainer, CommandTrainer) else []
@@ -124,8 +124,8 @@ def _look_at_nodes(plan: Plan, folder: pathlib.Path, probes: Sequence[str], sett
 
 
 def _shortened(plan: Plan) -> Plan:
-    """The scenario's job, on all its nodes and for some hundred steps where it can be told so, under another name: it
-    is no run of the scenario."""
+    """Returns the scenario's job on all its nodes, for some hundred steps if it can be shortened, under another name:
+    it is no run of the scenario."""
     steps = plan.workload.steps and min(plan.workload.steps, CANARY_STEPS_MAX)
     work = plan.workload.on_nodes(plan.workload.nodes).model_copy(update={"steps": steps, "restore_drill": False})
     title = f"{plan.scenario.title}: its trainer, before a launch"
@@ -136,7 +136,7 @@ def _shortened(plan: Plan) -> Plan:
 
 
 def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, setting: Setting) -> None:
-    """Without a fault first; then with a rank killed after its first save."""
+    """Runs the trainer without a fault; then with a rank killed after its first save."""
     alone, stage = plan.without_faults(f"{plan.run_id}-{CANARY}"), Stage("fault-free run", plan.workload.nodes)
     setting.observer.stage(stage)
     given = alone, setting.reports, setting.backend, setting.observer, setting.stop
@@ -157,7 +157,7 @@ def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, se
 
 
 def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, outcome: Outcome) -> None:
-    """Where people find its logs. One that failed, or did no step, shows that the trainer cannot run here."""
+    """Keeps a failed run in a place where people find its logs, also a run without a step."""
     place = folder.with_name(f"{folder.name}-{CANARY}")
     attempt.rename(place)
     release(attempt)
@@ -170,7 +170,7 @@ def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, out
 
 
 def _drill(plan: Plan, folder: pathlib.Path, setting: Setting) -> str:
-    """The name of the run. Raises `ChaosError` where there is none, with the reason."""
+    """Runs the drill and returns its name. Raises `ChaosError`, with the reason, if it cannot be made."""
     canary = judge(Evidence(timeline.load(folder / CANARY)), CANARY)
     steps = sorted({save.step for save in canary.evidence.saves.good if save.step})
     last = canary.evidence.run.reached_step
@@ -191,7 +191,7 @@ def _drill(plan: Plan, folder: pathlib.Path, setting: Setting) -> str:
 
 
 def kill_step(saves: Sequence[int], last: int) -> int | None:
-    """Between the first save and the next one, so that something is lost; `None`: there is no such step."""
+    """Returns a step between the first save and the next, so that some work is lost; `None` if there is none."""
     if not saves:
         return None
     after = saves[1] if len(saves) > 1 else 2 * saves[0]

@@ -1,4 +1,4 @@
-"""What a save held when it was whole, kept beside it: with that, one bit that changes later is found and named."""
+"""The contents of a save when it was whole, kept beside it, so that a bit that changes later is found and named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kept(msgspec.Struct):
 
     @property
     def covers(self) -> bool:
-        """Whether no byte of the file lies between the parts: nobody would look there."""
+        """Tells whether the parts cover every byte of the file."""
         ends = [0, *(end for _, _, end, _ in self.parts)]
         joined = all(before == start < end for before, (_, start, end, _) in zip(ends, self.parts, strict=False))
         return joined and ends[-1] == self.bytes
@@ -53,7 +53,7 @@ def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[P
 
 
 def read(root: pathlib.Path, save: str) -> Manifest | None:
-    """`None`: none was kept. Raises `ValueError` for one that cannot be read."""
+    """Reads a manifest; `None`: none was kept. Raises `ValueError` for one that cannot be read."""
     try:
         found = msgspec.json.decode(untrusted_files.read(root, _place(save), BYTES_MAX), type=Manifest)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def read(root: pathlib.Path, save: str) -> Manifest | None:
 
 
 def _place(save: str) -> str:
-    """Beside the save, whatever its name is."""
+    """Returns the manifest's path beside the save, whatever the save's name."""
     folder, _, name = save.rpartition("/")
     raw = name.encode(errors="surrogateescape")
     file = f"{urllib.parse.quote(raw, safe='=')[:_NAME_CHARS]}-{hashlib.sha256(raw).hexdigest()[:16]}.json"

@@ -21,13 +21,13 @@ _SEPARATOR = re.compile(r"[-_.=]+")
 
 @dataclass(frozen=True)
 class Joined(FoundCheckpoint):
-    """`lacks`: files that other saves have."""
+    """Several files that are one save. `lacks`: files that other saves have."""
 
     lacks: tuple[Lack, ...] = ()
 
 
 class _Name(NamedTuple):
-    """`series`: the same for all parts of all saves; `part`: the file's name with a NUL for the number."""
+    """A name's parts. `series`: the same for all parts of all saves; `part`: the name with a NUL for the number."""
 
     series: tuple[str, ...]
     part: str
@@ -35,7 +35,7 @@ class _Name(NamedTuple):
 
 
 def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Files that differ in the word for the part alone are one save. A part is what more than half of them have."""
+    """Joins files whose names differ only in the word for the part. A part must be in more than half of the saves."""
     series = defaultdict[tuple[str, ...], dict[str, dict[str, FoundCheckpoint]]](lambda: defaultdict(dict))
     for each in checkpoints:
         if name := _name_of(each):
@@ -52,7 +52,7 @@ def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _name_of(found: FoundCheckpoint) -> _Name | None:
-    """None for a folder, and for a name without a number or without a word for a part."""
+    """Splits a name; `None` for a folder, and for a name without a number or without a word for a part."""
     folder, _, name = names.without_rank(found.path).rpartition("/")
     numbers = list(re.finditer(r"\d+", name))
     if found.path not in found.files or not numbers:
@@ -64,7 +64,7 @@ def _name_of(found: FoundCheckpoint) -> _Name | None:
 
 
 def _joined(parts: Mapping[str, Mapping[str, FoundCheckpoint]]) -> Iterator[Joined]:
-    """The newest first."""
+    """Yields saves joined from their parts, the newest first."""
     numbers = sorted(set[str]().union(*parts.values()), key=int, reverse=True)
     for number in numbers:
         there = [found[number] for found in parts.values() if number in found]

@@ -1,4 +1,4 @@
-"""What names a save, beside the saves: a link, a small text, JSON or YAML."""
+"""Finds pointers to a save, beside the saves: a link, a small text, JSON or YAML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
 class _Named(NamedTuple):
-    """`saves`: those of the names that are there; `gone`: a name that must be one of a save, and is none."""
+    """The saves that a pointer names. `gone`: it names one that does not exist."""
 
     saves: list[Save]
     gone: bool
@@ -71,7 +71,7 @@ def _mark(listing: Listing, saves: Mapping[str, Save]) -> Iterator[Save]:
 
 
 def _may_point(place: CheckpointFolder, path: str) -> bool:
-    """By the usual names, and any JSON and YAML."""
+    """Tells whether a file may be a pointer: by the usual names, or any JSON and YAML."""
     suffix = PurePosixPath(path).suffix.lower()
     if path in place.links:
         return _usual(path)
@@ -79,12 +79,12 @@ def _may_point(place: CheckpointFolder, path: str) -> bool:
 
 
 def _usual(path: str) -> bool:
-    """A file that is named otherwise may name an older save for a reason, as `best` does."""
+    """Tells whether a name is usual for pointers. Another name, as `best`, may point to an older save on purpose."""
     return names.is_pointer(path) or bool(_CHECKPOINT.match(PurePosixPath(path).stem))
 
 
 def _by_name(listings: Sequence[Listing], saves: Mapping[str, Save]) -> dict[str, Save]:
-    """Also by the names of files that lie beside others, without a folder."""
+    """Maps names to saves, also the names of files that lie beside others, without a folder."""
     found = dict[str, Save]()
     for each in (each for listing in listings for each in reversed(listing.checkpoints)):
         alone = each.files if each.path in each.files else ()
@@ -107,12 +107,12 @@ def _named_by(place: CheckpointFolder, path: str, by_name: Mapping[str, Save], s
 
 
 def _leads_away(place: CheckpointFolder, path: str) -> bool:
-    """Whether it is a link to something that was not looked at, which is told besides."""
+    """Tells whether it is a link to something outside of the listing, which is reported elsewhere."""
     return path in place.links_away and os.path.exists(place.root / os.path.dirname(path) / place.links[path])
 
 
 def _words(place: CheckpointFolder, path: str) -> tuple[list[str], bool]:
-    """The texts in it, and the numbers of steps; and whether it is a link, one line of plain text, or empty."""
+    """Returns a pointer's texts and step numbers; and True for a link, one line of text, or an empty file."""
     if path in place.links:
         return [place.links[path]], True
     text = place.read(path, POINTER_BYTES_MAX).decode(errors="replace").strip()
@@ -135,7 +135,7 @@ def _tree(text: str) -> Any:
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
-    """Key and text. An object that YAML names twice is taken once."""
+    """Yields key and text of each leaf. An object that YAML names twice is taken once."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         key, each = waiting.pop()
@@ -151,7 +151,7 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
 
 
 def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
-    """Of the same folder and the same kind of name: others may be of another job."""
+    """Finds a newer whole save in the same folder with the same kind of name: others may be of another job."""
     kin = named.path.rpartition("/")[0], family(named.path)
     whole = [
         save
@@ -164,6 +164,6 @@ def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
 
 
 def _order(save: Save) -> int:
-    """The step, or else the last number of the name."""
+    """Returns the step, or else the last number in the name (-1 without one)."""
     number = _LAST_NUMBER.search(save.path.rpartition("/")[2])
     return save.step if save.step is not None else int(number[0]) if number else -1

@@ -1,4 +1,4 @@
-"""`chaos preflight`: whether a cluster is fit, and what is known before a launch."""
+"""The command `chaos preflight`: whether a cluster is fit, and what is known before a launch."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def preflight(
 
 
 def _chosen(only: Sequence[str], faults: bool) -> list[str]:
-    """The trainer runs without the scenario's faults: with them, only what the nodes measure is asked."""
+    """Returns the chosen checks; only measurements on nodes if the scenario's faults are to act."""
     for name in only:
         if name not in check_names():
             raise UsageError(f"--only {name}: {choice(name, check_names())}")
@@ -138,7 +138,7 @@ def _look(
     json: bool,
     junit: pathlib.Path | None,
 ) -> int:
-    """Looks, says what was found, and returns the exit code."""
+    """Makes a preflight, prints its findings, and returns the exit code."""
     if keep:
         fitness.check_name(keep)
         if faults:
@@ -199,7 +199,7 @@ def _print(answers: Sequence[Answer]) -> None:
 
 
 def _print_trainers(proofs: Sequence[Proof]) -> None:
-    """What the evidence was trained with: in one line, or where that is not one trainer, with its items."""
+    """Prints the trainer of the evidence; several with their items."""
     items = dict[str, list[str]]()
     for proof in proofs:
         for trainer in proof.trainers or {"a trainer that is not told"}:
@@ -211,7 +211,7 @@ def _print_trainers(proofs: Sequence[Proof]) -> None:
 
 
 def _age(seconds: float) -> str:
-    """`3 d`, `5 h`; what is younger in full."""
+    """Formats an age as `3 d` or `5 h`; a shorter one in full."""
     for unit, length in (("d", DAY_S), ("h", HOUR_S)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -38,7 +38,7 @@ def write(found: Preflight, folder: pathlib.Path) -> None:
 
 
 def in_junit(name: str, cases: Iterable[tuple[str, Verdict | None, str]]) -> str:
-    """A document of one suite; a case has a name, a verdict and words."""
+    """Returns a JUnit document of one suite; each case has a name, a verdict and words."""
     told = list(cases)
     suite = junit.empty_suite(name, [verdict for _, verdict, _ in told])
     for case, verdict, why in told:
@@ -94,7 +94,7 @@ def page(found: Preflight) -> str:
 
 
 def _shown(name: str, value: float) -> tuple[str, str]:
-    """A figure's name ends with its unit."""
+    """Splits a figure's name from its unit, and formats the value by the unit."""
     what, _, unit = name.removesuffix(")").rpartition(" (")
     if unit.startswith("bytes"):
         return what, rate(value) if what.startswith(OF_NETWORKS) else size(value) + unit.removeprefix("bytes")
@@ -111,7 +111,7 @@ def _ends(figure: str) -> tuple[str, str] | None:
 
 
 def matrix(links: Mapping[tuple[str, str], float], slow: Mapping[bool, float]) -> Markup | None:
-    """A row sends, a column takes; the faster the darker, and what is slow in another colour."""
+    """Draws the links: a row sends, a column receives; the faster the darker, and slow links in another colour."""
     names = list(dict.fromkeys(end for link in links for end in link))
     if not names or len(names) > SIDE_MAX:
         return None

@@ -1,4 +1,4 @@
-"""A save beside those before it: what a healthy one may differ in is suspicious, and nothing more."""
+"""Compares a save with those before it. A difference that a healthy save may have, too, is only suspicious."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Series:
         self._stepwise = set[tuple[str, str]]()  # files that told the step of their save
 
     def add(self, save: Save) -> None:
-        """Tells the save what is odd in it, and keeps it for the next one."""
+        """Notes oddities in the save, and keeps it for the next one."""
         kin = family(save.path)
         files = {kind(file): file for file in save.parts}
         before, always = self._before.get(kin), self._always.get(kin, files)
@@ -51,8 +51,8 @@ class Series:
                 before.parts = {}
 
     def _ask_files(self, save: Save, kin: str) -> None:
-        """One that is of another step, though it was not in other saves; or that always changes, and now holds what it
-        held before."""
+        """Finds a file of another step, if it never was in other saves; and one that always changes, but now repeats
+        old content."""
         for file, step in save.steps_told.items():
             place = kin, _alike(file, save)
             if step == save.step:
@@ -70,7 +70,7 @@ class Series:
                     save.find(State.SUSPICIOUS, f"holds what it held in {held[file]}", file)
 
     def _held_before(self, file: str, save: Save, kin: str) -> str:
-        """The save of another step that held the same; else none. The file is kept for the next save."""
+        """Returns the save of another step with the same content, if any. The file is kept for the next save."""
         held = self._held[kin, _alike(file, save)]
         mine = _Held(save.path, save.step)
         first = held.setdefault(hashlib.sha256(_trained(save, file).encode()).hexdigest(), mine)
@@ -87,7 +87,7 @@ def _is_of_optimizer(save: Save, file: str) -> bool:
 
 
 def _alike(file: str, save: Save) -> str:
-    """The same for the same file of each save."""
+    """Returns a name that is the same for this file in each save."""
     name = save.path.rpartition("/")[2]
     if save.step is None and file == name:
         return family(file)

@@ -1,4 +1,4 @@
-"""Files that a save should have beside the others: by the numbers in their names, by what one of them tells of all."""
+"""Finds missing files of a save: by the numbers in their names, or by a file that describes the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ZERO = re.compile(r"zero_pp_rank_\d+_(mp_rank_\d+)_optim_states\.pt$")
 
 
 class Lack(NamedTuple):
-    """`sure`: it must be there."""
+    """A missing file. `sure`: it must be there."""
 
     what: str
     file: str
@@ -29,8 +29,8 @@ class Lack(NamedTuple):
 
 
 def numbered(files: Sequence[str]) -> Iterator[Lack]:
-    """`model-00001-of-00003`: of three. Else by the numbers of ranks: all up to the largest one. Where they are all
-    multiples of one, as where the first rank of each node saves, that is not sure."""
+    """Yields missing numbers: `model-00001-of-00003` is one of three; else the numbers of ranks, up to the largest. The
+    latter is not sure if all are multiples of one number, as when only the first rank of each node saves."""
     known, ranks = set(files), defaultdict[str, list[str]](list)
     counted = defaultdict[str, dict[int, re.Match[str]]](dict)  # by name without numbers: one file for each total
     for file in files:
@@ -66,7 +66,7 @@ def _ranks(family: Sequence[str]) -> Iterator[Lack]:
 
 
 def told(insides: Mapping[str, Inside]) -> Iterator[Lack]:
-    """By what DeepSpeed and Megatron-LM write into the files of the first rank."""
+    """Yields files missing by the word of the first rank's files of DeepSpeed and Megatron-LM."""
     zero = defaultdict[str, int](int)
     for file in insides:
         zero[of[1] if (of := _ZERO.search(file)) else ""] += 1
@@ -83,8 +83,8 @@ def told(insides: Mapping[str, Inside]) -> Iterator[Lack]:
 
 
 def indexed(insides: Mapping[str, Inside]) -> Iterator[Lack]:
-    """By an index of Hugging Face: each tensor is in the file that it names, and each of such a file is named. So is
-    each shard of the model."""
+    """Yields contradictions to an index of Hugging Face: each tensor is in the file that it names, each tensor of such
+    a file is named, and so is each shard of the model."""
     for index, inside in insides.items():
         where = inside.top.get("weight_map")
         if not index.endswith(".index.json") or not isinstance(where, dict):

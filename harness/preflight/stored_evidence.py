@@ -1,4 +1,4 @@
-"""From the folder of a preflight to its answers, as often as you like: nothing is looked at but what lies there."""
+"""Computes the answers of a preflight from its folder alone, as often as you like."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINTS_MAX = 2_000
 
 
 def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
-    """`before`: what it is held against. Raises `ReportError` where it cannot be read."""
+    """Judges a stored preflight. `before`: the one to compare with. Raises `ReportError` if it cannot be read."""
     asked = read_as(folder / ASKED, Asked)
     seen = see(folder, asked)
     checks = {name: _judged(name, seen, before) for name in asked.checks}
@@ -38,8 +38,7 @@ def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
 
 
 def _judged(name: str, seen: Seen, before: Preflight | None) -> Judged:
-    """A check that crashes knows nothing, and what cannot be read is no pass: what could not be read before any check,
-    the first one tells."""
+    """Runs one check. A check that crashes, or evidence that cannot be read, is a doubt, told by the first check."""
     try:
         found = load_check(name).judge(seen)
     except Exception as error:
@@ -67,7 +66,7 @@ def see(folder: pathlib.Path, asked: Asked) -> Seen:
 
 
 def _hear(folder: pathlib.Path, seen: Seen) -> None:
-    """What the nodes told, and how their program ended."""
+    """Reads the nodes' measurements, and the end of their program."""
     tail, told, nodes, seen.ended = Tail(folder / "events"), list[Told](), dict[str, None](), "the run has no end"
     heard, failed = tail.rest(), list[str]()
     by_harness = [event for header, event in heard if header.get("role") == HARNESS]
@@ -112,7 +111,7 @@ def _not_acted(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _drill(folder: pathlib.Path, name: str, seen: Seen) -> Scorecard | None:
-    """The run of this name beside the folder, if it is this preflight's own."""
+    """Returns the run of this name beside the folder, if it is this preflight's own."""
     try:
         own = name == f"{seen.plan.run_id}-drill"
         card = judge(load_evidence(folder.parent / name), name) if own else None

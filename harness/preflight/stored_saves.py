@@ -1,4 +1,4 @@
-"""What a stored run tells of its saves: the digests of their tensors, as the harness saw them, and the loss."""
+"""A stored run's facts on its saves: the digests of their tensors, as the harness saw them, and the loss."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class StoredSaves:
             self._told[str(event.get("path")).rpartition("/")[2], event.get("step")].append(event)
 
     def hold(self, save: Save, place: CheckpointFolder, found: FoundCheckpoint) -> None:
-        """Of a step that was saved twice it may be either save."""
+        """Compares a save with the stored digests. If its step was saved twice, either digest may fit."""
         told = [each for each in self._told[found.name, save.step] if each.get("tensors")]
         try:
             content = digests.content(place, found.files)
         except (OSError, FaultError):
-            return  # which is told already
+            return  # reported already
         if any(each["tensors"] == content.of_tensors for each in told):
             save.verified_by = self._name
             save.loss = save.loss if save.step is None else self._loss.get(save.step, save.loss)
@@ -48,7 +48,7 @@ class StoredSaves:
 
 
 def _other(save: Save, listed: set[str]) -> list[tuple[str, str]]:
-    """The tensors that are not listed. The largest ones of each save are."""
+    """Returns large trained tensors that are not listed, though the largest of each save are."""
     smallest = min((int(each.partition(" ")[0]) for each in listed), default=0)
     found = []
     for file, part in ((file, part) for file, parts in save.parts.items() for part in parts if part.span.name):

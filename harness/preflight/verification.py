@@ -1,7 +1,7 @@
-"""Whether a save is whole: its files by their own formats, all of them together, and what they held when it was kept.
+"""Verifies a save: its files by their own formats, all of them together, and the contents when it was kept.
 
-*Damaged* is what cannot be loaded as it was saved. *Suspicious* is what a healthy save may be, too. *Unknown* is what
-was not looked into. Without a checksum or a manifest, a save is whole in structure, and its content is not known.
+*Damaged*: it cannot be loaded as it was saved. *Suspicious*: a healthy save may be so, too. *Unknown*: not looked into.
+Without a checksum or a manifest, a save is whole in structure, and its content is not known.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ STRUCTURE, CHECKSUMS, MANIFEST = "structure", "checksums", "manifest"
 
 
 class State(enum.StrEnum):
-    """From good to bad."""
+    """The states of a save, from good to bad."""
 
     WHOLE = "whole"
     SUSPICIOUS = "suspicious"
     UNKNOWN = "unknown"
-    UNFINISHED = "unfinished"  # it is being written, or was left
+    UNFINISHED = "unfinished"  # being written, or abandoned
     DAMAGED = "damaged"
 
 
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Save:
-    """One save, or what points to one, as far as it was looked into. Files by path from where the save lies."""
+    """A save, or a pointer to one, as far as it was looked into. Paths of files are relative to the save's place."""
 
     path: str
     step: int | None = None
@@ -60,7 +60,7 @@ class Save:
     bytes: int = 0
     loss: float | None = None
     verified_by: str = ""
-    loaded: str = ""  # what its own framework says
+    loaded: str = ""  # the answer of its own framework
     findings: list[Finding] = field(default_factory=list)
     more: int = 0  # findings that are not kept
     parts: dict[str, list[Part]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Save:
         return file.removeprefix(folder + slash)
 
     def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
-        """The first of each state is always kept."""
+        """Adds a finding, or only counts it beyond the limit; the first of each state is always kept."""
         if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
             self.findings.append(Finding(state, self.short(file), tensor, what))
         else:
@@ -92,13 +92,13 @@ class Place:
         self.is_folder = path.is_dir()
         saves = [each for each in (path, *path.parents[:2]) if each.is_dir() and names.step_in(each.name) is not None]
         folder = path if path.is_dir() else (saves or [path.parent])[0]
-        # The folder of saves has a name below it; what points to a save lies beside that.
+        # The folder of saves has a name below it; pointers to a save lie beside that.
         self.root = [folder, *folder.parents][: 3 if folder in saves else 2][-1]
         self._folder, self._wanted = (str(each.relative_to(self.root)) for each in (folder, path))
         self._layouts = layout_names() if layout == AUTO else (layout,)
 
     def look(self) -> tuple[CheckpointFolder, list[Listing]]:
-        """What is there now, by layout: what one does not take is left to the next."""
+        """Lists the saves by layout. Files that one layout does not take are left to the next."""
         place = rest = CheckpointFolder.look(self.root, self._folder)
         listings = []
         for name in self._layouts:
@@ -113,7 +113,7 @@ class Place:
 
 
 def begun(place: CheckpointFolder, found: FoundCheckpoint) -> Save:
-    """Nothing of it was looked into yet."""
+    """Makes a save that was not looked into yet."""
     changed_ns = max((place.changed_ns(file) for file in found.files), default=0)
     return Save(found.path, found.step, changed_ns, sum(place.sizes.get(file, 0) for file in found.files))
 
@@ -161,7 +161,7 @@ class _Verification:
                 save.findings = [Finding(State.UNFINISHED, save.short(file), "", "changes while it is read")]
 
     def _expect_shards(self, metadata: str, places: Mapping[str, list[formats.Place]]) -> None:
-        """By what a distributed checkpoint, in whichever folder of the save it is, tells of them."""
+        """Notes the shards that a distributed checkpoint's metadata names, in whichever folder of the save it is."""
         folder, find = metadata.removesuffix(METADATA), self.save.find
         shards = {folder + name: each for name, each in places.items()}
         self.shards |= shards
@@ -173,7 +173,7 @@ class _Verification:
                 find(State.SUSPICIOUS, "is not named by .metadata", file)
 
     def _expect_files(self, top: Mapping[str, Any]) -> None:
-        """By what a manifest of the trainer's own tells of them."""
+        """Notes the files that the trainer's own manifest names."""
         folder, mark, find = self.found.path + "/", self.layout.mark, self.save.find
         try:
             told = msgspec.convert(top, formats.Files).files
@@ -186,7 +186,7 @@ class _Verification:
             find(State.SUSPICIOUS, f"is not named by {mark}", file)
 
     def _read(self, file: str) -> None:
-        """Its structure, and then all of its bytes."""
+        """Reads a file: its structure, and then all of its bytes."""
         save, places = self.save, self.shards.get(file) if self.place.sizes[file] else None
         read = save.parts[save.short(file)] = list[Part]()
         try:
@@ -214,7 +214,7 @@ class _Verification:
             save.steps_told[save.short(file)] = inside.step
 
     def _spans(self, file: str, spans: Sequence[Span]) -> Sequence[Span]:
-        """By the parts of the manifest, where one was kept: so each byte is read once."""
+        """Returns the parts of the manifest, if one was kept, so that each byte is read once."""
         kept = self.kept.files.get(self.save.short(file)) if self.kept else None
         if kept and kept.bytes == self.place.sizes[file]:
             known = {(span.start, span.end): span for span in spans}
@@ -222,7 +222,7 @@ class _Verification:
         return spans
 
     def _ask_all(self) -> None:
-        """What the files say together, and the layout."""
+        """Checks the files together, and by their layout."""
         find = self.save.find
         files, insides = self.found.files, self.insides
         parts = self.found.lacks if isinstance(self.found, Joined) else ()
@@ -254,7 +254,7 @@ class _Verification:
                     self.save.find(State.DAMAGED, f"cannot be used: {error}", file)
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
-        """Where most of it is new, it was saved again: the job went back, and came to this step once more."""
+        """Compares with the manifest. If most of it is new, the save was made again: the job went back to this step."""
         save = self.save
         sizes = {save.short(file): self.place.sizes[file] for file in self.found.files}
         changed, tensors, sound = list[Finding](), 0, save.state is not State.DAMAGED

@@ -25,7 +25,7 @@ VERDICTS = {State.WHOLE: Verdict.PASS, State.DAMAGED: Verdict.FAIL}  # of all ot
 
 @dataclass
 class Verifier:
-    """`python`: an interpreter that has the frameworks. `notes`: what was not looked into, or not kept."""
+    """Verifies the saves of a place. `python`: one with the frameworks. `notes`: things not checked or kept."""
 
     place: Place
     keep: bool = False
@@ -35,7 +35,7 @@ class Verifier:
     _series: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))  # by layout
 
     def all(self) -> Iterator[Save]:
-        """Those that are there, the oldest of each layout first; then what names none of them, or an old one."""
+        """Yields the saves, the oldest of each layout first; then pointers that name no save, or an old one."""
         there, listings = self.place.look()
         self._note(there)
         saves = dict[str, Save]()
@@ -45,7 +45,7 @@ class Verifier:
         yield from [*saves.values(), *wrong]
 
     def new(self, stop: StopRequest, until_s: float) -> Iterator[Save]:
-        """Each once it is still in two looks and has the mark of its end, or has been still for long."""
+        """Yields each new save once two looks agree and it has its end mark, or once it has not changed for long."""
         before, since_s, done = dict[str, object](), dict[str, float](), dict[str, object]()
         ended = False
         while not ended:
@@ -104,6 +104,6 @@ class Verifier:
 
 
 def verdict(saves: Sequence[Save], notes: Sequence[str]) -> Verdict:
-    """What was not looked into is no pass. What is still being written is not asked."""
+    """Returns the worst verdict. Anything not looked into is no pass. Unfinished saves are ignored."""
     asked = [VERDICTS.get(save.state, Verdict.INCONCLUSIVE) for save in saves if save.state is not State.UNFINISHED]
     return merge([*asked, *(Verdict.INCONCLUSIVE for _ in notes)])

@@ -1,4 +1,4 @@
-"""Preflights among the stored results, and what they prove before a launch."""
+"""Registers preflights with the trunk: among stored results, and as proofs before a launch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Preflights:
 
 
 def plain(found: Preflight) -> dict[str, Any]:
-    """Stable: `schema` grows with every change of meaning."""
+    """Returns the result for programs. `schema` grows with every change of meaning."""
     return {**msgspec.to_builtins(found), "verdict": found.verdict.value, "why": found.why}
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def write_reports(
     scorecard: Scorecard, run_dir: pathlib.Path, sections_of: Callable[[Report], Sequence[Section]] = lambda _: ()
 ) -> dict[str, pathlib.Path]:
-    """Writes the four reports into `run_dir` and returns their paths by file name. `sections_of`: what more the pages
-    for people show.
+    """Writes the four reports into `run_dir` and returns their paths by file name. `sections_of`: further sections for
+    the pages for people.
 
     Each file is replaced as a whole: a reader sees the old one or the new one. All are rendered before the
     first one is written, so that an error leaves the earlier set untouched.

@@ -20,7 +20,7 @@ _STEP = re.compile(r"(.*?)(?:(chaos [a-z].*?)( \(about .*)?)?", re.DOTALL)
 
 @dataclass
 class Places:
-    """What commands need so that they find runs and scenarios. Empty: they find them by themselves."""
+    """The options by which commands find runs and scenarios. Empty: they find them by themselves."""
 
     reports: str = ""
     scenarios: str = ""
@@ -34,12 +34,12 @@ def command(*words: str) -> str:
 
 
 def copied(name: str) -> str:
-    """A name out of a log or a file, in a command that people copy: neither an option nor a path nor several words."""
+    """Returns a name from a log for a command that people copy; `…` for a path, an option or several words."""
     return name if _NAME.fullmatch(name) else "…"
 
 
 def kept_as(run_id: str, plan: Mapping[str, Any]) -> str:
-    """Under which name commands find a judged run: its id; of a rehearsal, its folder in that of its game day."""
+    """Returns the name by which commands find a run: its id, or a rehearsal's folder in that of its game day."""
     day = str(plan.get("run_id") or run_id)
     in_its_place = day.startswith(run_id) and _STAND_IN.fullmatch(day.removeprefix(run_id))  # a fault-free run
     own = run_id == day or in_its_place
@@ -47,23 +47,23 @@ def kept_as(run_id: str, plan: Mapping[str, Any]) -> str:
 
 
 def run_again(name: str, *more: str) -> str:
-    """The same plan under a new run id. `name`: as `kept_as` has it."""
+    """Returns a command that runs the same plan under a new run id. `name`: as in `kept_as`."""
     return " ".join(["chaos run --plan", name, *more])
 
 
 def split(step: str) -> tuple[str, str, str]:
-    """The words of a step, the command in it, and what follows that."""
+    """Splits a step into the words before its command, the command, and the words after."""
     before, found, after = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
     return before, as_here(found), after
 
 
 def step_here(step: str) -> str:
-    """With a command that finds what it needs, wherever that is kept."""
+    """Returns the step with options by which its command finds runs and scenarios from here."""
     return "".join(split(step))
 
 
 def as_here(text: str) -> str:
-    """A command, told where the runs and the scenarios are if it does not look there by itself."""
+    """Adds the places of runs and scenarios to a command, if it does not look there by itself."""
     verb = text.split()[1:2]
     if verb and verb[0] in FIND_RUNS and here.reports:
         text += f" --reports {shlex.quote(here.reports)}"

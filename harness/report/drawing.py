@@ -45,7 +45,7 @@ def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
 
 
 def trainer(plan: Mapping[str, Any]) -> str:
-    """`reference`, or what is run and how: `torchrun ../train.py`; empty where the plan does not tell."""
+    """Returns `reference`, or the trainer's command: `torchrun ../train.py`; empty if the plan does not tell."""
     workload = plan.get("workload")
     written = workload.get("trainer") if isinstance(workload, Mapping) else None
     if not isinstance(written, Mapping):
@@ -72,7 +72,7 @@ def chronicle(run: Timeline) -> Chronicle:
 
 
 def _without_standstills(run: Timeline, segment: Segment) -> Iterator[Segment]:
-    """The segment; where the job ran, cut into the parts in which it did steps and those in which it stood still."""
+    """Yields the segment; a running one is cut into parts with steps and parts in which the job stood still."""
     ends = run.progress.end[(run.progress.end >= segment.begin) & (run.progress.end <= segment.end)]
     took = np.diff(ends, prepend=segment.begin, append=segment.end)
     usual = int(np.median(np.diff(run.progress.end))) if len(run.progress) > 1 else 0
@@ -90,13 +90,13 @@ def _without_standstills(run: Timeline, segment: Segment) -> Iterator[Segment]:
 
 
 def phases_used(run: Chronicle) -> list[str]:
-    """For the legend: phases that the chart shows, in the order of a recovery."""
+    """Returns the phases that the chart shows, for the legend, in the order of a recovery."""
     used = {phase.name for phase in run.phases}
     return [phase for phase in NAMES if phase in used] + sorted(used - set(NAMES))
 
 
 def curves(analysis: Analysis) -> Curves:
-    """The curves that were judged, the step times, and how far each rank's loss is off that of the fault-free run."""
+    """Returns judged curves, step times, and each rank's loss difference from the fault-free run."""
     run = analysis.run
     steps = run.steps
     # Of what was rolled back: what the lowest rank had done, process by process.
@@ -116,7 +116,7 @@ def curves(analysis: Analysis) -> Curves:
 
 
 def _under_way(run: Timeline, at: int) -> float:
-    """The step that the job was doing then: the one after the last that was complete."""
+    """Returns the step under way at this moment: the one after the last complete step."""
     done = int(np.searchsorted(run.progress.end, at, side="right"))
     return float(run.progress.step[done - 1] + run.stride) if done else 0.0
 
@@ -129,7 +129,7 @@ def cast(run: Timeline, most: int = LANES_MAX) -> Cast:
     """All ranks in order if they are at most `most`, otherwise the worst: hit by a fault, in a group of one that was,
     died, lost the most time outside surviving steps. Groups along the mesh's outermost axis stay together."""
     steps = run.steps
-    # Seconds in surviving steps, of each rank that did any step.
+    # Seconds in surviving steps, for each rank that did any step.
     spent = np.where(steps.survives, steps.end - steps.begin, 0) / 1e9
     told, group = np.unique(steps.rank, return_inverse=True)
     sums = np.bincount(group, weights=spent, minlength=len(told))
@@ -166,7 +166,7 @@ def _group(place: Coordinates) -> str:
 
 
 def died(process: Process) -> bool:
-    """It ended, and neither because the work was done nor after an orderly drain."""
+    """Tells whether a process ended with an error: neither after its work nor after an orderly drain."""
     return process.exit_code is not None and process.exit_code not in CLEAN_CODES
 
 
@@ -271,7 +271,7 @@ _NOT_SHOWN = {"at", "node", "rank", "incarnation", "process", "event", "wall_ns"
 
 
 def _what(event: Mapping[str, Any]) -> str:
-    """`committed: step 20, kind periodic, 15 MiB, duration 27 ms` from the fields of a log event."""
+    """Formats a log event as `committed: step 20, kind periodic, 15 MiB, duration 27 ms`."""
     fields = ", ".join(_field(key, value) for key, value in event.items() if key not in _NOT_SHOWN)
     _, dot, edge = str(event.get("event", "")).partition(".")
     return f"{edge}: {fields}" if dot else fields

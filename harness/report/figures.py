@@ -1,4 +1,4 @@
-"""The figures of a run that nothing is judged by, beside those that the judge holds against bounds."""
+"""The figures of a run without bounds, in addition to those that the judge compares with bounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOST = ("interrupted_step", "recompute")
 
 
 def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
-    """By the name of the score, with those that the judge has."""
+    """Returns the figures by score name, including the judge's."""
     table = {
         "recovery_time": _recoveries,
         "wasted_gpu_hours": _waste,
@@ -40,12 +40,12 @@ def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
 
 
 def metrics(card: Scorecard) -> dict[str, Any]:
-    """Of the job as a whole, with those that the judge has."""
+    """Returns the figures of the job as a whole, including the judge's."""
     return {**_worked_out(_of_the_job, card.evidence), **card.metrics}
 
 
 def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysis) -> dict[str, Any]:
-    """A figure that cannot be worked out takes no verdict with it."""
+    """Computes figures; an exception becomes the key `error`, so that the verdict is still given."""
     try:
         return figures(evidence)
     except Exception as error:
@@ -63,7 +63,7 @@ def _of_the_job(evidence: Analysis) -> dict[str, Any]:
 
 
 def _recoveries(evidence: Analysis) -> dict[str, Any]:
-    """`episodes`: the stops of the job. `degraded`: the faults that slowed it. The longest episode stands above."""
+    """Returns stops of the job (`episodes`), the longest first, and slowdowns by faults (`degraded`)."""
     run = evidence.run
     above: dict[str, Any] = {"first_step_seconds": None, "phases": {}}
     if episode := longest(run):
@@ -75,7 +75,7 @@ def _recoveries(evidence: Analysis) -> dict[str, Any]:
 
 
 def longest(run: Timeline) -> Episode | None:
-    """One that is not over counts as the longest."""
+    """Returns the longest episode. One that is not over counts as the longest."""
     return max(run.episodes, key=lambda each: (each.t_regained is None, each.end - each.t_stop), default=None)
 
 
@@ -114,8 +114,8 @@ def _pace(evidence: Analysis) -> dict[str, Any]:
 
 
 def _waste(evidence: Analysis) -> dict[str, Any]:
-    """Of the ledger, with the effective training time ratio: productive GPU time over what the planned GPUs could have
-    given in this time."""
+    """Returns the figures of the ledger, with the effective training time ratio: productive GPU time over the planned
+    GPUs' time."""
     run, booked = evidence.run, evidence.ledger
     begin = min((slot.allocated for slot in run.slots), default=run.end)
     possible = (run.planned_size.world_size or 0) * (run.end - begin)  # 0: the plan is lost, or no GPU was allocated
@@ -146,7 +146,7 @@ def price_per_gpu_hour(run: Timeline) -> float | None:
 
 
 def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
-    """From what the baseline band of straggler drag was taken, world size by world size."""
+    """Describes the data of the straggler drag's baseline band, by world size."""
     known, others = [], []
     for size in sorted({epoch.size for epoch in run.epochs}):
         band, ranks = bands.get(size), f"{size} rank{'' if size == 1 else 's'}"
@@ -158,13 +158,13 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
 
 
 def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
-    """What was measured, and what closed forms expect of these rates. A run with its faults is a sample of one or two
-    failures at moments that somebody chose; the closed forms speak of many at random moments: the two need not agree.
+    """Returns measured figures beside those that closed forms expect of these rates. A run with its faults is a sample
+    of one or two failures at chosen moments; the closed forms assume many at random moments: the two need not agree.
 
     Measured: `failures` (episodes that regained progress), `mean_time_to_failure_s`, `restart_s` and `lost_s` for
     each of them, `interval_s` of work between two checkpoints, `checkpoint_s` that each stops training for, and `ettr`
     from the first step to the last. By closed form from these: `ettr_expected`, `lost_s_expected`, and the best
-    interval by Young and by Daly. `None` where there is nothing to go by."""
+    interval by Young and by Daly. `None` without a failure to measure."""
     values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
     over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
     values["failures"] = len(over)
@@ -194,7 +194,7 @@ def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
 
 
 def _interval_s(run: Timeline) -> float | None:
-    """As planned; steps between two checkpoints count the median step each."""
+    """Returns the planned seconds between two checkpoints; steps between them count the median step each."""
     if run.saves_every_s is not None:
         return run.saves_every_s
     every, taken = run.saves_every, Times.of(run).taken
@@ -202,7 +202,7 @@ def _interval_s(run: Timeline) -> float | None:
 
 
 def _checkpoint_s(run: Timeline) -> float | None:
-    """What a rank waited for each checkpoint, on average; `None` where none was made, or nobody tells a wait."""
+    """Returns a rank's mean wait for a checkpoint; `None` if none was made or no wait is told."""
     saved = {event.get("step") for event in run.checkpoints if event["event"] == "checkpoint.committed"}
     stalls = float(run.steps.checkpoint_ns[run.steps.survives].sum()) / max(1, run.largest_world) / S
     return stalls / len(saved) if saved and stalls else None
@@ -212,8 +212,7 @@ def _checkpoint_s(run: Timeline) -> float | None:
 
 
 def _steps(run: Timeline) -> dict[str, Any]:
-    """Samples per second are those of surviving steps, over the time from the first step's begin to the last one's
-    end."""
+    """Returns figures of steps. Samples per second: surviving samples over the time from the first step to the last."""
     sync = run.steps.sync_ns[run.steps.sync_ns > 0]
     samples, span = _samples(run), int(run.progress.end[-1] - run.progress.begin[0]) if len(run.progress) else 0
     return {
@@ -224,11 +223,11 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _whole(run: Timeline) -> dict[str, Any]:
-    """Of the job from its begin to its end."""
+    """Returns the figures of the job from its begin to its end."""
     completed = run.finished and run.outcome == "completed"
     lasted = run.end - run.begin
     price, samples = price_per_gpu_hour(run), _samples(run)
-    million = None  # dollars for so many samples that count: all allocated GPU time, at the scenario's price
+    million = None  # dollars per million surviving samples: all allocated GPU time, at the scenario's price
     if price is not None and samples:
         gpu_ns = sum(slot.released - slot.allocated for slot in run.slots)
         million = price * gpu_ns / (3600 * S) / samples * 1e6

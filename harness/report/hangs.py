@@ -1,4 +1,4 @@
-"""Where each rank was when the training hung, as PyTorch's flight recorder says."""
+"""The place of each rank when the training hung, by PyTorch's flight recorder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Told = Mapping[str, Any]
 
 
 def hangs(run: Timeline) -> list[str]:
-    """One sentence for each hang of a process group, in order of time; the first `HANGS_SHOWN` of them."""
+    """Returns one sentence for each hang of a process group, in order of time; the first `HANGS_SHOWN` of them."""
     groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
@@ -25,7 +25,7 @@ def hangs(run: Timeline) -> list[str]:
 
 
 def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
-    """Of one group's events. A process tells of one hang once, and then it ends."""
+    """Yields the hangs of one group, by its events. A process tells a hang once, and then it ends."""
     hang, ranks = list[Told](), set[int]()
     for event in events:
         if hang and (event["at"] - hang[0]["at"] > APART_NS or event["rank"] in ranks):
@@ -38,7 +38,7 @@ def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
 
 
 def _in_words(size: int, hang: Sequence[Told]) -> str:
-    """`size`: of the last world in which the first to tell did a step; 0 where it did none."""
+    """Describes a hang. `size`: ranks of the last world in which the first teller did a step; 0 if it did none."""
     newest = max(event["number"] for event in hang)
     waiting = [event for event in hang if event["number"] == newest]
     behind = [event for event in hang if event["number"] < newest]

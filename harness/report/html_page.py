@@ -73,12 +73,12 @@ _BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|×|µs|ms|s|min
 
 
 def unbroken(words: object) -> str:
-    """No line break between a number and its unit."""
+    """Replaces the space between a number and its unit by one that does not break."""
     return _BEFORE_UNIT.sub("\u00a0", str(words))
 
 
 def next_step(text: str) -> Markup:
-    """What to do next: words, then maybe a command, which is there to be copied as it is."""
+    """Renders a next step: words, then maybe a command, to be copied as it is."""
     before, command, after = commands.split(text)
     code = Markup("<code>{}</code>").format(command) if command else ""
     return Markup("{}{}{}").format(unbroken(before), code, unbroken(after))
@@ -92,7 +92,7 @@ def resource(name: str) -> str:
 
 
 def script_policy(script: str) -> str:
-    """Only our own script may run: a second wall behind the escaping."""
+    """Returns a policy that lets only our own script run: a second wall behind the escaping."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"{NOTHING_LOADED}; script-src 'sha256-{digest}'"
 
@@ -168,7 +168,7 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 
 def timeline_charts(analysis: Analysis) -> dict[str, Any]:
-    """The timeline of a job, and what its legend names."""
+    """Returns the timeline of a job, and the entries of its legend."""
     run, lanes = drawing.chronicle(analysis.run), drawing.cast(analysis.run)
     return {
         "timeline": _wide_and_narrow(gantt.timeline_chart, run, lanes),

@@ -27,7 +27,7 @@ def document(suites: Iterable[ElementTree.Element]) -> str:
 
 
 def suite_of(report: Report, name: str = "") -> ElementTree.Element:
-    """The test suite of one run. `name`: where it is not the only one of its scenario in the document."""
+    """Returns the test suite of one run. `name`: needed if its scenario has several runs in the document."""
     name = name or report.scenario
     verdicts = [report.verdict, *(e.verdict for e in report.expectations)]
     suite = empty_suite(name, verdicts, time=f"{report.run.duration_s or 0:.3f}")
@@ -41,7 +41,7 @@ def suite_of(report: Report, name: str = "") -> ElementTree.Element:
 
 
 def empty_suite(name: str, verdicts: Sequence[Verdict | None], **more: str) -> ElementTree.Element:
-    """A test suite that is to have cases with these verdicts."""
+    """Returns a test suite without cases, with the counts for these verdicts."""
     failures = verdicts.count(Verdict.FAIL)
     errors = verdicts.count(Verdict.INCONCLUSIVE) + verdicts.count(Verdict.INVALID)
     counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": str(errors)}
@@ -50,7 +50,7 @@ def empty_suite(name: str, verdicts: Sequence[Verdict | None], **more: str) -> E
 
 
 def clean(value: object) -> str:
-    """Without what could steer a viewer, and the characters that XML cannot hold, not even escaped."""
+    """Returns plain text without the characters that XML cannot hold, not even escaped."""
     return _ILLEGAL.sub("�", plain(value))
 
 
@@ -80,8 +80,7 @@ def case(
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds one test case: what fails is a failure, what cannot be told an error; `None`, which was
-    not judged, is skipped."""
+    """Adds one test case: a fail is a failure, an inconclusive result an error; `None` (not judged) is skipped."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:

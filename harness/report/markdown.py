@@ -1,4 +1,4 @@
-"""The Markdown report: what a CI summary or a chat message shows."""
+"""The Markdown report, for a CI summary or a chat message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do about a verdict: each step as a command, or as a line to write into the scenario."""
+"""The next steps after a verdict: each a command, or a line to write into the scenario."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SETTLES: Mapping[str, str] = {
 
 
 def next_steps(card: Scorecard) -> list[str]:
-    """What shows the cause of a failure, or would settle what is not known; nothing for a pass. One line each."""
+    """Returns steps that show the cause of a failure or settle an open question, one line each; none for a pass."""
     found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
     if card.verdict not in found:
         return []
@@ -88,7 +88,7 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
 
 
 def _takes(card: Scorecard) -> str:
-    """As this one and its fault-free run took, with the restarts after it; a job starts and ends as long again."""
+    """Estimates the time of another run: as long as this one, its fault-free run and the restarts after it took."""
     least = _takes_s(card)
     low, high = round(least), round(MORE * least)
     return f" (about {low} to {high} s)" if high < 180 else f" (about {low / 60:.0f} to {math.ceil(high / 60)} min)"
@@ -99,8 +99,8 @@ def _takes_s(card: Scorecard) -> float:
 
 
 def _whole_s(evidence: Evidence) -> float:
-    """Of the run and of its fault-free run. A rehearsal was a part of a job that may have ended early: run again, it is
-    a job of its own with all its steps."""
+    """Returns the seconds of the run and of its fault-free run. A rehearsal was part of a job that may have ended
+    early: run again, it is a job with all its steps."""
     job = evidence.run.beside.job
     if job is None:
         alone = evidence.fault_free or evidence.run
@@ -113,7 +113,7 @@ def _whole_s(evidence: Evidence) -> float:
 
 
 def _restart_s(card: Scorecard, score: str) -> float:
-    """Of a rehearsal no restart was made after it; one takes at least as long as the job takes to its first step."""
+    """Returns the seconds of this score; in a rehearsal, which has no restart, the time to the job's first step."""
     told = card.scores.get(score, {}).get("seconds")
     if isinstance(told, float):
         return told
@@ -122,7 +122,7 @@ def _restart_s(card: Scorecard, score: str) -> float:
 
 
 def _to_compare(card: Scorecard) -> str:
-    """How it comes to a fault-free run that it is held against; empty: it has one."""
+    """Says how to get a fault-free run to compare with; empty if there is one."""
     bounds = (card.evidence.run.plan.get("expect") or {}).get("loss_continuity")
     if card.evidence.run.beside.job and card.evidence.fault_free is None:
         return OF_A_DAY

@@ -37,7 +37,7 @@ def write(run: Timeline, file: IO[str]) -> int:
 
 
 def events_of(run: Timeline, together: int = 1) -> Iterator[Event]:
-    """`together`: so many consecutive steps of a process share a slice."""
+    """Yields the events of a trace. `together`: number of consecutive steps of a process that share a slice."""
     yield from _names(run)
     for number, span in enumerate(spans_of(run)):
         yield from _span(run, span, number)
@@ -74,7 +74,7 @@ def _span(run: Timeline, span: Span, number: int) -> Iterator[Event]:
 
 
 def _lives(run: Timeline) -> Iterator[Event]:
-    """Each worker process. One that was not gone yet when its successor came ends there: slices of a track nest."""
+    """Yields the slice of each worker process, cut at its successor's start, as slices of a track must nest."""
     after: dict[int, int] = {}
     for process in sorted(run.processes, key=lambda each: -each.started):
         end = process.last_seen if process.exited is None else max(process.exited, process.last_seen)
@@ -123,7 +123,7 @@ def _groups(run: Timeline, together: int) -> Iterator[Ints]:
 
 
 def _losses(run: Timeline) -> Iterator[Event]:
-    """Of the lowest rank."""
+    """Yields the losses of the lowest rank."""
     steps = run.steps
     rows = np.flatnonzero(steps.rank == steps.rank.min()) if len(steps) else np.zeros(0, np.int64)
     for row in rows[:: max(1, math.ceil(len(rows) / SLICES_MAX))]:
@@ -133,7 +133,7 @@ def _losses(run: Timeline) -> Iterator[Event]:
 
 
 def _finite(args: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no number for what is not finite."""
+    """Replaces floats that are not finite by texts, as JSON has no number for them."""
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in args.items()

@@ -51,7 +51,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Effect(_Part, frozen=True):
-    """What a fault was measured to do, and what it had to do, in `unit`."""
+    """The measured effect of a fault, and the expected one, in `unit`."""
 
     measured: Scalar = None
     expected: Scalar = None
@@ -72,9 +72,9 @@ class Fault(_Part, frozen=True):
 
 
 class Expectation(_Part, frozen=True):
-    """One line of the table: texts for people, and beside them the numbers in `unit` where the bound is a number.
+    """One line of the table: texts for people, and the numbers in `unit` if the bound is a number.
 
-    `observed_value` is `None` where nothing was measured, or where what was measured was not over yet.
+    `observed_value` is `None` if nothing was measured, or if the measured thing was not over yet.
     """
 
     name: str
@@ -88,15 +88,15 @@ class Expectation(_Part, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Observed over bound, which says how much of an upper bound was used."""
+        """Returns the observed value over its bound: the used share of an upper bound."""
         if self.observed_value is None or not self.bound_value:
             return None
         return self.observed_value / self.bound_value
 
 
 class Guarantee(_Part, frozen=True):
-    """One thing that must be so. `state`: held · broken · open (the evidence does not tell) · not judged. `why`: what
-    broke it, or why it is not judged."""
+    """One guarantee. `state`: held · broken · open (the evidence does not tell) · not judged. `why`: what broke it, or
+    why it is not judged."""
 
     name: str
     statement: str
@@ -141,7 +141,7 @@ class Slowdown(_Part, frozen=True):
 
 
 class RecoveryTime(_Part, frozen=True):
-    """`scores.recovery_time`; the first three are of the longest episode."""
+    """`scores.recovery_time`; the first three fields are of the longest episode."""
 
     seconds: float | None = None
     first_step_seconds: float | None = None
@@ -151,7 +151,7 @@ class RecoveryTime(_Part, frozen=True):
 
 
 class ClosedForms(_Part, frozen=True):
-    """What closed forms expect of a run with these rates, beside what was measured. `None`: no failure to go by."""
+    """Figures that closed forms expect of these rates, beside the measured ones. `None`: no failure measured."""
 
     failures: int | None = None
     mean_time_to_failure_s: float | None = None
@@ -193,8 +193,8 @@ class LossContinuity(_Part, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """All that `report.json` holds. `scores` and `metrics` keep whatever the scores of the day put there; the typed
-    views `recovery_time`, `wasted_gpu_hours` and `loss_continuity` read the three that every report has."""
+    """The contents of `report.json`. `scores` and `metrics` keep all values of the scores; the typed views
+    `recovery_time`, `wasted_gpu_hours` and `loss_continuity` read the three that every report has."""
 
     schema: int = SCHEMA
     run_id: str
@@ -222,7 +222,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     kept_as: str = ""  # what commands find it by; empty: by its `run_id`
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types. An expectation without a reason has no key `reason`."""
+        """Returns plain JSON types. An expectation without a reason has no key `reason`."""
         values: dict[str, Any] = strict(msgspec.to_builtins(self))
         for expectation in values["expectations"]:
             if not expectation["reason"]:
@@ -255,7 +255,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def from_scorecard(card: Scorecard) -> Report:
-    """The report of a run that was judged. What is not a finite number becomes null."""
+    """Returns the report of a judged run. A number that is not finite becomes null."""
     run = card.evidence.run
     scenario = run.plan.get("scenario")
     labels = scenario.get("labels") if isinstance(scenario, Mapping) else None
@@ -291,7 +291,7 @@ def from_scorecard(card: Scorecard) -> Report:
 
 
 def _provenance(card: Scorecard) -> dict[str, str]:
-    """From the environment, without the GPUs of this machine where the nodes are other ones."""
+    """Returns the provenance by the environment, without this machine's GPUs if the nodes are elsewhere."""
     other = card.backend not in _ON_THIS_MACHINE
     found = {}
     for name in PROVENANCE:
@@ -325,7 +325,7 @@ def _run(evidence: Analysis) -> dict[str, Any]:
 
 
 def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
-    """Its effect is the last one measured, or the first that was not as expected."""
+    """Returns the values of a fault. Its effect is the last one measured, or the first that was not as expected."""
     effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
     return {
         "id": fault.id,
@@ -349,7 +349,7 @@ def _text(value: object) -> str | None:
 
 
 def read(path: pathlib.Path) -> Report:
-    """The report in a file. Raises `ReportError` where there is none, or where it cannot be read."""
+    """Reads the report in a file. Raises `ReportError` if there is none, or if it cannot be read."""
     values = read_as(path, dict[str, Any])
     try:
         return Report.from_json(values)
@@ -358,7 +358,7 @@ def read(path: pathlib.Path) -> Report:
 
 
 def read_as(path: pathlib.Path, kind: type[T]) -> T:
-    """What a file of JSON holds. Raises `ReportError`."""
+    """Reads a JSON file as this type. Raises `ReportError`."""
     try:
         content = read_regular(path)
         if len(content) <= MAX_BYTES:
@@ -375,7 +375,7 @@ class _Committed(msgspec.Struct):
 
 
 def commit_in(path: pathlib.Path) -> str | None:
-    """Of the project under test, as a report tells it, of which nothing else is read."""
+    """Reads only the commit of the project under test from a report; `None` if it cannot be read."""
     try:
         return msgspec.json.decode(read_regular(path), type=_Committed).commit
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -383,7 +383,7 @@ def commit_in(path: pathlib.Path) -> str | None:
 
 
 def read_regular(path: pathlib.Path) -> bytes:
-    """At most `MAX_BYTES` + 1 of a regular file. Follows no link and waits for nobody; raises `OSError`."""
+    """Reads at most `MAX_BYTES` + 1 of a regular file. Follows no link and does not block; raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

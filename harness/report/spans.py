@@ -15,7 +15,7 @@ Kind = Literal["run", "phase", "recovery", "recovery phase", "fault", "checkpoin
 
 @dataclass(frozen=True)
 class Span:
-    """Times in ns on the harness's monotonic clock; `parent` is a place in the same list, -1: none."""
+    """One span of time, in ns on the harness's monotonic clock; `parent` is a place in the same list, -1: none."""
 
     kind: Kind
     name: str
@@ -64,7 +64,7 @@ def _fault(run: Timeline, fault: FaultRecord) -> Span:
 
 
 def _checkpoints(run: Timeline) -> Iterator[Span]:
-    """From the first begin of a step's checkpoint to its commit; one that never ended lasts until another begins."""
+    """Yields spans from a checkpoint's first begin to its commit, or to the next begin if it never ended."""
     begun: dict[int, int] = {}
     for event in run.checkpoints:
         step = int(event.get("step", -1))

@@ -27,6 +27,6 @@ def strict(value: Any) -> Any:
 
 
 def json_text(values: Any) -> str:
-    """Strict JSON for a file or a terminal: what could steer either is written as an escape."""
+    """Returns strict JSON for a file or a terminal: control characters are escaped."""
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
     return _CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n"

@@ -33,7 +33,7 @@ def figures(run: Timeline) -> dict[str, Any]:
 
 
 def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
-    """(what is counted, moment in ns, bytes received and sent until then). Nodes that share their links count once."""
+    """Yields (counter, moment in ns, bytes received and sent until then). Nodes that share their links count once."""
     shared = [str(event.get("namespace") or event["node"]) for event in run.usage]
     owner: dict[str, str] = {}
     for namespace, event in zip(shared, run.usage, strict=True):
@@ -52,7 +52,7 @@ def _nvlink_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
 
 
 def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
-    """Bytes per second of what was sampled twice. A counter that went back was reset: that stretch is left out."""
+    """Returns bytes per second of each counter sampled twice, without the stretches in which it was reset."""
     last: dict[Counter, tuple[int, int]] = {}
     moved: dict[Counter, tuple[int, int]] = {}
     for what, at, count in counters:

@@ -40,7 +40,7 @@ VERDICT_MEANING = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One headline number. `share` is observed / bound where both are known (1.0 = exactly at the bound)."""
+    """One headline number. `share` is observed / bound if both are known (1.0 = exactly at the bound)."""
 
     name: str
     value: str
@@ -49,7 +49,7 @@ class Figure:
     verdict: Verdict | None = None
     share: float | None = None
     of: str = ""  # the expectation that it shows
-    decided: bool = False  # the verdict
+    decided: bool = False  # True: it decided the verdict
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Account:
     name: str
     label: str
     seconds: str
-    by_faults: str  # of them; empty: none
+    by_faults: str  # the part of it that faults caused; empty: none
     hours: str  # empty: the run had less than one
     percent: str
     share: float
 
 
 def guarantee_name(name: str) -> str:
-    """`restart.same_step` as `Restart · same step`."""
+    """Formats `restart.same_step` as `Restart · same step`."""
     family, _, rest = name.partition(".")
     return f"{family.capitalize()} · {rest.replace('_', ' ')}"
 
@@ -78,8 +78,8 @@ def guarantee_rows(report: Report) -> list[tuple[str, str, str, str]]:
 
 
 def guarantees_beside(report: Report) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Those that held, with their sentences, and those of which this run says nothing, with the reason; each list
-    under its title."""
+    """Returns guarantees that held, with their sentences, and those not judged, with the reason; each list under its
+    title."""
     held = [(guarantee_name(each.name), each.statement) for each in report.guarantees if each.state == "held"]
     mute = [(guarantee_name(each.name), each.why) for each in report.guarantees if each.state == "not judged"]
     titles = (f"{len(held)} held", f"Of {len(mute)} this run says nothing")
@@ -95,7 +95,7 @@ def reasons(report: Report) -> list[str]:
 
 
 def in_words(reason: str) -> str:
-    """A reason as a sentence: the name of a score or of a bound becomes words wherever it stands before a colon."""
+    """Returns a reason as a sentence; names of scores and bounds before a colon become words."""
 
     def named(match: re.Match[str]) -> str:
         return expectation_name(match[0]) if match[0].partition(".")[0] in BOUNDS else match[0]
@@ -105,12 +105,12 @@ def in_words(reason: str) -> str:
 
 
 def headline_alone(report: Report) -> str:
-    """Without what was not judged, for a page that names it beside."""
+    """Returns the headline without its list of items not judged, for a page that shows them elsewhere."""
     return headline(report).removesuffix(f"; not judged: {', '.join(report.not_judged_because)}")
 
 
 def not_judged(report: Report) -> str:
-    """`Not judged: loss, pace (the log does not report it); …`, and what no pass looks at; or an empty text."""
+    """Returns `Not judged: loss, pace (the log does not report it); …`, and the limits of a pass; or an empty text."""
     alike: dict[str, list[str]] = {}
     for item, why in report.not_judged_because.items():
         alike.setdefault(why, []).append(item)
@@ -119,15 +119,15 @@ def not_judged(report: Report) -> str:
 
 
 def beyond(report: Report) -> list[str]:
-    """What a pass leaves open, whatever was judged."""
+    """Returns the limits of every pass."""
     if report.verdict is not Verdict.PASS:
         return []
     return [BEYOND] if report.not_judged else ["Not judged: nothing.", BEYOND]
 
 
 def figures(report: Report) -> list[Figure]:
-    """What decided a verdict that is no pass; the four figures of every run; and what restarts after the run showed and
-    cost, beside its own GPU-hours; and what it left beside its saves."""
+    """Returns the figures that decided a verdict other than pass; the four figures of every run; the results and costs
+    of restarts after the run, beside its own GPU-hours; and the files beside its saves."""
     found = [*lasting_figures(report), *_restarts(report), *_files(report)]
     return [*_deciding(report, {figure.of for figure in found}), *found]
 
@@ -138,7 +138,7 @@ def lasting_figures(report: Report) -> list[Figure]:
 
 
 def _deciding(report: Report, shown: Container[str]) -> Iterator[Figure]:
-    """Expectations that gave the verdict and that no other card shows; or the reason, where none gave it."""
+    """Yields expectations that gave the verdict and have no card yet; or the reason, if no expectation gave it."""
     if report.verdict is Verdict.PASS:
         return
     gave = [each for each in report.expectations if each.verdict is report.verdict]
@@ -178,7 +178,7 @@ def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0")
 
 
 def _figure(name: str, value: str, detail: str, expectation: Expectation | None, measured: bool = False) -> Figure:
-    """`measured`: what is shown is what the bound is on, so how much of it was used can be drawn."""
+    """Makes a figure. `measured`: it shows the bounded value itself, so the used share of the bound can be drawn."""
     if expectation is None:
         return Figure(name, value, detail)
     bound = expectation.bound.strip()
@@ -236,7 +236,7 @@ _WASTED_BY_FAULTS = ("wasted_gpu_hours.max_percent_by_faults", "wasted_gpu_hours
 
 
 def wasted_percent(report: Report) -> float | None:
-    """By faults; `None` where it is not known, or where no step was done: there was nothing to waste."""
+    """Returns the waste by faults; `None` if it is not known, or if no step was done."""
     bounds = [each for each in report.expectations if each.name in _WASTED_BY_FAULTS]
     unknown = WASTED_BY_FAULTS in report.not_judged_because or any(each.observed_value is None for each in bounds)
     return None if unknown or report.run.furthest_step == 0 else report.wasted_gpu_hours.percent_by_faults
@@ -322,7 +322,7 @@ def accounts(report: Report) -> tuple[list[Account], Account | None]:
 
 
 def closed_forms(report: Report) -> list[tuple[str, str, str]]:
-    """(what, measured, by closed form); nothing where no failure was recovered from."""
+    """Returns rows (name, measured, by closed form); none if no failure was recovered from."""
     found = report.wasted_gpu_hours.closed_forms
     if not found.failures or found.ettr is None or found.ettr_expected is None:
         return []
@@ -348,7 +348,7 @@ def closed_forms_words(report: Report) -> str:
 
 
 def baseline_words(report: Report) -> str:
-    """From how much the band was taken that straggler drag exceeds; an empty text where there is none."""
+    """Describes the band that straggler drag exceeds; empty if there is no drag."""
     if not report.wasted_gpu_hours.accounts.get("straggler_drag"):
         return ""
     return f"Straggler drag: step time above the band of {report.wasted_gpu_hours.baseline}."
@@ -371,18 +371,18 @@ def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]
 
 
 def longest_first(report: Report) -> list[tuple[int, Episode]]:
-    """(number from 1, episode): those that never ended first, then the longest."""
+    """Returns (number from 1, episode): episodes that never ended first, then the longest."""
     numbered = enumerate(report.recovery_time.episodes, start=1)
     return sorted(numbered, key=lambda item: (item[1].seconds is not None, -(lasted_s(report, item[1]) or 0)))
 
 
 def lasted_s(report: Report, episode: Episode) -> float | None:
-    """From the last step before it until progress was regained, or until the run ended."""
+    """Returns the seconds from the last step before the episode until progress was regained, or until the run ended."""
     return episode.seconds if episode.seconds is not None else report.run.duration_s - episode.t_stop
 
 
 def fault_rows(report: Report) -> list[dict[str, str]]:
-    """The faults table: what, whom, when, whether its effect was measured, and whether it was undone."""
+    """Returns the rows of the faults table: fault, target, time, measured effect, and whether it was undone."""
     return [
         {
             "id": fault.id,
@@ -399,7 +399,7 @@ def fault_rows(report: Report) -> list[dict[str, str]]:
 
 
 def target_text(target: object) -> str:
-    """`node-1, rank 3` from what the log says about a target."""
+    """Formats a target of the log as `node-1, rank 3`."""
     if isinstance(target, Mapping):
         node, rank = target.get("node"), target.get("rank")
         parts = [str(node) if node is not None else "", f"rank {rank}" if rank is not None else ""]
@@ -410,7 +410,7 @@ def target_text(target: object) -> str:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested values as (name, text) lines: `gpu.name`, `H100`."""
+    """Flattens nested values into (name, text) lines: `gpu.name`, `H100`."""
     lines: list[tuple[str, str]] = []
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -424,13 +424,13 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def hangs(report: Report) -> list[str]:
-    """Where each rank was, a sentence for each hang of the training."""
+    """Returns one sentence for each hang of the training, with the place of each rank."""
     told = report.scores.get("collectives", {}).get("hangs", [])
     return [str(each) for each in told] if isinstance(told, list) else []
 
 
 def metric_rows(report: Report) -> list[tuple[str, str]]:
-    """A metric's name without its unit, and its value with it."""
+    """Returns each metric's name without its unit, and its value with the unit."""
     rows = []
     for name, value in report.metrics.items():
         unit = "" if "time" in name else "_time"
@@ -444,7 +444,7 @@ _SECONDS_NAME = re.compile(r"(_s|_seconds)(_|$)")
 
 
 def metric_text(name: str, value: object) -> str:
-    """A metric's unit is in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
+    """Formats a metric by the unit in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
     if isinstance(value, Mapping):
         if list(value) == ["untold"]:
             return metric_text(name, value["untold"])

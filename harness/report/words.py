@@ -67,17 +67,17 @@ def plain(value: object) -> str:
 
 
 def short(text: str, most: int) -> str:
-    """At most so many characters; three dots stand for the rest."""
+    """Shortens a text to this many characters; three dots stand for the rest."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def minute(iso: str) -> str:
-    """`2026-11-27 06:43 UTC` from a moment in UTC, ISO 8601."""
+    """Formats a UTC moment (ISO 8601) as `2026-11-27 06:43 UTC`."""
     return f"{iso[:16].replace('T', ' ')} UTC"
 
 
 def clock_time(iso: str, after_s: float) -> str:
-    """`06:43:17`, so long after a moment that `minute` takes; empty where it is none."""
+    """Formats the time this long after a UTC moment as `06:43:17`; empty if the moment is invalid."""
     try:
         return f"{datetime.datetime.fromisoformat(iso) + datetime.timedelta(seconds=after_s):%H:%M:%S}"
     except (ValueError, OverflowError):
@@ -85,12 +85,12 @@ def clock_time(iso: str, after_s: float) -> str:
 
 
 def one_line(value: object) -> str:
-    """`plain` text without line breaks and tabs."""
+    """Returns `plain` text without line breaks and tabs."""
     return " ".join(plain(value).split())
 
 
 def words(name: str) -> str:
-    """`straggler_drag` → `Straggler drag`."""
+    """Formats a name for people: `straggler_drag` → `Straggler drag`."""
     if name in NAMES:
         return NAMES[name]
     text = name.replace("_", " ").replace(".", " ").strip().capitalize()
@@ -98,7 +98,7 @@ def words(name: str) -> str:
 
 
 def expectation_name(name: str) -> str:
-    """`wasted_gpu_hours.max_percent` → `Wasted GPU-hours, percent`; that it is a maximum, the bound's ≤ says."""
+    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`; the bound's ≤ says `max`."""
     score, _, bound = name.partition(".")
     if bound.startswith("phases."):
         return f"{words(score)}, {words(bound.removeprefix('phases.')).lower()}"
@@ -107,12 +107,12 @@ def expectation_name(name: str) -> str:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """A finite number; `True` and `False` are none."""
+    """Tells whether this is a finite number; `True` and `False` are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def seconds(value: float | None, missing: str = DASH) -> str:
-    """`4.21 s` from a number of seconds; `missing` for anything that is not a finite number."""
+    """Formats seconds as `4.21 s`; `missing` for anything that is not a finite number."""
     if value is None or not is_number(value):
         return missing
     if abs(value) > 1e12:
@@ -134,7 +134,7 @@ def quantity(value: object, unit: str = "") -> str:
 
 
 def _of_one(unit: str) -> str:
-    """`processes gone` → `process gone`; units like `ms late` and `bits flipped` begin with what is counted."""
+    """Returns the singular: `processes gone` → `process gone`. In `bits flipped` the first word changes."""
     if unit in _SINGULAR:
         return _SINGULAR[unit]
     noun, space, rest = unit.partition(" ")
@@ -151,7 +151,7 @@ def gpu_seconds(value: float) -> str:
 
 
 def size(amount: float) -> str:
-    """`15.0 MiB`."""
+    """Formats bytes as `15.0 MiB`."""
     power = next((power for power in range(1, 5) if amount < 1024 ** (power + 1)), 5)
     if amount < 1024:
         return f"{amount:.0f} B"
@@ -167,5 +167,5 @@ def short_commit(commit: str) -> str:
 
 
 def short_path(text: str) -> str:
-    """Absolute paths by their last two parts: `…/checkpoints/step-00000020`. Where it ran is nobody's business."""
+    """Shortens absolute paths to their last two parts: `…/checkpoints/step-00000020`. Folders above are private."""
     return _DIRECTORIES.sub("…/", text)

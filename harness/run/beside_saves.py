@@ -25,9 +25,9 @@ class File(NamedTuple):
 def beside_the_saves(
     run_dir: pathlib.Path, folders: Sequence[str], listing: Listing, run_id: str
 ) -> Mapping[str, File]:
-    """By name, of what lies in these folders now, without what is still being written. In a name, the run's own id is
-    `{run_id}`. `listing`: of the saves; one of no step, as `best.pt`, is of no series, and each run must have it.
-    Raises `FaultError` where the harness may not read a folder, or more lies there than it looks at."""
+    """Returns the files in these folders by name, without unfinished ones. The run's own id in a name becomes
+    `{run_id}`. `listing`: the saves. A save without a step, as `best.pt`, belongs to no series, so each run must have
+    it. Raises `FaultError` if the harness may not read a folder, or if more lies there than it looks at."""
     series = [each for each in listing.checkpoints if each.step is not None]
     own = {path for each in series for path in (each.path, *each.files)}
     own |= {listing.pointer.path} if listing.pointer else set()
@@ -46,7 +46,7 @@ def beside_the_saves(
 def holding_tensors(
     run_dir: pathlib.Path, beside: Mapping[str, File], run_id: str, until_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Those that hold tensors and are small enough to be read whole, as in the event `files.left`: an export."""
+    """Yields files with tensors that are small enough to be read whole, for the event `files.left`."""
     read = 0
     for name, file in sorted(beside.items()):
         path = name.replace("{run_id}", run_id)

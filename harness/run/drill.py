@@ -43,7 +43,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 @dataclass(frozen=True)
 class DrillOutcome:
-    """How it went. `step`: the newest committed checkpoint of the run; `restored_step`: what all ranks restored."""
+    """A drill's result. `step`: newest committed checkpoint; `restored_step`: step that all ranks restored."""
 
     outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int
@@ -52,11 +52,11 @@ class DrillOutcome:
 
 
 class CannotDrill(Exception):
-    """Nothing follows for the job's checkpoints."""
+    """Raised if a drill shows nothing about the job's checkpoints."""
 
 
 class Ended(Protocol):
-    """How a job ended: see `harness.run.job.Outcome`."""
+    """The end of a job: see `harness.run.job.Outcome`."""
 
     @property
     def outcome(self) -> str: ...
@@ -94,9 +94,9 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """By rank: the step that it went on from, as it told it; or else, as its first step shows, `newest` at most.
+        """Maps each rank to the step that it went on from, as it told; or else by its first step, `newest` at most.
 
-        One that tells no restore and begins with step 1 may count its own steps alone."""
+        A rank that tells no restore and begins with step 1 may count its own steps alone."""
         workers = self.progress.workers.items()
         told = {rank: worker.restored_step for rank, worker in workers}
         by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
@@ -104,15 +104,15 @@ class Watch(Silent):
 
     @property
     def goes_on(self) -> bool:
-        """Whether steps have been done for so long that the other ranks would have told theirs."""
+        """Tells whether steps have been done for so long that the other ranks would have told theirs."""
         first_ns = self.progress.first_step_ns
         return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
 
 
 @dataclass(frozen=True)
 class Again:
-    """What it takes to start the job's command again. `progress`: of the run; `begin_ns`: when that began; `observer`:
-    who watched the run."""
+    """Everything needed to start the job's command again. `progress`: the run's; `begin_ns`: the run's begin;
+    `observer`: the run's."""
 
     plan: Plan
     backend: Backend
@@ -126,18 +126,18 @@ class Again:
 
     @property
     def speakers(self) -> set[int]:
-        """The ranks that told of themselves in the run; all of them, where none did."""
+        """Returns the ranks that told of themselves in the run; all ranks if none did."""
         planned = set(range(self.plan.workload.world_size))
         return planned & self.progress.workers.keys() or planned
 
     @property
     def start_limit_s(self) -> float:
-        """How long a start may take, until the first step or until all has been restored."""
+        """Returns the time allowed for a start, until the first step or until everything is restored."""
         return min(LIMIT_S + START_TIMES * self.start_s, self.plan.abort.wall_clock_ns / 1e9)
 
     @property
     def start_s(self) -> float:
-        """How long the run's own start took, until its first step."""
+        """Returns how long the run's own start took, until its first step."""
         return max(self.progress.first_step_ns - self.begin_ns, 0) / 1e9
 
     def start(
@@ -148,9 +148,9 @@ class Again:
         prepare: Callable[[pathlib.Path], None] = lambda place: None,
         nodes: int | None = None,
     ) -> Ended:
-        """On a copy in this folder, which `prepare` may change before; by default on all planned nodes.
+        """Runs the job on a copy in this folder, which `prepare` may change before; by default on all planned nodes.
 
-        Raises `CannotDrill` where there is no copy, or where the user wants to stop."""
+        Raises `CannotDrill` if there is no copy, or if the user wants to stop."""
         plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
         limit_ns = min(int(limit_s * 1e9), plan.abort.wall_clock_ns)  # no longer than the run itself might have taken
         limits = Abort(if_no_step_for_ns=limit_ns, if_not_started_for_ns=limit_ns, wall_clock_ns=limit_ns)
@@ -168,8 +168,8 @@ class Again:
         return ended
 
     def log(self, name: str, folder: str, make: Callable[[], Any], failed: Callable[[str], Any]) -> None:
-        """Makes it, and logs how it went and what it took beside the run's own GPU-hours. Whatever goes wrong is
-        logged, too: the run is over, and its result must not depend on it."""
+        """Makes a drill, and logs its result and its cost, apart from the run's own GPU-hours. Errors are logged, too:
+        the run is over, and its result must not depend on a drill."""
         begin_s = time.monotonic()
         self.emit(f"{name}.started", step=self.progress.committed_step)
         try:
@@ -184,8 +184,8 @@ class Again:
 
 
 def is_wanted(plan: Plan, committed_step: int) -> bool:
-    """By default. Never without faults, never where the job told of no checkpoint, and never where the harness cannot
-    see its checkpoints, as in a store that ends with the job."""
+    """Tells whether to make a drill: by default yes, but never without faults, without a told checkpoint, or if the
+    harness cannot see the checkpoints, as in a store that ends with the job."""
     reached = plan.backend in REACHED and plan.workload.checkpoint.store != "s3"
     return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached
 
@@ -250,7 +250,7 @@ def _blocks(run_dir: pathlib.Path, name: str) -> int:
 
 
 def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """What the job has saved, with owners and links as they are: the nodes' user must be able to go on with it."""
+    """Copies what the job has saved, keeping owners and links: the nodes' user must be able to go on with it."""
     names = saved_folders(workload)
     _check_room(names, run_dir, folder)
     for name in names:
@@ -259,7 +259,7 @@ def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) ->
 
 
 def copy_ledgers(run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """What the observer noted of the checkpoints, so that it knows them again."""
+    """Copies the observer's notes on the checkpoints, so that it recognises them."""
     for name in untrusted_files.files_below(run_dir, "events"):
         if name.count("/") == 2 and name.endswith(f"/{LEDGER}"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -291,11 +291,11 @@ UNDO = _undo
 
 
 def saved_folders(workload: Launch) -> list[str]:
-    """The folders that nodes may write, and the training data."""
+    """Returns the folders that nodes may write, and the training data."""
     return sorted({*written_folders(workload), "data"})
 
 
 def written_folders(workload: Launch) -> list[str]:
-    """Those that nodes may write."""
+    """Returns the folders that nodes may write."""
     nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
     return sorted({*nodes, *control})

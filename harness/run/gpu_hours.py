@@ -6,7 +6,7 @@ NS_PER_HOUR = 3600 * 10**9
 
 
 class GpuCap:
-    """So many GPU-hours, for all jobs that book on it. A slot counts as a GPU, also on a machine without one."""
+    """A limit in GPU-hours for all jobs that book on it. A slot counts as a GPU, also on a machine without one."""
 
     def __init__(self, gpu_hours: float, of: str):
         self.gpu_hours, self.of = gpu_hours, of

@@ -1,4 +1,4 @@
-"""What other programs take of this host's CPUs while the job runs: a busy host slows a healthy job.
+"""The share of this host's CPUs that other programs take while the job runs: a busy host slows a healthy job.
 
 All CPU time of the host (`/proc/stat`, with what a hypervisor took: *steal*) less that of the job's nodes.
 """
@@ -31,7 +31,7 @@ class Look:
 
 
 def others_between(before: Look, now: Look, cpus: int) -> float | None:
-    """The share of all CPUs, 0 to 1, that went to others than the job's nodes; `None` where a node came or went."""
+    """Returns the share (0 to 1) of CPU time used outside the job's nodes; `None` if nodes came or went."""
     taken_ns = (now.at_ns - before.at_ns) * cpus
     if before.nodes.keys() != now.nodes.keys() or taken_ns <= 0:
         return None

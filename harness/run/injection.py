@@ -28,14 +28,14 @@ RANK_APPEARS_S = 10.0
 
 @dataclass(frozen=True)
 class LiveJob:
-    """What rehearsals and their faults may use of the job they act on."""
+    """The parts of a job that rehearsals and their faults may use."""
 
     cluster: Cluster
     progress: LiveProgress
     emit: Emitter
     journal: Journal
     holds: TriggerHolds
-    firings: dict[str, Firing] = field(default_factory=dict)  # of all rehearsals that have begun
+    firings: dict[str, Firing] = field(default_factory=dict)  # faults of all rehearsals that have begun
 
 
 class Injection:
@@ -58,7 +58,7 @@ class Injection:
         return CheckpointPlace(saved.folder, saved.layout)
 
     def run(self) -> None:
-        """Every way out is an event: a fault that breaks is evidence too."""
+        """Injects the fault and heals it. Every way out is an event: a fault that breaks is evidence too."""
         self.log("fault.injecting")
         try:
             self.fault.inject(self.targets, self)
@@ -72,7 +72,7 @@ class Injection:
             self.heal()
 
     def heal(self) -> None:
-        """Called when the fault has done its part, and again at the end of the run if it could not be healed then."""
+        """Heals the fault. Called when it has done its part, and again at the end of the run if that failed."""
         if "healed" in self.firing.moments_ns:
             return
         try:
@@ -80,8 +80,8 @@ class Injection:
         except Exception as error:  # healing goes on with the next fault; the end of the lab undoes the rest
             self.log("fault.failed", error=f"could not be healed: {_told(error)}")
             return
-        # Before it is told to be healed: what the measuring costs the job is the fault's doing. Where its end cannot be
-        # measured, as of a node that is gone, nothing is told, and the verdict says that it was not judged.
+        # Measured before the fault is told as healed: the cost of measuring is the fault's doing. If the end cannot be
+        # measured, as on a node that is gone, nothing is told, and the verdict says that it was not judged.
         if "effect" in self.firing.moments_ns and not self._cancelled.is_set():
             with contextlib.suppress(Exception):
                 self.fault.see_end(self.targets, self)
@@ -93,13 +93,13 @@ class Injection:
         self._cancelled.set()
 
     def node(self, target: Target) -> Node:
-        """The node that the target was on when this was first asked: what was done there is undone there."""
+        """Returns the node that the target was on at the first call, so that a fault is undone where it acted."""
         if target not in self._nodes:
             self._nodes[target] = self._home(target.rank) or self.cluster.nodes[target.node_index]
         return self._nodes[target]
 
     def _home(self, rank: int | None) -> Node | None:
-        """After a restart a rank may live on another node than planned. `None`: it has not started yet."""
+        """Returns the node on which a rank lives now; `None`: it has not started yet. A restart may move a rank."""
         worker = None if rank is None else self.progress.workers.get(rank)
         wanted = worker and (worker.node, worker.incarnation)
         return next((node for node in self.cluster.nodes if (node.name, node.incarnation) == wanted), None)
@@ -223,7 +223,7 @@ class Injection:
 
 
 def _told(error: Exception) -> str:
-    """A message of ours says what is wrong. Anything else is a mistake in the fault's code: its line is told, too."""
+    """Returns the message of an error. An unexpected one is a mistake in the fault's code, so its line is added."""
     text = f"{type(error).__name__}: {error}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/harness/faults/" in frame.filename]
     if isinstance(error, ChaosError) or not frames:

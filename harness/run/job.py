@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def told(self) -> str:
-        """As the log calls it."""
+        """Returns the outcome by its name in the log."""
         return "interrupted" if self.outcome in ("broken", "capped", "saved", "done") else self.outcome
 
 
@@ -75,7 +75,7 @@ def execute(
     stop: StopRequest | None = None,
     until_saved: int | None = None,
 ) -> Outcome:
-    """One job with one rehearsal that lasts as long as the job (`chaos run`). See `run_job`."""
+    """Runs one job with one rehearsal that lasts as long as the job (`chaos run`). See `run_job`."""
     rehearsal = Rehearsal(plan, to_the_end=True)
     return run_job(plan, [rehearsal], run_dir, backend, observer, stop, until_saved=until_saved)
 
@@ -90,7 +90,7 @@ def run_job(
     director: Direction | None = None,
     until_saved: int | None = None,
 ) -> Outcome:
-    """Runs the workload of `plan` with these rehearsals into `run_dir` (where nothing may be but what it resumes from).
+    """Runs the workload of `plan` with these rehearsals into `run_dir` (which may hold only a state to resume from).
 
     A `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`:
     the job stands still at the checkpoint of this step, and is ended; one that cannot be held, at the next look.
@@ -106,7 +106,7 @@ def run_job(
     emit("plan", plan=plan.to_json())
     emit("environment", **environment_facts(), **provenance.facts(plan, backend))
     journal = Journal(run_dir)
-    # The first record is undone last, when nobody is left to print a secret; by the reverter if the harness is killed.
+    # The first record is undone last, when no process can print a secret any more; by the reverter after a kill.
     journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
@@ -122,7 +122,7 @@ def run_job(
 
 
 def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter, observer: Observer) -> None:
-    """Undoes what is open. What cannot be undone is told and changes no result; the reverter tries it again later."""
+    """Undoes open records. A failure is logged and changes no result; the reverter tries again later."""
     try:
         close(journal)
     except (FaultError, OSError) as error:
@@ -173,7 +173,7 @@ class RunningJob:
         self._publications = Publications(journal, saved, emit, plan.run_id, hidden(plan, backend), folders)
 
     def _workload(self, holds: TriggerHolds) -> Launch:
-        """The plan's, with what its faults need from the start."""
+        """Returns the plan's workload, with everything that its faults need from the start."""
         workload = self.plan.launch()
         faults = [planned.action for planned in self.plan.faults]
         env = secrets.resolve(workload.env) | holds.environment
@@ -183,7 +183,7 @@ class RunningJob:
         return replace(workload, env=env, mounts=tuple(mounts))
 
     def run(self, observer: Observer, stop: StopRequest) -> Outcome:
-        """From the first node to the last: this is the order of events of every run."""
+        """Runs the job from the first node to the last: this is the order of events of every run."""
         outcome = Outcome("failed", "the run did not start")
         self.start_ns = self._booked_ns = time.monotonic_ns()
         self._caps += [stop.cap] if stop.cap else []
@@ -214,7 +214,7 @@ class RunningJob:
         return outcome
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
-        """A backend that breaks meanwhile ends the run: what is known until then is evidence, and is judged."""
+        """Follows the job to its end. A backend that breaks ends the run; the evidence up to then is judged."""
         try:
             return self._follow_on(observer, stop)
         except BackendError as error:
@@ -254,8 +254,8 @@ class RunningJob:
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
-        """Ends what the rehearsals still do, the last one first, and gives the nodes back. What a broken backend keeps
-        is undone by the journal."""
+        """Ends open acts of the rehearsals, the last one first, and gives the nodes back. The journal undoes whatever a
+        broken backend keeps."""
         try:
             with self.cluster:
                 self._host_load.close()
@@ -287,7 +287,7 @@ class RunningJob:
                 make(drill.Again(*told, observer))
 
     def _first_node(self) -> tuple[str, int]:
-        """The first node that is alive, which most trainers log on."""
+        """Returns the first living node, on which most trainers write their log."""
         node = next((node for node in self.cluster.nodes if node.alive), self.cluster.nodes[0])
         return node.name, node.incarnation
 
@@ -322,7 +322,7 @@ class RunningJob:
         return next((Outcome("capped", cap.reason) for cap in self._caps if cap.reached), None)
 
     def _finished(self) -> Outcome | None:
-        """The job is over when every node that is still there has ended its command and no fault is at work."""
+        """Returns the outcome once every living node's command has ended and no fault acts; else `None`."""
         if any(rehearsal.busy for rehearsal in self.rehearsals) or self.cluster.waiting:
             return None
         living = [node for node in self.cluster.nodes if node.alive]
@@ -348,9 +348,9 @@ class RunningJob:
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
-        """The workers of a job may save over a notice and all end with 0; their launcher may still wait for the others.
-        Once the taken nodes are back, the others' commands start again, too, as after a requeue; an engine with a
-        scheduler does that itself. A job that ends with 0 without a notice is over."""
+        """Starts commands again, as after a requeue, once the taken nodes are back: after a save on a notice workers
+        may all end with 0, and their launcher may still wait. An engine with a scheduler does that itself. A job that
+        ends with 0 without a notice is over."""
         steps = self.plan.workload.steps
         faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
         noticed = {target.node_index for planned in faults for target in planned.targets}
@@ -371,7 +371,7 @@ class RunningJob:
             self.cluster.replace(node)
 
     def _has_left(self, node: Node) -> bool:
-        """Whether its newest workers have all ended with 0, as their launcher says."""
+        """Tells whether all newest workers of a node have ended with 0, as their launcher says."""
         workers = [*self.progress.workers.values()]
         mine = [each for each in workers if (each.node, each.incarnation) == (node.name, node.incarnation)]
         return bool(mine) and all(each.finished for each in mine)
@@ -385,7 +385,7 @@ class RunningJob:
         return Outcome("aborted", reason)
 
     def _failed_worker(self) -> str:
-        """Which worker ended badly and was not followed by a step; an empty text if none did."""
+        """Names the worker that ended badly, if no step came after; else returns an empty text."""
         failed = self.progress.failed_worker
         names = {node.name: node.incarnation for node in self.cluster.nodes}
         if failed is None or failed.at_ns < self.progress.last_step_ns:

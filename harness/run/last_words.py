@@ -1,7 +1,7 @@
-"""Why a node's command ended, from its log: the first error of the worker that ended it.
+"""Finds why a node's command ended, in its log: the first error of the worker that ended it.
 
 A launcher starts failed workers again, and all their lives write into one log; after the last one it prints an error
-and a table of its own. What it says of each failed life parts the lives.
+and a table of its own. Its message on each failed life marks where the next one begins.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_A_LOST_PEER = re.compile(
 
 
 class Telling(IntEnum):
-    """How much a line tells of the cause, the most first."""
+    """How much a line tells of the cause, from most to least."""
 
     ERROR = 0
     SIGNAL = 1
@@ -48,13 +48,13 @@ class Words(NamedTuple):
 
 
 def first_error(logs: Sequence[pathlib.Path]) -> str:
-    """What the most telling of these logs says, and which one it is. Never raises, never blocks."""
+    """Returns the words of the most telling log, with its name. Never raises, never blocks."""
     (telling, text), log = min(((words_of(log), log) for log in logs), key=lambda found: found[0].telling)
     return text if telling is Telling.NOTHING else f"{text} ({log.parent.name}/{log.name})"
 
 
 def words_of(log: pathlib.Path) -> Words:
-    """At most 300 characters. The node's user may own that file, and have made anything of it."""
+    """Returns at most 300 characters of a log. The node's user may own that file, and may have written anything."""
     try:
         lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def words_of(log: pathlib.Path) -> Words:
 
 
 def _last_life(lines: Sequence[str]) -> tuple[list[str], re.Match[str] | None]:
-    """What the last life wrote, and how the launcher says that it failed, if it does."""
+    """Returns the lines of the last life, and the launcher's message that it failed, if there is one."""
     ends = [(place, match) for place, line in enumerate(lines) if (match := _FAILED_LIFE.search(line))]
     if not ends:
         return [line for line in lines if not _OF_THE_LAUNCHER.search(line)], None

@@ -1,4 +1,4 @@
-"""The job as its events tell it, live: who is at work, how far they are, and what their latest steps were like."""
+"""The live state of a job, by its events: its workers, their progress, and their latest steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Process = tuple[str, int, int]  # node, incarnation, process id
 
 @dataclass
 class Worker:
-    """The newest process of a rank, and what all processes of this rank did."""
+    """The newest process of a rank, and totals over all processes of this rank."""
 
     node: str
     incarnation: int
@@ -34,7 +34,7 @@ class Worker:
     restored_step: int | None = None
     seen_ns: int = 0  # when its last step was seen here, and when that step ended by its own clock
     ended_ns: int = 0
-    ended_by: Process | None = None  # late words may be an earlier process's
+    ended_by: Process | None = None  # late events may come from an earlier process
     took_ns: int = 0  # that step, since the end of the one before; 0: unknown
     first_step: int = 0  # of the newest process that did one
     steps: int = 0  # of all processes, with those that were done again
@@ -45,7 +45,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class FailedWorker:
-    """As its launcher tells it: the place is that launcher's, and not checked yet."""
+    """A failed worker by its launcher's word: the place is the launcher's, and is not checked yet."""
 
     node: str
     incarnation: int
@@ -85,7 +85,7 @@ class LiveProgress:
     _behind: set[int] = field(default_factory=set)  # ranks without which no further step can be complete
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> bool:
-        """Whether the event made sense."""
+        """Takes note of an event. Returns whether the event made sense."""
         try:
             if header.get("role") == "trainer":
                 self._absorb_trainer(header, event, now_ns)
@@ -107,7 +107,7 @@ class LiveProgress:
             worker.finished = not code
 
     def stuck(self) -> str:
-        """Where a job stands that goes on no more, and which workers did not end though others of theirs did."""
+        """Says where a job stands still, and which workers did not end though others did."""
         text = f"stuck in {self.phase} after step {self.complete_step}"
         world = {rank: worker for rank, worker in sorted(self.workers.items()) if rank < (self.world_size or math.inf)}
         left = [f"rank {rank} on {worker.node}" for rank, worker in world.items() if not worker.finished]
@@ -117,7 +117,7 @@ class LiveProgress:
         return f"{text}; {left[0]}{more} did not end as the others did"
 
     def reborn_since(self, moment_ns: int) -> bool:
-        """Whether all ranks of the world are processes that started after this moment."""
+        """Tells whether all ranks of the world are processes that started after this moment."""
         if self.world_size > len(self.workers):
             return False
         world = [self.workers.get(rank) for rank in range(self.world_size)]
@@ -148,7 +148,7 @@ class LiveProgress:
             self.phase = "exiting"
 
     def _meet(self, rank: int, header: Mapping[str, Any], kind: str, now_ns: int) -> Process:
-        """The first word of a process: from now on it is its rank's. An observed trainer has no word for its start."""
+        """Notes the process of a rank at its first event; an observed trainer sends none at its start."""
         who = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
         if (rank, *who) in self._met and kind != "started":
             return who
@@ -199,7 +199,7 @@ class LiveProgress:
         self.furthest_step = max(self.furthest_step, self.complete_step)
 
     def _find_complete(self) -> None:
-        """The last step that every rank of the current world has done."""
+        """Returns the last step that every rank of the current world has done."""
         size = self.world_size or len(self.workers)
         world = range(size if size <= len(self.workers) else 0)  # more: a rank is missing, or the size is nonsense
         done = {rank: self.workers[rank].last_step if rank in self.workers else 0 for rank in world}
@@ -208,20 +208,20 @@ class LiveProgress:
 
 
 def _whole(value: Any) -> int:
-    """A count or a time as a trainer told it. Raises `ValueError` for anything that cannot be one."""
+    """Returns a count or a time from a trainer. Raises `ValueError` for an impossible value."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is not a count and not a time")
     return value
 
 
 def _samples_of(event: Mapping[str, Any]) -> int:
-    """Of the global batch, where it is told; else those that this rank consumed."""
+    """Returns the samples of the global batch if told; else those that this rank consumed."""
     told = event.get("count", -1)
     return _whole(told if told >= 0 else sum(run[1] for run in event.get("samples") or ()))
 
 
 def _number(value: Any) -> float:
-    """A figure as a trainer told it; one that is not finite is a text in the log."""
+    """Returns a figure as a trainer told it; one that is not finite is a text in the log."""
     if isinstance(value, str) and value in NOT_FINITE:
         return float(value)
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else math.nan

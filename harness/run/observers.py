@@ -1,4 +1,4 @@
-"""Who watches a job: a terminal, a web page, a test. An observer gets typed status and decides nothing."""
+"""Observers of a job: a terminal, a web page, a test. An observer gets typed status and decides nothing."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Observer(Protocol):
     def status(self, status: Status) -> None: ...
 
     def new_events(self, events: Heard) -> None:
-        """New events of the job's log; in order within a writer."""
+        """Takes new events of the job's log, in order within a writer."""
 
     def starts_again(self, why: str, about_s: float) -> None:
-        """The job is over; its command starts once more, for about so long."""
+        """Tells that the job is over, and its command starts once more, for about so long."""
 
     def left_behind(self, reason: str) -> None:
-        """Something could not be undone at the end of the job."""
+        """Hears that something could not be undone at the end of the job."""
 
 
 class Silent:

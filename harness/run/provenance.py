@@ -1,4 +1,4 @@
-"""Where a run's figures come from: facts of its trainer, data, image and software. What is not known is left out."""
+"""The origin of a run's figures: facts on its trainer, data, image and software. Unknown facts are left out."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
 
 
 def source_digest(plan: Plan) -> str:
-    """Of the trainer's code: two runs with the same one ran the same files."""
+    """Returns the digest of the trainer's code: two runs with the same digest ran the same files."""
     return outcome_inputs.source_digest(plan.workload.trainer)
 
 
 def _software() -> dict[str, str | None]:
-    """Of the torch that is installed here; its own files say with which CUDA it was built."""
+    """Returns CUDA and NCCL of the torch that is installed here, by its own files."""
     try:
         torch = importlib.metadata.distribution("torch")
         text = pathlib.Path(str(torch.locate_file("torch/version.py"))).read_text(errors="replace")
@@ -50,7 +50,7 @@ def _software() -> dict[str, str | None]:
 
 
 def _nccl() -> str | None:
-    """Of the package that torch's wheels take; `None` where torch has another one, or none."""
+    """Returns the version of the NCCL package of torch's wheels; `None` if there is no such package."""
     for major in ("cu13", "cu12", "cu11"):
         try:
             return importlib.metadata.version(f"nvidia-nccl-{major}")

@@ -20,7 +20,7 @@ THREAD_END_S = 15.0
 
 
 class Before(Protocol):
-    """What a rehearsal waits for: another rehearsal, or the word of a game day."""
+    """A condition for a rehearsal to begin: another rehearsal is over, or a game day says so."""
 
     @property
     def over(self) -> bool: ...
@@ -54,18 +54,18 @@ class Rehearsal:
 
     @property
     def busy(self) -> bool:
-        """Whether a fault is at work."""
+        """Tells whether a fault is at work."""
         return any(thread.is_alive() for thread in self._threads)
 
     def begin(self, job: LiveJob, now_ns: int) -> None:
-        """From now on its faults may fire, unless it has begun already or what it follows is not over."""
+        """Lets its faults fire from now on, unless it has begun already or the rehearsal before it is not over."""
         if self.begun_ns is not None or self.over or (self.follows is not None and not self.follows.over):
             return
         self.begun_ns = now_ns
         for firing in self.firings.values():
             firing.begun_step = job.progress.complete_step
         job.firings.update(self.firings)
-        if not self.to_the_end:  # else it is the job's own plan, the first event of the log
+        if not self.to_the_end:  # else its plan is the job's own, the first event of the log
             job.emit("plan", plan=self.plan.to_json(), rehearsal=self.name)
         job.emit("rehearsal.started", rehearsal=self.name)
         job.holds.begin(self.plan.faults)
@@ -84,7 +84,7 @@ class Rehearsal:
         self._finish_if_over(job, now_ns)
 
     def cancel(self, job_goes_on: bool = False) -> None:
-        """Ends the waits of all its faults. Where the job goes on, what they took from it comes back at once."""
+        """Ends the waits of all its faults. If the job goes on, nodes and processes come back at once."""
         for injection in self._injections:
             injection.cancel(job_goes_on)
 
@@ -96,11 +96,11 @@ class Rehearsal:
 
     @property
     def waiting(self) -> list[Firing]:
-        """Its faults that wait for their moment, and for no other fault."""
+        """Returns its faults that wait for their moment, and not for another fault."""
         return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
 
     def fire_at_once(self, job: LiveJob, now_ns: int) -> str:
-        """Those that wait act now. Returns why none of them may; empty: they act."""
+        """Lets all waiting faults act now. If none of them may, returns the reason; empty: they act."""
         reasons = [obstacle(each, job.firings.values(), self.plan.limits, now_ns) for each in self.waiting]
         if reasons and all(reasons):
             return str(reasons[0])
@@ -109,7 +109,7 @@ class Rehearsal:
         return ""
 
     def end(self, job: LiveJob) -> None:
-        """The job ends: its faults' threads end, and what still acts is healed, the last fault first."""
+        """Ends the threads of its faults at the end of the job, and heals active faults, the last one first."""
         self.cancel()
         deadline = time.monotonic() + THREAD_END_S
         for thread in self._threads:
@@ -126,7 +126,7 @@ class Rehearsal:
         return [FaultStatus(firing.planned.id, firing.newest_moment) for firing in fired]
 
     def _let_trainers_go(self, job: LiveJob, now_ns: int) -> None:
-        """However long a fault's effect is being measured: a job that stands still takes it for a hang."""
+        """Releases trainers after a limit, though an effect is still measured: else it looks like a hang."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is not None and not firing.let_go and now_ns - injected_ns >= HELD_S_MAX * 1e9:
@@ -134,7 +134,7 @@ class Rehearsal:
                 job.holds.release(firing.planned.id)
 
     def _note_recoveries(self, job: LiveJob, now_ns: int) -> None:
-        """Recovered: every rank has done a step beyond the furthest one, in processes born after the injection."""
+        """Notes recovered faults: processes born after it took every rank beyond the furthest step."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is None or "recovered" in firing.moments_ns:
@@ -204,8 +204,8 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """The same plan with its faults called `name-id`, so that several rehearsals can share one log. `rank-kill` with a
-    fault `kill` has a fault `rank-kill`."""
+    """Returns the plan with its faults called `name-id` (a fault `kill` of `rank-kill`: `rank-kill`), so that several
+    rehearsals can share one log."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"
@@ -219,7 +219,7 @@ def named(plan: Plan, name: str) -> Plan:
 
 
 def all_faults(plan: Plan, rehearsals: Sequence[Rehearsal]) -> Plan:
-    """The plan of a job: its own, with the faults of all its rehearsals. Raises `UsageError` for a name used twice."""
+    """Returns the job's plan with the faults of all its rehearsals. Raises `UsageError` for a name used twice."""
     faults = tuple(planned for each in rehearsals for planned in each.plan.faults)
     for what, names in (
         ("rehearsal", Counter(each.name for each in rehearsals)),

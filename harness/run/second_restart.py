@@ -28,7 +28,7 @@ INDEX_BYTES_MAX = 2**20  # a larger file beside the checkpoints names none of th
 
 @dataclass(frozen=True)
 class SecondRestart:
-    """How it went. `step`: of the save that was to be restored; `saved_step`: of the newest one when it was over."""
+    """The result. `step`: step of the save that was to be restored; `saved_step`: newest save when it was over."""
 
     outcome: str  # done · failed · timeout · skipped (there is nothing to restart from) · error
     step: int | None = None
@@ -37,7 +37,7 @@ class SecondRestart:
 
 
 class NothingToShow(Exception):
-    """This run cannot show it; nothing is wrong with that."""
+    """Raised if this run cannot show it; nothing is wrong then."""
 
 
 def make(again: Again) -> None:
@@ -75,7 +75,7 @@ def _restart(again: Again) -> SecondRestart:
 
 
 def _nodes(again: Again) -> int | None:
-    """As many as the job had at its end, so that its steps are computed in the same way; `None`: as planned."""
+    """Returns the number of nodes that the job had at its end, so that steps are computed alike; `None`: as planned."""
     asked, ranks = again.plan.workload, again.progress.world_size
     nodes, rest = divmod(ranks, asked.ranks_per_node)
     return nodes if not rest and asked.min_nodes <= nodes < asked.nodes else None
@@ -90,7 +90,7 @@ def _check_recovered(again: Again, newest: int, before: int) -> None:
 
 
 def last_two(listing: Listing) -> tuple[int, int]:
-    """The steps of the last save and of the one before. Raises `NothingToShow` where there are not two."""
+    """Returns the steps of the last two saves. Raises `NothingToShow` if there are fewer."""
     untold = next((each.path for each in listing.finished if each.step is None), None)
     if untold:
         raise NothingToShow(f"nothing tells of which step {untold} is")
@@ -101,8 +101,8 @@ def last_two(listing: Listing) -> tuple[int, int]:
 
 
 def set_back(run_dir: pathlib.Path, saved: Checkpoint) -> None:
-    """Removes the last save from a copy, and sets a pointer to it back. Raises `NothingToShow` where the folder would
-    not be what it was before that save, and `CannotDrill` where something cannot be removed."""
+    """Removes the last save from a copy, and sets a pointer to it back. Raises `NothingToShow` if the folder would not
+    be as it was before that save, and `CannotDrill` if something cannot be removed."""
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)
     removed = [each for each in listing.checkpoints if each.step is not None and each.step > before]
@@ -122,7 +122,7 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint) -> None:
 
 
 def _check(run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], before: int) -> None:
-    """That nothing beside the checkpoints names one that was removed, and that the one before is the newest now."""
+    """Checks that no file beside the checkpoints names a removed one, and that the save before is the newest now."""
     place = CheckpointFolder.look(run_dir, saved.folder)
     listing = list_checkpoints(place, saved.layout)
     mine = {file for each in listing.checkpoints for file in each.files}
@@ -138,7 +138,7 @@ def _check(run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoi
 
 
 def _point_back(run_dir: pathlib.Path, pointer: Pointer, removed: list[FoundCheckpoint], kept: FoundCheckpoint) -> None:
-    """A link or a text that names the save before is as it was before the last one."""
+    """Makes a pointer to a removed save name the kept one, as before the last save."""
     if pointer.target in {None, kept.path}:
         return
     newest = next(each for each in removed if each.path == pointer.target)

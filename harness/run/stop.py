@@ -33,7 +33,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def attended(self) -> Iterator[None]:
-        """While somebody looks at the request, a signal sets it; at all other times it interrupts."""
+        """Makes signals set the request, for as long as this lasts; otherwise they interrupt."""
         before, self._attended = self._attended, True
         try:
             yield
@@ -41,16 +41,16 @@ class StopRequest:
             self._attended = before
 
     def on_signals(self) -> None:
-        """From now on SIGINT and SIGTERM ask for the end. Only the main thread may call this."""
+        """Makes SIGINT and SIGTERM ask for the end from now on. Only the main thread may call this."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Raises `KeyboardInterrupt` where nobody attends, or where the user asks once more after two seconds."""
+        """Asks for the end. Raises `KeyboardInterrupt` if no loop attends, or when asked again after 2 s."""
         insists = self._asked_at is not None and time.monotonic() - self._asked_at > INSISTS_AFTER_S
         self.ask()
         if insists or not self._attended:
             raise KeyboardInterrupt
 
 
-stop = StopRequest()  # what a signal asks of this process; see `harness.cli.main`
+stop = StopRequest()  # the request that signals make to this process; see `harness.cli.main`

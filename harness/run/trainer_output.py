@@ -1,11 +1,11 @@
-"""Follows what a trainer writes by itself, and turns it into events of the node that wrote it.
+"""Follows the files that a trainer writes by itself, and turns them into events of the node that wrote them.
 
 The files are the trainer's: regular ones only, no link followed, bounded in number, length and pace, and every event is
 checked before it is written. The events stand in the run's event log like those of a trainer that tells them itself, so
 that triggers and judges see no difference, but for the header's `uncertainty_ns` where the source tells no times.
 
-What is not understood is left out with a note: a line that is half written is read again once it is whole. What is not
-read on is evidence that is missing: the harness tells `reader.failed`.
+Text that is not understood is left out with a note; a half-written line is read again once it is whole. A file that is
+no longer read is missing evidence: the harness tells `reader.failed`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 @dataclass
 class _File:
-    """One file of the trainer's: how far it was read, or of which state it was when it was read as a whole."""
+    """One file of the trainer, with how far it was read, or its state when it was last read as a whole."""
 
     path: str
     node: str
     incarnation: int
     source: Source
-    rank: int | None = None  # whose it is, by its name; `None`: what it tells says whose
+    rank: int | None = None  # its rank, by its name; `None`: its lines name the rank
     offset: int = 0
     state: tuple[int, int] = (0, 0)
     given_up: bool = False
@@ -54,7 +54,7 @@ class _File:
 
 @dataclass
 class _WorkerLog:
-    """One process, as far as its steps show: the file of its events, and the last step it told."""
+    """One process by its steps: the file of its events, and the last step it told."""
 
     out: IO[bytes]
     file: _File
@@ -64,7 +64,7 @@ class _WorkerLog:
 
 
 class Readings:
-    """`poll` reads what is new; `close` reads the rest."""
+    """Reads a trainer's files. `poll` reads what is new; `close` reads the rest."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Readings:
             self._read(now_ns)
 
     def close(self) -> None:
-        """Reads what was written until now, for at most `CLOSE_NS`."""
+        """Reads everything written until now, for at most `CLOSE_NS`."""
         self._scanned_ns, end_ns = -SCAN_NS, time.monotonic_ns() + CLOSE_NS
         read_bytes = -1
         while self._read_bytes > read_bytes and time.monotonic_ns() < end_ns:
@@ -132,7 +132,7 @@ class Readings:
                 self._add(path, found.groupdict())
 
     def _add(self, path: str, told: Mapping[str, str | None]) -> None:
-        """Where the file's name tells its node, it must be a name."""
+        """Adds a file. If its name tells its node, that must be a valid name."""
         node, incarnation = self.first_node()
         if told.get("node") is not None and not _NODE.fullmatch(str(told["node"])):
             allowed = "allowed are at most 63 letters, digits, '-', '_' and '.'"
@@ -144,14 +144,14 @@ class Readings:
             self._files[path] = _File(path, *place, self.reader.open(), self._rank(told))
 
     def _rank(self, told: Mapping[str, str | None]) -> int | None:
-        """A file of its own for each rank, or for each node: then it is that of the node's first rank."""
+        """Returns the rank of a file; for a file of a node, the node's first rank."""
         if told.get("rank"):
             return int(str(told["rank"]))
         number = re.search(r"\d+$", told.get("node") or "")
         return int(number[0]) * self.ranks_per_node if number else None
 
     def _told(self, file: _File) -> Iterator[Told]:
-        """What a file tells that it had not told before."""
+        """Yields the new facts in a file."""
         try:
             data = self._whole(file) if self.reader.whole else self._new(file)
             yield from file.source.feed(data) if data else ()
@@ -171,7 +171,7 @@ class Readings:
         return data
 
     def _whole(self, file: _File) -> bytes:
-        """All of a file, if it has changed."""
+        """Returns the whole content of a file, if it has changed."""
         with untrusted_files.open_reader(self.run_dir, file.path) as content:
             status = os.fstat(content.fileno())
             state = status.st_mtime_ns, status.st_size
@@ -210,16 +210,16 @@ class Readings:
             self._write(life, told, now_ns)
 
     def _is_new(self, life: _WorkerLog, file: _File, step: int) -> bool:
-        """A file that is written anew tells its past again; any other one goes back only when its trainer does."""
+        """Tells whether a step is new: a rewritten file repeats old steps, other files do not."""
         return step > life.last_step if self.reader.whole else step != life.last_step or life.file is not file
 
     def _started_again(self, rank: int, life: _WorkerLog, file: _File, step: int) -> bool:
-        """Whether this step is another process's: it restored, it writes another file, or it does steps again."""
+        """Tells whether this step is another process's: it restored, writes another file, or does steps again."""
         restored = any(each.event == "restored" for each in self._waiting.get(rank, ()))
         return restored or (life.file is not file and not self.reader.whole) or step < life.last_step
 
     def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _WorkerLog | None:
-        """A further process of this rank, from its first step on."""
+        """Opens the log of a further process of this rank, at its first step."""
         if self._opened >= LIVES_MAX:
             self._fail(self.reader.file, f"more than {LIVES_MAX} starts of a process; the rest is not read")
             return None
@@ -260,8 +260,8 @@ class Readings:
         _append(life.out, event, life.last_ns)
 
     def _moment(self, life: _WorkerLog, told: Told, now_ns: int) -> int:
-        """On the harness's monotonic clock: when the source says it was, but neither in the future nor before what was
-        told before; else now."""
+        """Returns the time by the source, on the harness's monotonic clock, neither in the future nor before the last
+        told time; without a told time the present."""
         at = now_ns
         if told.wall_ns is not None:
             at = now_ns - (time.time_ns() - told.wall_ns)

@@ -1,4 +1,4 @@
-"""When a planned fault fires: what it waits for, and what holds it back though it is due."""
+"""Decides when a planned fault fires: its conditions, and obstacles when it is due."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.run.live_progress import LiveProgress
 
 @dataclass
 class Firing:
-    """One planned fault on its way: waiting → acting → done, with the moments others may follow."""
+    """One planned fault on its way: waiting → acting → done, with the moments that others may follow."""
 
     planned: PlannedFault
     index: int
@@ -20,12 +20,12 @@ class Firing:
     fired: bool = False
     held_back: str = ""  # why it may not act though it is due; empty: it may, or it is not due
     let_go: bool = False  # a trainer that waited at the trigger was let go, as the fault has acted for long enough
-    furthest_before: int = 0  # what progress must pass for the job to have recovered
+    furthest_before: int = 0  # the job has recovered once progress passes this step
     begun_step: int = 0  # the last complete step when its rehearsal began
     at_once: bool = False  # a person wants it now, whatever it waits for
 
     def due(self, progress: LiveProgress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
-        """Whether to fire now. Arms itself as soon as the only thing missing is the phase."""
+        """Tells whether to fire now. Arms itself as soon as the only thing missing is the phase."""
         if self.at_once:
             return True
         when = self.planned.when
@@ -49,22 +49,22 @@ class Firing:
 
     @property
     def newest_moment(self) -> str:
-        """Not `recovered` while it still acts: a fault that kills nothing leaves progress from its first step on."""
+        """Returns the newest moment; not `recovered` while the fault acts, as steps may go on then."""
         moments = dict(self.moments_ns)  # its thread may add one just now
         if "healed" not in moments:
             moments.pop("recovered", None)
         return max(moments, key=moments.__getitem__, default="acting")
 
     def over_ns(self) -> int | None:
-        """When its fault was healed and the job had recovered from it, whichever was later."""
+        """Returns when the fault was healed and the job had recovered from it, whichever was later; `None`: not yet."""
         if "healed" not in self.moments_ns or ("injected" in self.moments_ns and "recovered" not in self.moments_ns):
             return None
         return max(self.moments_ns["healed"], self.moments_ns.get("recovered", 0))
 
 
 def obstacle(firing: Firing, others: Iterable[Firing], limits: Limits, now_ns: int) -> str | None:
-    """Why a fault that is due may not act yet: the blast radius, or the pause after another recovery. A fault that
-    follows another one belongs to the same rehearsal: no pause lies between them."""
+    """Explains why a due fault may not act yet: the blast radius, or the pause after another recovery. A fault that
+    follows another one needs no pause after it: both belong to one rehearsal."""
     fired = [other for other in others if other.fired]
     active = [other for other in fired if other.over_ns() is None]
     broken = set[int]().union(*(other.planned.nodes() for other in active))

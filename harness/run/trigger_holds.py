@@ -34,7 +34,7 @@ class Claim:
     token: pathlib.Path
 
     def grant(self) -> None:
-        """It is struck. Nobody else can have this strike from now on."""
+        """Grants the strike. No other process can have this strike from now on."""
         with contextlib.suppress(FileNotFoundError):  # granted before, or taken back
             os.rename(self.token, granted(str(self.token), self.node))
 
@@ -66,13 +66,13 @@ class TriggerHolds:
         self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
 
     def begin(self, faults: Iterable[PlannedFault]) -> None:
-        """The rehearsal of these faults begins: the trainer stops at the steps they wait for."""
+        """Arms these faults' holds as their rehearsal begins: the trainer stops at the awaited steps."""
         for fault in faults:
             if fault.when.phase is None and fault.when.more_steps is None:
                 self.arm(fault.id)
 
     def stand(self, fault_id: str) -> None:
-        """From its next step on the trainer waits until this fault is released."""
+        """Makes the trainer wait from its next step on, until this fault is released."""
         with self._lock:
             self._standing.add(fault_id)
             pathlib.Path(self._next_step["released"]).unlink(missing_ok=True)
@@ -102,7 +102,7 @@ class TriggerHolds:
             token.unlink(missing_ok=True)  # it may be granted just now
 
     def caught(self, fault_id: str) -> Claim | None:
-        """The first claim of a strike that is not granted yet."""
+        """Returns the first claim of a strike that is not granted yet."""
         tokens = {token.name: token for token in self._tokens(fault_id)}
         for node in untrusted_files.names_in(self.run_dir, "answers") if tokens else ():
             for name in untrusted_files.names_in(self.run_dir, f"answers/{node}"):
@@ -112,7 +112,7 @@ class TriggerHolds:
         return None
 
     def _tokens(self, fault_id: str) -> list[pathlib.Path]:
-        """Strikes that nobody has been granted."""
+        """Returns the strikes that are not granted yet."""
         found = self.directory.glob(f"{fault_id}.act.strike-*")
         return sorted(token for token in found if token.name.rpartition("-")[2].isdigit())
 

@@ -1,4 +1,4 @@
-"""Undoing what a run did: at its end, by the reverter that outlives the harness, and later by `chaos heal`.
+"""Undoes the changes of a run: at its end, by the reverter that outlives the harness, and later by `chaos heal`.
 
 Before a run touches anything that could outlive it, it appends a record to its journal (`harness.log.journal`). A
 record names an action and its arguments. An action is the `UNDO` of a backend, of its `attached`, of a fault, of
@@ -38,7 +38,7 @@ AGAIN_AFTER_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # waits between the rev
 
 
 def close(kept: Journal) -> None:
-    """Undoes what is open, and says so durably. Raises `FaultError` for what could not be undone: it stays open."""
+    """Undoes open records, and closes the journal. Raises `FaultError` for what could not be undone: it stays open."""
     try:
         undo_open(kept.run_dir)
     except FaultError:
@@ -48,7 +48,7 @@ def close(kept: Journal) -> None:
 
 
 def start_reverter(run_dir: pathlib.Path) -> subprocess.Popen[bytes]:
-    """A process of its own session that waits for this one to end and then undoes what is open."""
+    """Starts a process in its own session that waits for this one to end and then undoes open records."""
     pidfd = os.pidfd_open(os.getpid())
     os.set_inheritable(pidfd, True)
     log = (run_dir / "logs" / "reverter.log").open("ab")
@@ -72,7 +72,7 @@ PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
 def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Undoes what dead runs left open. Returns the ids healed, and one message per thing that could not be.
+    """Undoes the open records of dead runs. Returns the ids healed, and one message per thing that could not be.
 
     A run that may be alive is left alone. A dry run changes nothing, here and below.
     """
@@ -92,10 +92,10 @@ def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[
 
 
 def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Ends what dead runs and probes left, wherever their journals are or were. Returns kind and name of each thing,
-    and one message per thing that could not be.
+    """Ends things that dead runs and probes left, wherever their journals are or were. Returns kind and name of each
+    thing, and one message per thing that could not be.
 
-    Only what names the process that made it, and that one is gone.
+    Only things that name their maker are ended, once that process is gone.
     """
     healed, problems = owner_names.sweep_folders(dry_run)
     for name in backend_names():
@@ -135,7 +135,7 @@ def _undo(action: str, arguments: Any, run_dir: pathlib.Path) -> None:
 
 
 def resolve(action: str) -> Callable[..., object]:
-    """The function of an action. Raises `FaultError` for anything that is not in the list of actions."""
+    """Returns the function of an action. Raises `FaultError` for an action that is not in the list."""
     kind, _, name = action.partition(".")
     if action in (SECRETS, DRILL):
         module = f"harness.{action}"

@@ -1,4 +1,4 @@
-"""A YAML file as plain data that knows its places: every mistake is told with file:line:column and what is allowed.
+"""A YAML file as plain data that knows its places, so that each mistake names file:line:column and the allowed values.
 
 Reading is strict (YAML 1.2 words and numbers, no tags beyond the plain ones, no duplicate keys) and bounded, whatever
 the file holds: see the limits below.
@@ -70,7 +70,7 @@ class MarkedList(list[Any]):
 
 
 def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
-    """The text of a regular file. Raises `UsageError`; waits for nobody and reads no device."""
+    """Reads the text of a regular file. Raises `UsageError`; never blocks and reads no device."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -95,7 +95,7 @@ def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
 
 
 class Document:
-    """A YAML file as plain data, and the problems found so far. Raises `ScenarioError` for what is not YAML."""
+    """A YAML file as plain data, and the problems found so far. Raises `ScenarioError` for invalid YAML."""
 
     def __init__(self, text: str, source: str):
         self.source = source
@@ -124,11 +124,11 @@ class Document:
         return printable(f"{mark.source or self.source}:{mark.line}:{mark.column}: {message}")
 
     def at(self, path: Path, message: str) -> str:
-        """`file:line:column: where: message`, at the nearest known ancestor of `path`."""
+        """Returns `file:line:column: where: message`, at the nearest known ancestor of `path`."""
         return self._line(self.mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
 
     def mark(self, path: Path) -> Mark:
-        """The place of what stands at `path`, or of its nearest known ancestor."""
+        """Returns the place of the value at `path`, or of its nearest known ancestor."""
         return mark_in(self.data, path, Mark(1, 1))
 
     def problem(self, path: Path, message: str) -> None:
@@ -148,7 +148,7 @@ class Document:
     def check(
         self, model: type[_Checked], data: Any, at: Path = (), keys: Callable[[Path], Sequence[str]] | None = None
     ) -> _Checked | None:
-        """The model, or `None` and its problems where none was told yet. `keys` may stand in the mapping at a path."""
+        """Returns the model, or `None` after noting new problems. `keys`: returns the keys allowed at a path."""
         found, problems = checked(model, data, keys)
         for path, message in problems:
             if (*at, *path) not in self._told:
@@ -156,7 +156,7 @@ class Document:
         return found
 
     def valid(self, model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None) -> _Checked:
-        """The model. Raises `ScenarioError` with every problem."""
+        """Returns the model. Raises `ScenarioError` with every problem."""
         found = self.check(model, data, keys=keys)
         self.raise_problems()
         assert found is not None, "what could not be checked has its problem"
@@ -164,7 +164,7 @@ class Document:
 
 
 def mark_in(data: Any, path: Path, default: Mark) -> Mark:
-    """The place of what stands at `path` of data that was read from a file; `default` where nothing is known of it."""
+    """Returns the place of the value at `path` in data read from a file; `default` if it is not known."""
     here, mark = data, default
     for part in path:
         if isinstance(here, MarkedMap) and part in here:
@@ -258,7 +258,7 @@ def _mark(event: Any, source: str = "") -> Mark:
 
 
 def _scalar(event: Any) -> Any:
-    """YAML 1.2's core schema: `on` and `no` stay words, a date is text."""
+    """Returns a scalar by YAML 1.2's core schema: `on` and `no` stay words, a date is text."""
     text: str = event.value
     plain = event.tag in (None, "!") and event.implicit[0]
     kind = "plain" if plain else "str" if event.tag in (None, "!") else event.tag.removeprefix(_TAG)
@@ -283,24 +283,24 @@ def _typed(text: str) -> Any:
 
 
 def short(text: str) -> str:
-    """At most `SHOWN_MAX` characters of it."""
+    """Shortens a text to `SHOWN_MAX` characters."""
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
 
 
 def dotted(path: Path) -> str:
-    """`workload.nodes`."""
+    """Joins a path as `workload.nodes`."""
     return ".".join(short(str(part)) or "''" for part in path)
 
 
 def printable(text: str) -> str:
-    """With escapes in the place of whatever could move a terminal's cursor or turn the direction of text."""
+    """Escapes all characters that could move a terminal's cursor or turn the direction of text."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def checked(
     model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None
 ) -> tuple[_Checked | None, list[tuple[Path, str]]]:
-    """The model, or `None` and (path, message) for each place where the data is not what the model asks for."""
+    """Returns the model, or `None` and (path, message) for each place where the data does not fit the model."""
     try:
         return model.model_validate(data), []
     except ValidationError as error:
@@ -320,7 +320,7 @@ _UNION_TAGS = re.compile(
 
 
 def _document_path(loc: Sequence[str | int]) -> Path:
-    """pydantic's location without what is not in the document: names of union members, a fault's `parameters`."""
+    """Drops parts of pydantic's location that are not in the document: union members, a fault's `parameters`."""
     return tuple(
         part
         for place, part in enumerate(loc)
@@ -360,7 +360,7 @@ def _cut(message: str) -> str:
 
 
 def keys_at(model: type[BaseModel], path: Path) -> list[str]:
-    """The keys that may stand in the mapping at `path` of the model's document."""
+    """Returns the keys that may stand in the mapping at `path` of the model's document."""
     here: type[BaseModel] | None = model
     for part in path:
         if isinstance(part, str) and here is not None:

@@ -1,4 +1,4 @@
-"""What a scenario expects of each score. The models of the scores' bounds are handed in: no score is known here."""
+"""Checks a scenario's expectations of each score. The models of bounds are passed in: no score is known here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OFF = "off"
 
 @dataclass(frozen=True)
 class Allowed:
-    """What may stand under a score's name: `bounds`, and the word `off` for a score that is judged `by_default`."""
+    """The values that a score allows: `bounds`, and the word `off` for a score that is judged `by_default`."""
 
     bounds: type[BaseModel]
     by_default: bool = False
@@ -27,13 +27,13 @@ ScoreBounds = Mapping[str, Allowed]
 
 
 def check_expectations(document: Document, expect: Any, scores: ScoreBounds) -> None:
-    """Adds a problem for each unknown score and each wrong bound. Linear in what is expected."""
+    """Adds a problem for each unknown score and each wrong bound. Linear in the number of expectations."""
     for path, message in wrong_expectations(expect, scores) if isinstance(expect, dict) else ():
         document.problem(path, message)
 
 
 def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterator[tuple[Path, str]]:
-    """(where, why) of each unknown score and each wrong bound."""
+    """Yields (where, why) for each unknown score and each wrong bound."""
     for name, written in expect.items():
         score, _, key = name.partition(".")
         if name not in scores and score in scores:

@@ -13,7 +13,7 @@ _WHOLE = ("when", "target")  # replaced as a whole: half of one trigger and half
 
 
 def lay_profile(document: Document, overlay: Any, path: Path) -> None:
-    """Lays what stands at `path`, perhaps of another file, over the document; its `faults` are keyed by fault id."""
+    """Replaces values of the document by the overlay's, which stands at `path`; its `faults` are keyed by fault id."""
     if not isinstance(overlay, dict):
         document.problem(path, "a profile is a mapping like {workload: {nodes: 8}}")
         return
@@ -30,7 +30,7 @@ def lay_profile(document: Document, overlay: Any, path: Path) -> None:
 
 
 def _faults(document: Document, overlay: Any, problem: Callable[[Path, str], None]) -> Any:
-    """The document's list of faults with those of the profile laid over them."""
+    """Returns the document's list of faults with the profile's values laid over them."""
     faults = document.data.get("faults")
     if not isinstance(overlay, dict):
         problem(("faults",), "faults of a profile are keyed by fault id, like {evict: {notice: 120s}}")

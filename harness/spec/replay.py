@@ -30,7 +30,7 @@ Speed = Annotated[
 
 
 class ReplaySpec(Parameters):
-    """How a trace is replayed, as it is written."""
+    """The written options for the replay of a trace."""
 
     trace: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None, description="The moments and nodes of this trace: a file beside this one, or in `traces/` there."
@@ -50,7 +50,7 @@ class ReplaySpec(Parameters):
         return self
 
     def found(self, *folders: pathlib.Path, events: Set[str] | None = None) -> Replay:
-        """With its trace, from one of these folders. Raises `UsageError`."""
+        """Returns the replay with its trace, from one of these folders. Raises `UsageError`."""
         assert self.trace is not None, "whoever asks has looked"
         trace = load_trace(find_trace(self.trace, *folders))
         return Replay(trace, self.speed, self.window, self.merge_within, events)
@@ -58,7 +58,7 @@ class ReplaySpec(Parameters):
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault of a replay: when it acts, from the begin of the window, and on which nodes."""
+    """One fault of a replay: its moment, from the begin of the window, and its nodes."""
 
     at_ns: int
     nodes: tuple[int, ...]
@@ -66,7 +66,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Replay:
-    """`events`: those that count; `None`: all."""
+    """A trace with its options. `events`: names of the events that count; `None`: all."""
 
     trace: Trace
     speed: float
@@ -76,7 +76,7 @@ class Replay:
 
     @property
     def happenings(self) -> list[Happening]:
-        """Those that count, in the window. Raises `ScenarioError` for an event that the trace has not."""
+        """Returns the counted events inside the window. Raises `ScenarioError` for an event not in the trace."""
         known, events = {each.event for each in self.trace.happenings}, self.events
         if unknown := next((each for each in sorted(events or ()) if each not in known), None):
             raise ScenarioError([f"{self.trace.name} has no event {unknown!r}; {choice(unknown, sorted(known))}"])
@@ -85,8 +85,8 @@ class Replay:
         return [each for each in within if events is None or each.event in events]
 
     def strikes(self, nodes: int, seed: int) -> Iterator[Strike]:
-        """On a job of so many nodes, in the order of time. Where the trace names no more nodes than the job has, each
-        is one node of the job's for good, which the seed chooses. Else it chooses those of each moment."""
+        """Yields strikes on a job of this size, in order of time. If the trace names no more nodes than the job has,
+        each name is one fixed node, chosen by the seed. Else the seed chooses nodes for each moment."""
         dice = random.Random(f"{seed}/{self.trace.digest}")
         names = dict.fromkeys(each.node for each in self.trace.happenings)
         places = {}
@@ -101,7 +101,7 @@ class Replay:
             yield Strike(self._at_ns(moment[0]), tuple(sorted(chosen)))
 
     def words(self, nodes: int) -> str:
-        """What was made of the trace, for the plan."""
+        """Describes for the plan how the trace is used."""
         moments, trace = self._moments(), self.trace
         went = sum(map(len, moments))
         at = len({each.at_s for moment in moments for each in moment})
@@ -122,7 +122,7 @@ class Replay:
         return round((each.at_s * _S - begin_ns) / self.speed)
 
     def _moments(self) -> list[list[Happening]]:
-        """Raises `ScenarioError` where there is none, or too many."""
+        """Groups the events into moments. Raises `ScenarioError` if there is none, or too many."""
         found: list[list[Happening]] = []
         for each in self.happenings:
             if found and self._at_ns(each) - self._at_ns(found[-1][0]) < max(1, self.merge_within.ns):

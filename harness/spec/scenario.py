@@ -43,7 +43,7 @@ REPEAT_MAX = 1000
 
 
 def _on_one_line(text: str) -> str:
-    """No line ends, no escape sequences, nothing that turns the direction of text: reports and terminals show it."""
+    """Refuses line ends, escape sequences and marks that turn the direction of text, as terminals show it."""
     if not text.isprintable():
         raise ValueError(f"{text!r}: only printable characters, on one line")
     return text
@@ -56,7 +56,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 
 def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Checked, and kept with the places in the file at which its mistakes are told."""
+    """Checks the value and returns it unchanged, so that mistakes are told at their places in the file."""
     check(given)
     return given
 
@@ -163,7 +163,7 @@ class When(ReplaySpec):
         return self._replay
 
     def beside(self, folder: pathlib.Path) -> When:
-        """With its trace, from this folder. Raises `UsageError`."""
+        """Returns the trigger with its trace, from this folder. Raises `UsageError`."""
         if self.trace is None:
             return self
         found = self.model_copy()
@@ -218,11 +218,11 @@ class FaultSpec(NamedFault):
     _places: Mapping[str, str] = PrivateAttr({})
 
     def place(self, key: str) -> str:
-        """Where its `target` or `when` stands, in front of a message about it; empty for one made in memory."""
+        """Returns the place of its `target` or `when`, to begin a message; empty for a fault made in memory."""
         return self._places.get(key, "")
 
     def aimed(self, nodes: Sequence[int], workload: Workload) -> FaultSpec:
-        """The same on these nodes, or on the first rank of each."""
+        """Returns the same fault on these nodes, or on the first rank of each."""
         if self.action.aims_at == "node":
             target = TargetSpec(node=tuple(nodes))
         else:
@@ -256,7 +256,7 @@ Nodes = Annotated[
 
 
 class Limits(Parameters):
-    """How much may be broken at once. A fault that would exceed it waits until the job has recovered."""
+    """Limits on simultaneous faults. A fault that would exceed them waits until the job has recovered."""
 
     nodes_at_once: Nodes | None = Field(
         None, description="The blast radius: nodes with a fault at work, or a percentage of the job's nodes."
@@ -265,14 +265,14 @@ class Limits(Parameters):
     gpu_hours: float | None = Field(None, gt=0, description="GPU time of one job; the job is stopped there.")
 
     def allowed_nodes(self, nodes: int) -> int | None:
-        """`nodes_at_once` of a job of so many nodes: a percentage is rounded down, but to no less than one node."""
+        """Returns `nodes_at_once` for this many nodes: a percentage is rounded down, but to at least one node."""
         if isinstance(self.nodes_at_once, str):
             return max(1, int(nodes * units.parse_percent(self.nodes_at_once) / 100))
         return self.nodes_at_once
 
 
 class Header(Parameters):
-    """What a list of scenarios shows of each."""
+    """The parts of a scenario that a list shows."""
 
     version: Literal[1]
     name: Name
@@ -282,7 +282,7 @@ class Header(Parameters):
 
 
 class Scenario(Header):
-    """A job, what is done to it, and what is expected of it."""
+    """A job, the faults on it, and the expectations of it."""
 
     workload: Workload = Field(default_factory=Workload)
     faults: list[FaultSpec] = Field([], max_length=FAULTS_MAX)
@@ -306,7 +306,7 @@ _OF_A_FAULT = ("id", "fault", "when", "target")
 
 
 def load_header(path: pathlib.Path) -> Header:
-    """Reads a file as a list needs it; what else it holds is not checked. Raises `ScenarioError` for a wrong header."""
+    """Reads only the header of a file, for lists. Raises `ScenarioError` for a wrong header."""
     document = _document(read_text(path), str(path))
     return document.valid(Header, {key: document.data[key] for key in Header.model_fields if key in document.data})
 
@@ -328,9 +328,9 @@ def parse_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """`overrides` are laid over the scenario, and over its profile, as a further profile of their own.
+    """Parses a scenario. `overrides` are laid over the scenario and its profile, as a further profile.
 
-    Without `scores`, what stands under `expect` is taken as it is; the judge reports what it cannot read there.
+    Without `scores`, the values under `expect` are taken as they are; the judge reports unreadable ones.
     """
     document = _document(text, source)
     if profile is not None:
@@ -370,7 +370,7 @@ OTHERS = {"suites": ("scenarios", "chaos gate"), "gamedays": ("entries", "chaos 
 
 
 def has_key(path: pathlib.Path, key: str) -> bool:
-    """Whether it stands at the top of this file, which need not be a right one."""
+    """Tells whether this key is at the top of the file, which need not be valid."""
     return re.search(rf"^{key}\s*:", read_text(path), re.MULTILINE) is not None
 
 
@@ -400,13 +400,13 @@ def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathli
 
 
 def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
-    """As a suite or a plan in `folder` names it: a path counts from there, a name is that of a shipped scenario."""
+    """Returns the file that a suite or plan in `folder` names: a path relative to it, or a shipped scenario's name."""
     given = pathlib.Path(name)
     return folder / given if given.suffix in (".yaml", ".yml") else _named(name, directory)
 
 
 def _with_parameters(data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """With a fault's own keys under `parameters`, where the model has them."""
+    """Moves a fault's own keys under `parameters`, where the model has them."""
     faults = data.get("faults")
     if not isinstance(faults, list):
         return dict(data)
@@ -466,7 +466,7 @@ def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
 
 
 def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Sequence[str]) -> None:
-    """`phases`: what the trainer's workers tell; empty: that is not known."""
+    """Checks ids, phases and followed faults. `phases`: phases that the workers tell; empty: not known."""
     ids = {fault.id for fault in faults}
     followed_by = {fault.id: fault.when.following for fault in faults}
     seen: set[str] = set()

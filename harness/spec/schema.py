@@ -27,7 +27,7 @@ def json_schema(scores: ScoreBounds) -> dict[str, Any]:
 
 
 def _variant(name: str, base: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One fault as it is written, and the definitions that it refers to."""
+    """Returns the schema of one fault as it is written, and the definitions that it refers to."""
     fault = load_fault(name).model_json_schema()
     variant = {
         "title": name,

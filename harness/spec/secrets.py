@@ -36,7 +36,7 @@ def refuse_literals(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve(env: Mapping[str, str]) -> dict[str, str]:
-    """With references replaced by what the harness's own environment holds. Raises `UsageError` where that is unset."""
+    """Replaces references by values of the harness's own environment. Raises `UsageError` if one is unset."""
     found = {}
     for name, value in env.items():
         reference = _REFERENCE.fullmatch(value)
@@ -117,7 +117,7 @@ def _redact_line(line: bytes, secrets: Sequence[str], is_json: bool) -> bytes:
 
 
 def _forms(secret: str) -> set[bytes]:
-    """As it is, and as JSON writes it."""
+    """Returns a secret as it is, and as JSON writes it."""
     return {form.encode() for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])}
 
 

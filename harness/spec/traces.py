@@ -1,4 +1,4 @@
-"""Traces: what happened to somebody's nodes, in the form in which it was published, or as a CSV file of one's own.
+"""Traces: published records of nodes that came and went, in their original formats, or as a CSV file of one's own.
 
 `FORMATS` says which there are, and how each is known by its first line. All of them become one list of nodes that went,
 in the order of time. A file in another order is refused: nobody knows what else is wrong with it.
@@ -44,8 +44,8 @@ class Happening(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """`nodes`: the most that were there at once, or those that it names where it tells only who went. `node_days`: how
-    long they were there, all together, where it tells. `digest`: SHA-256 of the file."""
+    """`nodes`: the most nodes at once, or the number of named nodes if only losses are told. `node_days`: their total
+    time, if told. `digest`: SHA-256 of the file."""
 
     name: str
     format: str
@@ -56,7 +56,7 @@ class Trace:
 
 
 class _Row(NamedTuple):
-    """`change`: how many nodes came, or went where it is negative. `event`: what happened to those that went."""
+    """`change`: number of nodes that came, negative if they went. `event`: why they went."""
 
     at_s: float
     change: int
@@ -66,7 +66,7 @@ class _Row(NamedTuple):
 
 
 def find_trace(name: str, *folders: pathlib.Path) -> pathlib.Path:
-    """In one of these folders, or in `traces/` there. Raises `UsageError`."""
+    """Finds a trace in one of these folders, or in `traces/` there. Raises `UsageError`."""
     places = [place for folder in folders for place in (folder, folder / FOLDER)]
     if found := next((place / name for place in places if os.path.lexists(place / name)), None):
         return found
@@ -81,7 +81,7 @@ def load_trace(path: pathlib.Path) -> Trace:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Each with its number, but no remark and no empty one."""
+    """Returns numbered lines without remarks and empty lines."""
     return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
 
 
@@ -126,7 +126,7 @@ def _trace(rows: Sequence[_Row], name: str, text: str, source: str) -> Trace:
 
 
 def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) -> list[_Row]:
-    """Every line, read by `read`, which raises `ValueError`."""
+    """Reads every line by `read`, which raises `ValueError`."""
     rows, problems = [], []
     for number, line in _lines(text):
         try:
@@ -188,7 +188,7 @@ def _time(text: str) -> tuple[str, float]:
 
 
 def _bamboo(text: str, source: str) -> list[_Row]:
-    """`ms,add|remove,node`: who is there; the first of these rows are the nodes to begin with."""
+    """Reads rows `ms,add|remove,node`; the first ones are the nodes to begin with."""
     there: set[str] = set()
 
     def read(fields: list[str], number: int) -> _Row:
@@ -228,13 +228,13 @@ class _Faults(RootModel[list[_Fault]]):
 
 
 def _json(model: type[_Model], text: str, source: str) -> tuple[_Model, Document]:
-    """JSON is YAML, whose reader knows the places."""
+    """Reads JSON as YAML, whose reader knows the places of mistakes."""
     document = Document(text, source)
     return document.valid(model, document.data), document
 
 
 def _skypilot(text: str, source: str) -> list[_Row]:
-    """How many nodes are there, again and again after the same time."""
+    """Reads a series of node counts at equal intervals."""
     counted, document = _json(_Counted, text, source)
     gap_s, counts = counted.metadata.gap_seconds, [0, *counted.data]
     line = document.mark(("data",)).line

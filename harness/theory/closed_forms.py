@@ -1,4 +1,4 @@
-"""Closed forms of what failures cost, to hold measured figures against. Pure; times in seconds, rates per second.
+"""Closed forms for the cost of failures, to compare measured figures with. Pure; times in seconds, rates per second.
 
     λ   failures of the whole job per second                    u0  what one failure costs besides lost work
     w   what one checkpoint stops training for                  Δt  between two checkpoints
@@ -40,7 +40,7 @@ def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """The same to higher order: √(2wM)·(1 + ⅓√(w/2M) + ⅑·w/2M) − w where w < 2M, else M.
+    """Returns the best interval to higher order: √(2wM)·(1 + ⅓√(w/2M) + ⅑·w/2M) − w if w < 2M, else M.
 
     >>> round(daly_interval_s(60, 8 * 3600), 1)
     1819.2
@@ -52,7 +52,7 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def badput(accounts: Mapping[str, float]) -> dict[str, float]:
-    """Unproductive time by category; the categories add up to all that is not productive."""
+    """Returns unproductive time by category; the categories add up to all unproductive time."""
     categories: dict[str, float] = {}
     for name, amount in accounts.items():
         if name != "productive":
@@ -62,14 +62,14 @@ def badput(accounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def renewal_time_s(work_s: float, interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
-    """What `work_s` takes on average where failures come at random, also while a restart is under way, and each costs
-    all since the last checkpoint: per interval M·e^(u0/M)·(e^((Δt+w)/M) − 1). Exact where failures are frequent, too.
+    """Returns the mean time for `work_s` if failures come at random, also during restarts, and each costs all work
+    since the last checkpoint: per interval M·e^(u0/M)·(e^((Δt+w)/M) − 1). Exact for frequent failures, too.
 
     >>> round(renewal_time_s(3600, 300, 0, 300, 6490) / 3600, 3)
     1.072
     """
     interval = min(interval_s, work_s)
-    longest = 700.0  # e^x beyond is more than any clock tells
+    longest = 700.0  # e^x of a larger x is more than any clock shows
     exponents = (interval + checkpoint_s) / mtbf_s, restart_s / mtbf_s
     if sum(exponents) > longest:
         return math.inf

@@ -69,7 +69,7 @@ class Life:
 
     @property
     def step_ends(self) -> Ints:
-        """The ends of its steps; no longer there once the steps are in the run's table."""
+        """Returns the ends of its steps; not available once the steps are in the run's table."""
         return self.writer.steps["end"]
 
     @property
@@ -473,7 +473,7 @@ def cells(*keys: Ints) -> tuple[Ints, int]:
 
 
 def _labels(life: Life) -> Ints:
-    """Per step row a label: the world it was done in, then how often the step number had fallen back there."""
+    """Returns a label per step row: its world, and how often the step number had fallen back in that world."""
     step, end = life.writer.steps["step"], life.step_ends
     if not len(step):
         return np.zeros(0, np.int64)

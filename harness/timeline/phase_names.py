@@ -18,5 +18,5 @@ PHASES = tuple(PHASE_NAMES)
 
 
 def phase_words(phase: str) -> str:
-    """A phase's name inside a sentence: `reschedule` → `wait for capacity`."""
+    """Returns a phase's name as inside a sentence: `reschedule` → `wait for capacity`."""
     return PHASE_NAMES.get(phase, phase).lower().replace("_", " ")

@@ -225,7 +225,7 @@ class Episode:
 
     @property
     def phases_ns(self) -> dict[str, int]:
-        """How long each phase took, all its parts together, in the order in which phases usually come."""
+        """Returns how long each phase took, all its parts together, in the usual order of phases."""
         sums = {phase: sum(s.end - s.begin for s in self.segments if s.phase == phase) for phase in PHASES}
         return {phase: amount for phase, amount in sums.items() if amount}
 

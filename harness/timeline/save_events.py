@@ -40,7 +40,7 @@ class _Save:
 
 
 def family(path: object) -> str:
-    """A checkpoint's own name without its numbers: the same for all of one series."""
+    """Returns a checkpoint's own name without its numbers: the same for all of one series."""
     return re.sub(r"\d+", "#", str(path or "").rstrip("/").rpartition("/")[2])
 
 

@@ -195,7 +195,7 @@ class Story:
 
 
 def key_of(event: Mapping[str, Any]) -> Key:
-    """The node and the incarnation that an event, a header or a target is about."""
+    """Returns the node and the incarnation that an event, a header or a target is about."""
     incarnation = event.get("incarnation")  # it may be null in a target
     return str(event.get("node", event.get("host"))), 1 if incarnation is None else int(incarnation)
 
@@ -236,7 +236,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
 
 
 def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str, Any]]) -> list[FaultRecord]:
-    """One record per injection; an id that is armed or injected again after it acted begins a new one."""
+    """Returns one record per injection; an id that is armed or injected again after it acted begins a new one."""
     records: list[dict[str, Any]] = []
     current: dict[str, dict[str, Any]] = {}
     for event in harness:

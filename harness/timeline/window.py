@@ -34,7 +34,7 @@ Span = tuple[int, int]
 Table = TypeVar("Table", Steps, Progress)
 Teller = TypeVar("Teller", Process, Launcher)
 _OUTCOMES = {"settled": "completed", "aborted": "aborted", "stopped": "interrupted", "skipped": "interrupted"}
-"""Of a rehearsal that ended before its job."""
+"""The run's outcome, by the outcome of a rehearsal that ended before its job."""
 STEPS_AFTER_CUT = 3  # steps after a stopped rehearsal, so that steps that its fault disturbed count whole
 
 
@@ -63,7 +63,7 @@ class JobLog:
         return timeline.build(_until(self.log, NEVER))
 
     def until(self, at: int) -> Timeline:
-        """Returns the timeline of a job that somebody ended then on purpose, as if no further steps were planned."""
+        """Returns the timeline as if the job had been ended at this moment on purpose, with no steps left."""
         end = _last_end(self.whole, at)
         planned = Rehearsed("", {}, self.whole.begin, end, "settled", "")
         reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))
@@ -231,18 +231,18 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
 
 
 def _last_end(job: Timeline, at: int) -> int:
-    """Returns the end of the last complete step by then."""
+    """Returns the end of the last complete step by this moment."""
     row = _last_row(job, at)
     return int(job.progress.end[row]) if row >= 0 else at
 
 
 def _last_row(job: Timeline, at: int) -> int:
-    """Returns the row of the last complete step by then; -1: none."""
+    """Returns the row of the last complete step by this moment; -1: none."""
     return int(np.searchsorted(job.progress.end, at, side="right")) - 1
 
 
 def _until(log: Log, end: int) -> Log:
-    """Returns a copy of the log as if the job had ended then."""
+    """Returns a copy of the log as if the job had ended at this moment."""
     keep = log.steps["end"] <= end
     steps = {name: column[keep] for name, column in log.steps.items()}
     place = np.concatenate([[0], np.cumsum(keep)])  # row in the log → row in the copy
@@ -261,7 +261,7 @@ def _until(log: Log, end: int) -> Log:
 
 
 def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
-    """Returns the log until then, with the plan of the rehearsal in place of the day's."""
+    """Returns the log until `end`, with the plan of the rehearsal in place of the day's."""
     shorter = _until(log, end)
     assert shorter.harness is not None  # it told of the rehearsal
     harness = replace(shorter.harness, events=_as_one(shorter.harness.events, found, end, reached))
@@ -333,7 +333,7 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told_events(whole: Timeline, start: int) -> dict[str, int]:
-    """Returns events told since then, and events for which there was no occasion."""
+    """Returns events told since `start`, and older events without an occasion since."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)

@@ -43,7 +43,7 @@ class AccelerateTrainer(ScriptTrainer):
         return command, rendezvous_settings.store(self.interpreter)
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """What accelerate has no option for, by the variables that torch's launcher reads."""
+        """Returns settings that accelerate has no option for, as variables that torch's launcher reads."""
         return {**rendezvous_settings.ENVIRONMENT, "PET_LOCAL_ADDR": "{address}", "PET_RDZV_ID": "{run_id}"}
 
     def words(self) -> dict[Path, str]:

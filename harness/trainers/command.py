@@ -42,7 +42,7 @@ class CommandTrainer(CustomTrainer):
 
 
 def _script(command: Sequence[str]) -> int | None:
-    """Where in it the script is that a shell is given with -c, as in `bash -euo pipefail -c …`."""
+    """Returns the place of the script after a shell's -c, as in `bash -euo pipefail -c …`; `None` without one."""
     shell = next((at for at, word in enumerate(command) if _SHELL.fullmatch(word)), len(command))
     for at in range(shell + 1, len(command) - 1):
         if re.fullmatch(r"-\w*c\w*", command[at]):

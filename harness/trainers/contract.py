@@ -59,49 +59,49 @@ class Trainer(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
-        """The commands that run the workload. Pure; what only a node knows is filled by the backend."""
+        """Returns the commands that run the workload. Pure; the backend fills values that only a node knows."""
 
     def beside(self, folder: pathlib.Path) -> Trainer:
         """The same with the files it names found from `folder`, which holds the scenario."""
         return self
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
-        """With these words at the end of what the trainer is given. Raises `UsageError` where it hears none."""
+        """Returns the workload with these words after the trainer's own. Raises `UsageError` if it takes none."""
         if words:
             raise UsageError(f"{self.in_words()} takes no further words")
         return workload
 
     def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
-        """(place below `workload`, why) of what the scenario asks for and this trainer cannot do."""
+        """Yields (place below `workload`, why) for each part of the scenario that this trainer cannot do."""
         return iter(())
 
     @abc.abstractmethod
     def files(self) -> list[pathlib.Path]:
-        """The files here that decide the trainer's outcome. Raises `UsageError` for one that is missing."""
+        """Returns files here that decide the trainer's outcome. Raises `UsageError` for a missing one."""
 
     def environment(self) -> Mapping[str, str]:
         """The variables that the scenario sets for its processes; secrets are references such as `${HF_TOKEN}`."""
         return {}
 
     def declares(self) -> frozenset[Tell] | None:
-        """What its events tell, known beforehand. `None`: that is not known."""
+        """Returns the kinds that its events tell, if known beforehand; else `None`."""
         return None
 
     @property
     def teller(self) -> str:
-        """Who tells what it does, in words."""
+        """Returns who tells the trainer's acts, in words."""
         return "its trainer"
 
     def paced_by(self, checkpoint: Checkpoint) -> bool:
-        """Whether it saves as often as the workload's `checkpoint` says."""
+        """Tells whether it saves as often as the workload's `checkpoint` says."""
         return True
 
     def reader(self) -> Reader | None:
-        """By what the harness reads what it writes; `None` for one that tells its events itself."""
+        """Returns the reader of its output; `None` for a trainer that tells its events itself."""
         return None
 
     def in_words(self) -> str:
-        """What `chaos plan` calls it."""
+        """Returns its name in `chaos plan`."""
         return f"the {self.name} trainer"
 
     @property
@@ -109,7 +109,7 @@ class Trainer(Parameters, abc.ABC):
         return type(self).__module__.rpartition(".")[2]
 
     def to_json(self) -> str | dict[str, Any]:
-        """As it is written in YAML."""
+        """Returns it as it is written in YAML."""
         return self.model_dump(mode="json") or self.name
 
 
@@ -119,7 +119,7 @@ load_trainer: Callable[[str], type[Trainer]] = _FAMILY.load
 
 
 def build_trainer(written: object) -> Trainer:
-    """From its form in YAML. Raises `ValueError` for what is none, pydantic's error for wrong parameters."""
+    """Builds a trainer from YAML. Raises `ValueError` for an unknown one, pydantic's error for wrong parameters."""
     if isinstance(written, Trainer):
         return written
     own = written if isinstance(written, Mapping) else {}
@@ -142,7 +142,7 @@ AnyTrainer = Annotated[Trainer, Written(build_trainer, Trainer.to_json, _schema)
 
 
 class Checkpoint(Parameters):
-    """`path` may begin with the placeholder `{checkpoints}` or `{run_dir}`; else it is below the run's folder."""
+    """Place and rhythm of saves. `path`: below the run's folder, or begins with `{checkpoints}` or `{run_dir}`."""
 
     every_steps: int = Field(20, ge=1, le=STEPS_MAX, description="A checkpoint after every this many steps.")
     every: Duration | None = Field(
@@ -176,12 +176,12 @@ class Checkpoint(Parameters):
 
     @property
     def folder(self) -> str:
-        """Relative to the run's folder."""
+        """Returns the folder, relative to the run's folder."""
         return _without_placeholder(self.path)
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """One that says nothing of path, layout and time looks as in plans of older versions."""
+        """Leaves out path, layout and time at their default, so that the JSON is that of plans of older versions."""
         unsaid = {("path", "{checkpoints}"), ("layout", AUTO), ("every", None)}
         data: dict[str, Any] = dump(self)
         if self.every is not None:
@@ -200,7 +200,7 @@ class Shards(Parameters):
 
 
 class Workload(Parameters):
-    """What the job is asked to do, and how large it is. The same type from the YAML to the run."""
+    """The work and the size of the job. The same type from the YAML to the run."""
 
     trainer: AnyTrainer = Field(default_factory=lambda: load_trainer("reference")())
     nodes: int = Field(2, ge=1, le=NODES_MAX)
@@ -236,8 +236,8 @@ class Workload(Parameters):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A workload that says nothing of environment and restore drill looks as in plans of older versions. How often
-        a trainer saves that is not told to, nobody knows."""
+        """Leaves out environment and restore drill at their default, so that the JSON is that of plans of older
+        versions. The interval of saves is left out if the trainer does not follow it."""
         data: dict[str, Any] = dump(self)
         if not self.trainer.paced_by(self.checkpoint):
             data["checkpoint"].pop("every_steps", None)
@@ -291,7 +291,7 @@ class Workload(Parameters):
         return rank // self.ranks_per_node
 
     def on_nodes(self, nodes: int) -> Workload:
-        """The same work on exactly so many nodes."""
+        """Returns the same workload on exactly so many nodes."""
         return self.model_copy(update={"nodes": nodes, "min_nodes": nodes})
 
     def to_json(self) -> dict[str, Any]:

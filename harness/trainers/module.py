@@ -14,7 +14,7 @@ PORT = "29400"
 
 
 class ModuleTrainer(ScriptTrainer):
-    """`python -m` once on every node, with the variables that torch's `env://` reads. Nothing starts it again."""
+    """`python -m` once on every node, with the variables that torch's `env://` reads. It is not started again."""
 
     module: Word = Field(pattern=r"^[A-Za-z_][\w.]*$", description="Such as package.train.")
 
@@ -22,7 +22,7 @@ class ModuleTrainer(ScriptTrainer):
         return (self.interpreter, "-m", self.module, *self.args), None
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """With several ranks on a node the module starts them, and numbers them itself."""
+        """Returns the variables. With several ranks on a node the module starts and numbers them itself."""
         job = {"MASTER_ADDR": "{head}", "MASTER_PORT": PORT, "WORLD_SIZE": "{ranks}", "NODE_RANK": "{index}"}
         return job if workload.ranks_per_node > 1 else job | {"RANK": "{index}", "LOCAL_RANK": "0"}
 

@@ -59,7 +59,7 @@ class ReferenceTrainer(Trainer):
 
 
 def _global_batch(args: Sequence[str]) -> int | None:
-    """What the trainer will take; `None` where it will refuse what it is told."""
+    """Returns the global batch that the trainer will use; `None` if it will refuse the option."""
     told = [word for option, word in itertools.pairwise(args) if option == "--global-batch"]
     told += [word.partition("=")[2] for word in args if word.startswith("--global-batch=")]
     try:

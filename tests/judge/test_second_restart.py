@@ -16,7 +16,7 @@ from judging import EXPECT, SAVES, Bend, bent, expecting, fault_free_of, load, t
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
-from harness.judge.facts.after_the_run import another_time
+from harness.judge.facts.after_the_run import at_wrong_time
 from harness.judge.facts.evidence import Evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
@@ -325,7 +325,7 @@ def test_it_is_made_after_the_run_and_while_the_harness_says_so(
     run: Any = SimpleNamespace(steps=SimpleNamespace(end=np.array([50 * S, 100 * S])), uncertainty_ns=0, clock="boot")
     worker = SimpleNamespace(rank=3, started=round(started * S), restored=restored and round(restored * S))
     log: Any = SimpleNamespace(processes=[worker], uncertainty_ns=0, clock="boot")
-    assert next(another_time(run, MADE | told, log), "") == text
+    assert next(at_wrong_time(run, MADE | told, log), "") == text
     if "rank" in text:
         log.clock = "of another host"
-        assert not [*another_time(run, MADE | told, log)]
+        assert not [*at_wrong_time(run, MADE | told, log)]

@@ -23,7 +23,7 @@ class DockerJob(AttachedJob):
     verbs = ("pause", "stop", "disconnect", "kill")
 
     def __init__(self, engine: Engine, label: str, containers: Mapping[str, str], allows_kill: bool):
-        """`containers`: id by name."""
+        """`containers`: container ids by name."""
         self.engine, self.name, self.allows_kill = engine, f"docker {label}", allows_kill
         self._ids = dict(containers)
         self.nodes = sorted(containers)
@@ -75,7 +75,7 @@ class DockerJob(AttachedJob):
 
 
 def attach(selection: str) -> DockerJob:
-    """The running containers with this label. Raises `UsageError` unless every one of them has the opt-in."""
+    """Returns the running containers with this label. Raises `UsageError` unless all of them have the opt-in."""
     if "=" not in selection:
         raise UsageError(f"--attach docker:{selection}: write the whole label, KEY=VALUE: a key may fit several jobs")
     engine = Engine()
@@ -103,7 +103,7 @@ def _allowed(entries: Sequence[Mapping[str, Any]], selection: str) -> tuple[dict
 
 
 def _networks(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By name: what a container needs to be found there again under its names, and its address."""
+    """Maps each network to the names and the address by which a container is found there again."""
     joined = found["NetworkSettings"]["Networks"] or {}
     return {
         name: {"aliases": list(each.get("Aliases") or ()), "address": str(each.get("IPAddress") or "")}
@@ -132,7 +132,7 @@ def _seen(engine: Engine, identity: str) -> Seen:
 
 
 def _signal_all(engine: Engine, identity: str, signal: str) -> None:
-    """To everything in the container: its first process hears it from outside alone, the others from inside."""
+    """Signals everything in the container: process 1 from outside, the others from inside."""
     made = engine.api.exec_create(identity, ["sh", "-c", f"kill -{signal} -1"])
     engine.api.exec_start(made["Id"])
     engine.api.kill(identity, f"SIG{signal}")
@@ -171,7 +171,7 @@ def _take_back(
 
 
 def _join(engine: Engine, container: str, network: str, kept: Mapping[str, Any]) -> None:
-    """With its old address, which its peers know, where the network lets us choose."""
+    """Joins a network again, with the old address, which its peers know, if the network lets us choose."""
     import docker.errors
 
     aliases = [str(each) for each in kept.get("aliases") or ()]

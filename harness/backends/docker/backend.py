@@ -131,7 +131,7 @@ class DockerCluster(container_probe.ProbedCluster):
         return [*self._nodes, *([self._control] if self._control is not None else [])]
 
     def _name_hosts(self) -> None:
-        """Each name leads to the address of its newest node. The file stays the one that is mounted in all of them."""
+        """Writes the hosts file: each name leads to its newest node. The file itself stays, as all nodes mount it."""
         named = "".join(f"{host.address} {host.name}\n" for host in self._hosts())
         with (self._run_dir / request.HOSTS_FILE).open("r+") as file:
             file.write(request.HOSTS + named)
@@ -166,7 +166,7 @@ class DockerCluster(container_probe.ProbedCluster):
         return self._run_dir / run_folder.log_of(self._log_key(node))
 
     def _environment(self, node: DockerNode, start: int) -> dict[str, str]:
-        """The plan's and ours; nothing of what the harness itself runs under reaches a container."""
+        """Returns the plan's environment and ours; a container sees none of the harness's own."""
         devices = {f"{library}_SOCKET_IFNAME": "eth0" for library in ("GLOO", "TP", "NCCL")}
         places = run_folder.environment(str(self._run_dir), node.name) | run_folder.key_of(self._run_dir)
         return {**devices, **metadata.environment(node.metadata), **self._workload.env, **places, **node.marks(start)}
@@ -246,7 +246,7 @@ def _flag(name: str) -> bool:
 
 
 def _try_out() -> tuple[str, dict[Verb, str]]:
-    """One line about the engine, and for each verb that is refused here the reason."""
+    """Returns one line about the engine, and the reason for each verb that is refused here."""
     with contextlib.closing(Engine(container_probe.PROBE_S_MAX)) as engine:
         run_id = owner_names.new_name(PROBE)
         refused = container_probe.try_out(
@@ -257,7 +257,7 @@ def _try_out() -> tuple[str, dict[Verb, str]]:
 
 
 def _undo(run_id: str, environment: dict[str, str]) -> None:
-    """Removes whatever carries this run's label, at the engine that the run used. Idempotent."""
+    """Removes everything with this run's label, at the engine that the run used. Idempotent."""
     with environment_as_recorded(BACKEND.settings, environment):
         engine = Engine()
     with contextlib.closing(engine):

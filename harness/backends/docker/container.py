@@ -1,4 +1,4 @@
-"""A node that is a container: what can be done to it, through the engine or through the init inside."""
+"""A node that is a container: its verbs, through the engine or through the init inside."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DockerNode(NetworkedNode, StoringNode):
 
     @property
     def metadata(self) -> str:
-        """Where its metadata endpoint listens."""
+        """Returns the address of its metadata endpoint."""
         return "{}:{}".format(*self._line.ready["metadata"])
 
     def create(self, wanted: request.Request, network: Network) -> None:
@@ -80,7 +80,7 @@ class DockerNode(NetworkedNode, StoringNode):
             self._file_systems = Storage(pid, folders, self._place.user, self.marks(self.incarnation), log)
 
     def marks(self, start: int) -> dict[str, str]:
-        """The environment by which processes of this node are known."""
+        """Returns the environment variables that mark processes of this node."""
         return {"CHAOS_NODE": self.name, "CHAOS_INCARNATION": str(start), "CHAOS_RUN_ID": self._place.run_id}
 
     def _storage(self) -> Storage:
@@ -93,7 +93,7 @@ class DockerNode(NetworkedNode, StoringNode):
         self._call("run", command=list(command), env=dict(env), log=str(log))
 
     def disconnect(self) -> None:
-        """Ends the line, and with it the node. What its command does then is of no interest."""
+        """Ends the line, and with it the node. Its command's end is ignored then."""
         self._running = 0
         if hasattr(self, "_line"):
             self._line.close()
@@ -134,7 +134,7 @@ class DockerNode(NetworkedNode, StoringNode):
             self._frozen_pids = None
 
     def evict(self, grace_s: float) -> None:
-        """`docker stop`: SIGTERM, which our init passes on to everything there, and SIGKILL after the grace time."""
+        """Calls `docker stop`: SIGTERM, which our init passes on to all processes, and SIGKILL after the grace time."""
         self._must_be_there()
         threading.Thread(target=self._stop, args=(math.ceil(grace_s),), name=f"evict-{self.key}", daemon=True).start()
 
@@ -162,7 +162,7 @@ class DockerNode(NetworkedNode, StoringNode):
         return who
 
     def clock(self) -> ClockReading:
-        """Of the daemon's host. Processes of the node that were given another clock are not asked."""
+        """Reads the clock of the daemon's host, not of processes that were given another clock."""
         return clock_offset.compare(self.name, lambda: int(self._call("clock")))
 
     def _update(self, **limits: int) -> None:
@@ -191,13 +191,13 @@ class DockerNode(NetworkedNode, StoringNode):
             raise NodeGone(f"node {self.key} is gone")
 
     def _on_event(self, event: rpc.Message) -> None:
-        """Called from the line's reader thread."""
+        """Handles an event, in the line's reader thread."""
         match event:
             case {"event": "exit", "code": code}:
                 self._note_exit(code)
 
     def _on_end(self) -> None:
-        """The container's output has ended: its init is dead, and takes everything on the node with it."""
+        """Notes the end of the container: its init is dead, and everything on the node with it."""
         self._note_exit(-signal.SIGKILL)
         self._frozen_pids = None
         self._gone.set()

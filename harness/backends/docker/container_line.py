@@ -14,7 +14,7 @@ READY_S_MAX = 30.0
 
 
 class ContainerLine(rpc.Line):
-    """Its end is the end of the container."""
+    """A line to a container, whose end is the end of the container."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ContainerLine(rpc.Line):
             raise
 
     def come_up(self) -> ContainerLine:
-        """Until it answers. Raises `BackendError`, and ends the container, when it does not."""
+        """Waits until it answers. If it does not, ends the container and raises `BackendError`."""
         if self.wait_ready(READY_S_MAX):
             return self
         self.close()

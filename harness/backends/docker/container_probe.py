@@ -1,4 +1,4 @@
-"""Finds out what containers can do on this engine, by trying it on a container of our own."""
+"""Finds out which verbs containers have on this engine, by trying them on a container of our own."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _CODE = f"import time; open('{{run_dir}}/{MOUNT}/file', 'w').close(); print('tim
 
 
 class ProbedCluster(ControlledCluster):
-    """What is asked here of a cluster, besides what every cluster has."""
+    """A cluster with the further method that probing needs."""
 
     @abc.abstractmethod
     def examine_network(self) -> dict[Verb, str]:
-        """Why the kernel refuses a network verb, for those that it does."""
+        """Returns the network verbs that the kernel refuses, with the reasons."""
 
 
 def try_out(open_cluster: Callable[[Launch, pathlib.Path], ProbedCluster], why_no_storage: str) -> dict[Verb, str]:
-    """For each verb that is refused here the reason: reads what a command on a node wrote, tries what kernels refuse.
+    """Returns refused verbs with reasons, from a command's output on a node and from acts that kernels may refuse.
 
-    Raises `CannotRunError` where nodes cannot be used at all.
+    Raises `CannotRunError` if nodes cannot be used at all.
     """
     refused = {Verb.STORAGE: why_no_storage} if why_no_storage else {}
     with owner_names.temporary_folder() as folder:

@@ -1,4 +1,4 @@
-"""The Docker Engine: finding it, talking to it, and removing by label what was made there."""
+"""The Docker Engine: finding it, talking to it, and removing a run's things by label."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PARALLEL = 4  # a daemon starts containers no faster with more
 
 
 def address() -> str:
-    """DOCKER_HOST, else the daemon of `make engines` where there is one, else the usual socket."""
+    """Returns DOCKER_HOST, or the address of the daemon of `make engines`, if any, or the usual socket."""
     own = pathlib.Path(os.environ.get(ENGINES_DIR_ENV, ENGINES_DIR)) / "docker" / "docker.sock"
     return os.environ.get("DOCKER_HOST") or (f"unix://{own}" if own.exists() else "unix:///var/run/docker.sock")
 
 
 @contextlib.contextmanager
 def speaking(what: str) -> Iterator[None]:
-    """Whatever the client raises becomes our error, saying what was being done."""
+    """Turns any error of the client into ours, with the act that failed."""
     import docker.errors
     import requests
 
@@ -74,7 +74,7 @@ class Engine:
 
     @property
     def user(self) -> str:
-        """The caller, so that both read and write the run's files; instead of root the image's own user."""
+        """Returns the user for containers: the caller, to share the run's files, or the image's own instead of root."""
         if any("rootless" in option for option in self.info.get("SecurityOptions") or ()):
             return "0:0"  # there, the caller is what the container calls root
         if os.geteuid() == 0:
@@ -83,7 +83,7 @@ class Engine:
 
     @property
     def owner(self) -> Owner | None:
-        """Whose the folders must be that nodes write in, where that is not the caller."""
+        """Returns the user that must own folders that nodes write in, if it is not the caller."""
         return (IMAGE_UID, IMAGE_UID) if os.geteuid() == 0 and self.user != "0:0" else None
 
     def image_labels(self, image: str) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Engine:
             return str(self.api.create_container_from_config(request, name)["Id"])
 
     def create_network(self, wanted: Request) -> None:
-        """The client's own method knows only part of what may be asked for."""
+        """Creates a network by the API itself, as the client's own method knows only some options."""
         with speaking(f"creating network {wanted['Name']}"):
             url = f"{self.api.base_url}/v{self.api.api_version}/networks/create"
             self.api.post(url, json=wanted, timeout=self.api.timeout).raise_for_status()
@@ -147,7 +147,7 @@ class Engine:
         return len(containers) + len(networks) + len(volumes)
 
     def run_ids(self) -> set[str]:
-        """Of everything of ours that is there, whichever harness made it."""
+        """Returns the runs of all our things there, whichever harness made them."""
         label = {"label": RUN_LABEL}
         with speaking("looking for what runs left"):
             found = [*self.api.containers(all=True, filters=label), *self.api.networks(filters=label)]
@@ -155,7 +155,7 @@ class Engine:
         return {str((entry["Labels"] or {}).get(RUN_LABEL, "")) for entry in found}
 
     def _remove(self, remove: Callable[..., None], what: str, **options: Any) -> None:
-        """Somebody else may be removing the same: the reverter and `chaos heal` may run at once."""
+        """Removes a thing. Another process may remove it, too: the reverter and `chaos heal` may run at once."""
         import docker.errors
 
         try:

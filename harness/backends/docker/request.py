@@ -43,7 +43,7 @@ _LINE = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdou
 
 @dataclass(frozen=True)
 class DockerRun:
-    """What the machine adds to a workload: where the run lives, whose files it writes, and the daemon's image."""
+    """The facts of a run that a workload lacks: its folder, the user of its files, and the daemon's image."""
 
     run_id: str = "{run_id}"
     run_dir: str = "{run_dir}"
@@ -54,7 +54,7 @@ class DockerRun:
 
     @property
     def prefix(self) -> str:
-        """Start of every name. A run id with anything but name characters becomes its digest: no injection."""
+        """Returns the start of every name; an unusual run id is replaced by its digest: no injection."""
         plain = re.fullmatch(r"[a-zA-Z0-9_.-]{1,100}|\{run_id\}", self.run_id)
         return "chaos-" + (self.run_id if plain else hashlib.sha256(self.run_id.encode()).hexdigest()[:16])
 
@@ -64,11 +64,11 @@ class DockerRun:
 
     @property
     def archive(self) -> str:
-        """Where a node finds what was delivered to it."""
+        """Returns the path of the delivered archive on a node."""
         return self.below(delivery.NAME)
 
     def below(self, name: str) -> str:
-        """A path in the run's folder, which is called the same on every node."""
+        """Returns a path in the run's folder; it has the same name on every node."""
         return f"{self.run_dir}/{name}"
 
     def container(self, node: str, incarnation: int) -> str:
@@ -80,7 +80,7 @@ class DockerRun:
 
 
 def render(workload: Launch, place: DockerRun) -> Request:
-    """Everything that will be asked of the daemon for the first incarnations, and what then runs where."""
+    """Returns all requests to the daemon for the first incarnations, and the commands that run then."""
     nodes = node_names(workload)
     names = [*([CONTROL] if workload.control is not None else []), *nodes]
     return {
@@ -96,7 +96,7 @@ def node_names(workload: Launch) -> list[str]:
 
 
 def network(place: DockerRun) -> Request:
-    """The run's private network. `Internal`: no way out of it and none into it but from the daemon's own host."""
+    """Returns the run's private network. `Internal`: connected with the daemon's own host only."""
     return {
         "Name": place.network,
         "Driver": "bridge",
@@ -107,9 +107,9 @@ def network(place: DockerRun) -> Request:
 
 
 def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -> Request:
-    """One node. It starts with our init alone; the workload's command is a call to that.
+    """Returns the request for one node. It starts with our init alone; the workload's command is a call to that.
 
-    Its init is told the names of all nodes: strangers that crowd one of them take its part of the machine only.
+    Its init is told the names of all nodes, so that strangers on one take only its part of the machine.
     """
     labels = place.labels(node, incarnation)
     gpus = gpu_ids(workload, int(node.removeprefix("node")), place) if node != CONTROL else []
@@ -139,7 +139,7 @@ def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -
 
 
 def _mounts(workload: Launch, place: DockerRun, node: str, incarnation: int) -> list[Request]:
-    """The run's folder is there to be read; on top of it lies what this node may write, and nothing else."""
+    """Returns the mounts: the run's folder read-only, and on top of it only the folders that this node may write."""
     key = CONTROL if node == CONTROL else f"{node}.{incarnation}"
     labels = place.labels(node, incarnation)
     disk = {"Type": "volume", "Source": place.container(node, incarnation), "Target": SCRATCH}
@@ -154,7 +154,7 @@ def _mounts(workload: Launch, place: DockerRun, node: str, incarnation: int) -> 
 
 
 def sidecar(place: DockerRun, node: str, incarnation: int, container_id: str) -> Request:
-    """Beside a node, in its network: the only container with a privilege, and that one reaches this network alone."""
+    """Returns the request for a sidecar in a node's network: the only container with a privilege, for this network."""
     return {
         "Image": place.image,
         "User": "0:0",
@@ -178,7 +178,7 @@ def _bind(source: str, target: str, read_only: bool = False) -> Request:
 
 
 def gpu_ids(workload: Launch, index: int, place: DockerRun) -> list[str]:
-    """One GPU a rank; the nodes of a run share the host's GPUs in order."""
+    """Returns one GPU a rank; the nodes of a run share the host's GPUs in order."""
     if not place.gpus:
         return []
     first = index * workload.ranks_per_node

@@ -24,7 +24,7 @@ class AttachedStream:
         self._left = bytearray()
 
     def recv(self, size: int) -> bytes:
-        """At most `size` bytes of the container's output; none at its end."""
+        """Returns at most `size` bytes of the container's output; none at its end."""
         while not self._left:
             header = self._exactly(_HEADER.size)
             if not header:
@@ -51,7 +51,7 @@ class AttachedStream:
             each.close()
 
     def _exactly(self, size: int) -> bytes:
-        """`size` bytes, or none at the end of the stream."""
+        """Returns `size` bytes, or none at the end of the stream."""
         data = bytearray()
         while len(data) < size:
             chunk = self._link.recv(size - len(data))

@@ -1,4 +1,4 @@
-"""The API server: finding it, asking it, and removing by label what was made there.
+"""The API server: finding it, asking it, and removing a run's objects by label.
 
 Objects are plain dictionaries in both directions. Which versions of an API there are is asked, never assumed.
 """
@@ -95,10 +95,10 @@ class Api:
         patient: bool = True,
         as_text: bool = False,
     ) -> Any:
-        """What the server answers, read as JSON where it looks like it, unless it is wanted `as_text`.
+        """Returns the server's answer, parsed if it is JSON, unless it is wanted `as_text`.
 
-        Raises `Refused` for an answer that is an error, `BackendError` for none. A server that is busy, restarting or
-        out of reach is asked again for minutes where that is safe and `patient`.
+        Raises `Refused` for an error answer, `BackendError` for none. A server that is busy, restarting or out of
+        reach is asked again for minutes if that is safe and `patient`.
         """
         import urllib3
 
@@ -152,7 +152,7 @@ class Api:
 
     @functools.cached_property
     def dialect(self) -> Dialect:
-        """Asked by dry runs: a server keeps the fields that it knows."""
+        """Returns the fields that the server knows, found by a dry run: it keeps only those."""
         probe = manifests.ClusterRun("dialect", Settings(), Dialect())
         workload = Launch(("true",), 1, 1)
         job = manifests.RENDERERS["job"](workload, probe)[0]
@@ -162,11 +162,11 @@ class Api:
 
     @property
     def policy(self) -> str:
-        """The version in which this server has budgets and evictions."""
+        """Returns the version in which this server has budgets and evictions."""
         return "policy/v1" if self.serves("policy/v1", "poddisruptionbudgets") else "policy/v1beta1"
 
     def serves(self, version: str, plural: str) -> bool:
-        """Whether the API `group/version` is there with this kind of resource."""
+        """Tells whether the server has this kind of resource in the API `group/version`."""
         if version not in self._cache:
             try:
                 found = self.get(f"/{_root(version)}")
@@ -178,7 +178,7 @@ class Api:
         return plural in self._cache[version]
 
     def may(self, verb: str, resource: str, group: str = "", namespaced: bool = True) -> bool:
-        """Whether we are allowed to, as the server's authorizer says. `resource` may hold a subresource."""
+        """Tells whether the server's authorizer allows us this. `resource` may hold a subresource."""
         name, _, subresource = resource.partition("/")
         wanted = {"verb": verb, "resource": name, "subresource": subresource, "group": group}
         if namespaced:
@@ -208,7 +208,7 @@ class Api:
         return self.list("v1", "pods", place.selector)
 
     def pod(self, name: str) -> Object | None:
-        """`None` when there is none of this name."""
+        """Returns a pod; `None` if there is none of this name."""
         try:
             found: Object = self.get(self.path("v1", "pods", name))
         except Refused as error:
@@ -218,13 +218,13 @@ class Api:
         return found
 
     def log_tail(self, pod: str, container: str, lines: int, bytes_max: int) -> str:
-        """The newest lines of this container's log. Raises `Refused` where it has none yet."""
+        """Returns the newest lines of this container's log. Raises `Refused` if it has none yet."""
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(bytes_max)}
         text: str = self.ask("GET", self.path("v1", "pods", f"{pod}/log"), query=query, patient=False, as_text=True)
         return text
 
     def delete(self, version: str, plural: str, name: str, grace_s: int | None = None, uid: str = "") -> bool:
-        """False when it was gone already. With `uid` only that very object, never a later one of the same name."""
+        """Deletes an object; False if it was gone already. With `uid` never a later one of the same name."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -239,7 +239,7 @@ class Api:
         return True
 
     def evict(self, pod: str, grace_s: int | None = None, uid: str = "") -> None:
-        """The Eviction API, in the version of this server; without `grace_s` with the pod's own grace.
+        """Evicts a pod through the Eviction API of this server; without `grace_s` with the pod's own grace.
 
         Raises `Refused`, status 429, where a budget forbids it.
         """
@@ -255,18 +255,18 @@ class Api:
         self.ask("POST", self.path("v1", "pods", f"{pod}/eviction"), body)
 
     def attach(self, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-        """The line to process 1 of this container; what it says on standard error goes to the file."""
+        """Opens the line to process 1 of this container; its standard error goes to the file."""
         query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
         return PodStream(self._link(pod, "attach", query), errors.open("ab"))
 
     def execute(self, pod: str, container: str, command: Sequence[str], limit_s: float = CALL_S_MAX) -> str:
-        """What a command in this container prints. Raises `BackendError` unless it ends with 0 in time."""
+        """Returns the output of a command in this container. Raises `BackendError` unless it ends with 0 in time."""
         query = [("container", container), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
         return run_to_end(self._link(pod, "exec", query), f"{command[0]} in pod {pod}", limit_s)
 
     def _link(self, pod: str, what: str, query: Sequence[tuple[str, str]]) -> Any:
-        """A WebSocket to a subresource of a pod. Raises `BackendError` when there is none."""
+        """Opens a WebSocket to a subresource of a pod. Raises `BackendError` if that fails."""
         from kubernetes.stream.ws_client import create_websocket
         from websocket import WebSocketException, setdefaulttimeout
 
@@ -338,7 +338,7 @@ class Api:
 
 
 def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
-    """The client's configuration, and the namespace: ours, else the context's."""
+    """Returns the client's configuration, and the namespace: ours, or else the context's."""
     configuration = kubernetes.client.Configuration()
     file = _kubeconfig()
     inside = SERVICE_ACCOUNT / "namespace"

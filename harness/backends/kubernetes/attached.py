@@ -131,14 +131,14 @@ class KubernetesJob(AttachedJob):
             self.api.delete("v1", "pods", name, uid=uid)
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """What is taken may be back before anybody looks: then it is another life."""
+        """Tells whether the act took effect. A taken pod may be back by now: then it has another life."""
         if verb == "stop":
             return seen.state == "stopped"
         another = seen.life != self._struck[node]
         return another or (not self._left[node] if verb == "kill" else seen.state == others.ENDING)
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """What is taken is brought back by its controller, not by us: whether it comes is what is judged."""
+        """Tells whether nothing is left to undo. A taken pod is brought back by its controller, not by us."""
         return seen.state not in ("stopped", UNREACHABLE)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class KubernetesJob(AttachedJob):
         return Seen("stopped", found.life, told=found.told) if stopped else found
 
     def _allowed_still(self, node: str) -> Object:
-        """The node's pod as it is now. Raises `UsageError` where its owner allows nothing, or kills, any more."""
+        """Returns the node's present pod. Raises `UsageError` if its owner has taken back the permission."""
         last = self._pods[node]
         pod = self.api.pod(others.name_of(last))
         if pod is None or others.uid_of(pod) != others.uid_of(last) or not others.lives(pod):
@@ -176,7 +176,7 @@ class KubernetesJob(AttachedJob):
 
 
 def attach(selection: str) -> KubernetesJob:
-    """The pods with these labels. Raises `UsageError` unless every one that has not ended has the opt-in."""
+    """Returns the pods with these labels. Raises `UsageError` unless all that have not ended have the opt-in."""
     if not any(_WHOLE_LABEL.fullmatch(part) for part in selection.split(",")):
         whole = "write a label selector with at least one whole label, KEY=VALUE: a key may fit several jobs"
         raise UsageError(f"--attach kubernetes:{selection}: {whole}")
@@ -197,7 +197,7 @@ def attach(selection: str) -> KubernetesJob:
 
 
 def _refuse_foreign(pod: Object) -> bool:
-    """Whether the owner allows kills, too. Raises `UsageError` for a pod of a harness, and for one without opt-in."""
+    """Tells whether the owner allows kills, too. Raises `UsageError` for a pod of a harness or without opt-in."""
     name, labels = others.name_of(pod), pod["metadata"].get("labels") or {}
     if RUN_LABEL in labels:
         raise UsageError(f"pod {name} belongs to run {labels[RUN_LABEL]} of a harness; nothing was touched")
@@ -206,7 +206,7 @@ def _refuse_foreign(pod: Object) -> bool:
 
 
 def _shell_for(api: Api, pod: Object, verb: str) -> str:
-    """The container in which signals are sent: the job's own, or an ephemeral one that is not there yet.
+    """Returns the container from which signals are sent: the job's own, or a new ephemeral one.
 
     Raises `UsageError` where no signal from inside reaches the job's processes, or too many would hear it.
     """
@@ -230,13 +230,13 @@ def _shell_for(api: Api, pod: Object, verb: str) -> str:
 
 
 def _run_no_more(left: Collection[str], rows: Mapping[str, str]) -> bool:
-    """A process may have forked after it was looked at, and wait in the kernel for that child, which is stopped."""
+    """Tells whether the processes are stopped; a new fork of one may still wait for its stopped child."""
     beside = {"T", "t"} & set(rows.values())
     return bool(left) and all_stopped([*(rows[each] for each in left), *beside])
 
 
 def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
-    """The state of each process as the kernel calls it (`T`: stopped), by its id and start. `LOOK`: no signal."""
+    """Signals processes, except for `LOOK`; returns their states (`T`: stopped) by their ids and starts."""
     text = api.execute(pod, container, ("sh", "-c", SCRIPT, "sh", what))
     found = {}
     for line in text.splitlines():  # of /proc/PID/stat: after the name in brackets the state; the start is field 22
@@ -257,7 +257,7 @@ def _evict(api: Api, pod: str, uid: str) -> None:
 
 
 def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, environment: dict[str, str]) -> None:
-    """Takes one deed back. What was evicted, deleted or killed is brought back by its controller: nothing to do."""
+    """Undoes one deed. The controller brings back evicted, deleted or killed pods: nothing to do."""
     if verb != "stop" and not ephemeral_shell:
         return
     with environment_as_recorded(BACKEND.settings, environment):

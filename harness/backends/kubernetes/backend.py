@@ -99,7 +99,7 @@ class KubeCluster(ControlledCluster):
 
     @property
     def waiting(self) -> bool:
-        """A place whose pod went unasked is brought back by its Job; a pod of its own is not."""
+        """Tells whether a Job will bring back a pod that ended unasked; nothing brings back a bare pod."""
         with self._lock:
             lost = [each.index for each in self._nodes if not each.alive]
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
@@ -114,7 +114,7 @@ class KubeCluster(ControlledCluster):
         self._mirror.start()
 
     def replace(self, node: Node) -> Node:
-        """The capacity is back: what Kubernetes has brought, or brings now, takes the place."""
+        """Gives capacity back: the pod that Kubernetes has brought, or brings now, takes the place."""
         with self._lock:
             place = self._nodes[node.index]
             if place is not node:
@@ -168,7 +168,7 @@ class KubeCluster(ControlledCluster):
     # What nodes ask for
 
     def kill(self, node: KubeNode) -> None:
-        """Its own init ends everything there by SIGKILL, as a kubelet would first ask politely, even with no grace.
+        """Lets its own init end everything by SIGKILL, as a kubelet would first ask politely, even without grace.
 
         Then the pod is deleted without grace, so that Kubernetes knows of it at once.
         """
@@ -214,7 +214,7 @@ class KubeCluster(ControlledCluster):
             return [each.pod for each in self._nodes if each is not node and each.pod is not None and each.alive]
 
     def _take(self, node: KubeNode, reason: str) -> Pod:
-        """What comes for this place from now on has to wait until the capacity is back."""
+        """Takes a place: a pod that comes for it from now on waits until the capacity is back."""
         with self._lock:
             if node.pod is None or not node.alive:
                 raise NodeGone(f"{node.key} is gone")
@@ -281,10 +281,10 @@ class KubeCluster(ControlledCluster):
             pod.beat(pod_init.SILENT_S_MAX + BEAT_S)
 
     def _greet(self, wanted: Object) -> None:
-        """From a thread of the pool: attach, learn who it is, give it what it needs."""
+        """Attaches to a pod, in a thread of the pool, learns its identity, and gives it its files."""
         try:
             self._greet_or_raise(wanted)
-        except Exception as error:  # whatever it is, nobody else would hear of it
+        except Exception as error:  # any error: no other code would see it
             name = wanted["metadata"]["name"]
             if not self._stop.is_set() and any(pod["metadata"]["name"] == name for pod in self._api.pods(self._place)):
                 words = str(error) if isinstance(error, ChaosError) else repr(error)
@@ -326,7 +326,7 @@ class KubeCluster(ControlledCluster):
         raise CannotRunError(f"pod {pod.name} {reason}")
 
     def _settle(self, index: int) -> None:
-        """A pod that has arrived becomes the node of its place, if that is free and nobody holds it back."""
+        """Makes an arrived pod the node of its place, if that is free and not held back."""
         with self._lock:
             before = self._nodes[index]
             pod = self._arrived.get(index)
@@ -372,7 +372,7 @@ class KubeCluster(ControlledCluster):
                 self.ends.append(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
-        """Nothing to compare where it is our own machine's."""
+        """Compares the pod's clock, unless it is our own machine's."""
         if pod.hello["clock"] == clock_id():
             return
         host = pod.hello["host"]
@@ -398,7 +398,7 @@ class KubeCluster(ControlledCluster):
         return {"address": pod.address, "control": control, "head": head, "run_dir": POD_RUN_DIR, "python": "python3"}
 
     def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
-        """The plan's and ours; files of the run are named as they are called in a pod."""
+        """Returns the plan's environment and ours, with the run's paths as they are in a pod."""
         device = pod.hello["device"]
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
         marks = run_folder.environment(POD_RUN_DIR, name) | run_folder.key_of(self.run_dir)
@@ -428,7 +428,7 @@ class KubeCluster(ControlledCluster):
 
 
 def end_run(api: Api, place: ClusterRun) -> int:
-    """Removes what carries this run's label; gives back machines that were taken in its name. Idempotent."""
+    """Removes everything with this run's label, and gives back machines taken in its name. Idempotent."""
     return api.remove_run(place) + way_of(api, place).heal()
 
 
@@ -453,7 +453,7 @@ class KubernetesBackend(Backend):
         self._capability: Capability | None = None
 
     def whereabouts(self) -> dict[str, str]:
-        """The context and the namespace by name: what is current in a kubeconfig may be another one tomorrow."""
+        """Returns the context and the namespace by name: a kubeconfig's current one may change."""
         return super().whereabouts() | chosen_cluster(read_settings())
 
     def probe(self) -> Capability:

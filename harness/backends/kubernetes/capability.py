@@ -1,4 +1,4 @@
-"""What can be done to pods, in this cluster and with these rights."""
+"""The verbs of pods, in this cluster and with these rights."""
 
 from __future__ import annotations
 

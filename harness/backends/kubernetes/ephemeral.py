@@ -55,7 +55,7 @@ def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> No
 
 
 def _answers(api: Api, pod: str, name: str) -> bool:
-    """A container may be called running a moment before its kubelet knows it."""
+    """Tells whether a command can run there; the kubelet may not know a container yet that is called running."""
     if not runs(api.pod(pod), name):
         return False
     try:
@@ -66,7 +66,7 @@ def _answers(api: Api, pod: str, name: str) -> bool:
 
 
 def state_of(pod: Object | None, name: str) -> Object:
-    """`running`, `waiting` or `terminated` with more; empty for one that is not there."""
+    """Returns the state with `running`, `waiting` or `terminated`; empty if the container is not there."""
     statuses = pod["status"].get("ephemeralContainerStatuses") or [] if pod else []
     found: Object = next((each.get("state") or {} for each in statuses if each["name"] == name), {})
     return found
@@ -77,7 +77,7 @@ def runs(pod: Object | None, name: str) -> bool:
 
 
 def still_owes(pod: Object, name: str) -> bool:
-    """Whether signals may have been sent through it, and the undo has not ended it."""
+    """Tells whether signals may have been sent through it, and the undo has not ended it."""
     state = state_of(pod, name)
     return "running" in state or ("terminated" in state and state["terminated"].get("exitCode") != ENDED_BY_US)
 

@@ -42,7 +42,7 @@ _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What this API server speaks, found by discovery. The default is a current one."""
+    """The APIs of this server, found by discovery. The default is a current server."""
 
     indexed_jobs: bool = True
     failure_policy: bool = True  # of jobs: an eviction is not counted as a failure
@@ -59,7 +59,7 @@ class ClusterRun:
 
     @property
     def name(self) -> str:
-        """Start of every name. A run id that is no DNS label of moderate length becomes its digest: no injection."""
+        """Returns the start of every name: the run id, or its digest if it is no short DNS label."""
         plain = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.run_id)
         if plain and len(self.run_id) <= NAME_CHARS_MAX - len("chaos-"):
             return f"chaos-{self.run_id}"
@@ -83,21 +83,21 @@ class ClusterRun:
 
     @property
     def kind(self) -> str:
-        """What pods are created through; without Indexed Jobs nothing but pods keeps their places apart."""
+        """Returns the kind of object that creates pods; without Indexed Jobs only bare pods keep their places apart."""
         if self.settings.kind == "job" and not self.dialect.indexed_jobs:
             return "pods"
         return self.settings.kind
 
 
 def label_value(run_id: str) -> str:
-    """The run id as a label's value, or its digest where it cannot be one."""
+    """Returns the run id as a label's value, or its digest if it cannot be one."""
     if re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", run_id):
         return run_id
     return hashlib.sha256(run_id.encode()).hexdigest()[:16]
 
 
 def delivered(place: ClusterRun) -> Object:
-    """What runs in the pods, beside their image. Created first; a pod does not start without it."""
+    """Returns the archive for the pods, beside their image. Created first; a pod does not start without it."""
     content = base64.b64encode(delivery.archive()).decode()
     found = _object("v1", "ConfigMap", place.name, place, {})
     del found["spec"]
@@ -105,7 +105,7 @@ def delivered(place: ClusterRun) -> Object:
 
 
 def render(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Everything that is created for a run besides `delivered`, in the order in which it is created."""
+    """Returns all objects of a run besides `delivered`, in the order of their creation."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
         gang = {"minMember": workload.nodes, "queue": place.settings.gang}
@@ -117,13 +117,13 @@ def render(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def service(place: ClusterRun) -> Object:
-    """Headless: gives each pod a name in the cluster's DNS, before it is ready, too."""
+    """Returns a headless service: gives each pod a name in the cluster's DNS, also before it is ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": place.labels}
     return _object("v1", "Service", place.name, place, spec)
 
 
 def control_pod(place: ClusterRun) -> Object:
-    """The control host: holds the rendezvous store, and the checkpoints where no volume does."""
+    """Returns the control host's pod: it holds the rendezvous store, and without a volume the checkpoints."""
     spec = _pod_spec(place, CONTROL, grace_s=1)
     spec |= {"hostname": CONTROL, "subdomain": place.name}
     spec["tolerations"] = [*spec.get("tolerations", []), _toleration(TAINT, "", "")]
@@ -138,13 +138,13 @@ def control_pod(place: ClusterRun) -> Object:
 
 
 def budget(place: ClusterRun) -> Object:
-    """No drain and no eviction may take the control host."""
+    """Returns a budget by which no drain and no eviction may take the control host."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": place.labels | {NODE_LABEL: CONTROL}}}
     return _object(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
 
 
 def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) -> Object:
-    """A pod of its own, where no Indexed Job makes them: we create the next one when it is lost."""
+    """Returns a pod without an Indexed Job; if it is lost, we create the next one."""
     template = _template(workload, place)
     spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
     spec["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
@@ -208,7 +208,7 @@ def _jobset(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """The operator demands a master, which is our node 0, and a container of this name."""
+    """Returns a PyTorchJob; its operator demands a master, here node 0, and this name of the container."""
     template = _template(workload, place)
     template["spec"]["containers"][0]["name"] = "pytorch"
     del template["spec"]["restartPolicy"]  # the operator's to set
@@ -223,7 +223,7 @@ def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _trainjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """A TrainJob fills in a runtime; ours is the namespace's own, as none of the stock ones keeps a line open."""
+    """Returns a TrainJob and its runtime, which is the namespace's own, as no stock one keeps a line open."""
     version = "trainer.kubeflow.org/v1alpha1"
     step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     runtime = {
@@ -303,7 +303,7 @@ def _template(workload: Launch, place: ClusterRun) -> Object:
 
 
 def _grace_s(workload: Launch, settings: Settings) -> int:
-    """Most ways to reclaim a pod say how long its notice is, up to this. Of the scheduler's own, this is the notice."""
+    """Returns the pods' grace period: the notice if eviction uses it, or else a limit above any notice."""
     notice_s = math.ceil(workload.notice_s)
     if settings.evict_by_own_grace and notice_s > 0:
         return notice_s

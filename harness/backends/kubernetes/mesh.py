@@ -25,7 +25,7 @@ DIRECTIONS = {"egress": "to", "ingress": "from", "both": "both"}
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """Whose traffic: of `pod`, in one direction or both, with certain pods (`None`: with everything)."""
+    """The traffic of `pod`, in one direction or both, with certain pods (`None`: with everything)."""
 
     pod: str
     direction: str = "both"
@@ -40,7 +40,7 @@ def bandwidth(place: ClusterRun, name: str, way: Way, rate_bits: int) -> Object:
 
 
 def impairment(place: ClusterRun, name: str, way: Way, wanted: Impairment) -> Object:
-    """Chaos Mesh's `netem` action takes all of it at once."""
+    """Returns the object for Chaos Mesh's `netem` action, which takes all impairments at once."""
     what: Object = {}
     if wanted.delay_s or wanted.jitter_s:
         delay_us, jitter_us = round(wanted.delay_s * 1e6), round(wanted.jitter_s * 1e6)
@@ -86,7 +86,7 @@ class Mesh:
         return f"{self.place.name}-{next(self._numbers)}"
 
     def act(self, wanted: Object) -> MeshDisturbance:
-        """Returns once Chaos Mesh says that all of it is injected. Raises `BackendError` when it does not."""
+        """Creates the object. Returns once Chaos Mesh says that all of it is injected; else raises `BackendError`."""
         self._api.create(wanted)
         disturbance = MeshDisturbance(self._api, wanted)
         try:
@@ -114,7 +114,7 @@ class MeshDisturbance(Disturbance):
         raise BackendError(f"Chaos Mesh has not injected {self._name} within {ACTS_S_MAX:g} s")
 
     def heal(self) -> None:
-        """Chaos Mesh keeps the resource until it has recovered what it did (its finalizer): so do we."""
+        """Deletes the resource, and waits until Chaos Mesh has undone its effects (its finalizer)."""
         with self._lock:
             deadline = time.monotonic() + ACTS_S_MAX
             while self._api.delete(CHAOS_MESH, self._kind, self._name):

@@ -1,8 +1,8 @@
-"""The run's folder, here and in the pods: what the harness writes goes there, what the pods write comes here.
+"""Mirrors the run's folder between here and the pods: the harness's files go there, the pods' files come here.
 
 Files by which faults speak to trainers (`holds/`, `damage/`, `clock/`) and the plan's own data set go to every pod, and
 again a few milliseconds after they change. A pod's events, answers and logs come back as they are written, and only to
-the places of the node that it is: what a pod says of itself moves nothing.
+the places of its own node: a pod's claims about itself move nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Stamp = tuple[int, int, int]
 
 
 class Mirror:
-    """`lines` gives the pods there are now; one that joins is brought up to date by `greet`."""
+    """Copies files both ways. `lines` returns the present pods; `greet` brings a new one up to date."""
 
     def __init__(self, run_dir: pathlib.Path, lines: Callable[[], Sequence[Caller]]):
         self._run_dir, self._lines = run_dir, lines
@@ -53,13 +53,13 @@ class Mirror:
             self._thread.join(10.0)
 
     def greet(self, line: Caller) -> None:
-        """Everything a new pod needs is there when this returns. It must not be among `lines` before."""
+        """Sends a new pod all its files before it returns. The pod must not be among `lines` before."""
         with self._lock:
             for name in self._found(PUSHED):
                 self._send(line, name)
 
     def push(self) -> None:
-        """What changed here is so in every pod when this returns."""
+        """Brings local changes to every pod before it returns."""
         with self._lock:
             gone = self._sent.keys() - self._found(PUSHED).keys()
             now = self._found(PUSHED)  # a look beside a renaming may see neither name: two in a row do not
@@ -74,9 +74,9 @@ class Mirror:
             self._sent = {name: stamp for name, stamp in self._sent.items() if name not in gone} | now
 
     def take(self, node: str, event: dict[str, Any]) -> bool:
-        """Writes down what a pod of this node has told; false for an event that is not about files.
+        """Writes a file event of a pod of this node; returns False for an event that is not about files.
 
-        Raises `BackendError` for a file that is none of that node's, or grows beyond what is allowed.
+        Raises `BackendError` for a file that is not of that node, or grows beyond the limit.
         """
         if event.get("event") != "wrote":
             return False
@@ -88,7 +88,7 @@ class Mirror:
         return True
 
     def _append(self, name: str, offset: int, data: bytes) -> None:
-        """At the end, or again what has come before: nothing may be left out."""
+        """Appends data, or writes again what has come before: nothing may be left out."""
         descriptor = untrusted_files.open_file(self._run_dir, name, os.O_WRONLY | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size

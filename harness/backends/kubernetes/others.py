@@ -1,4 +1,4 @@
-"""Pods of somebody else's job, from what the API server tells of them: which node each is, and how it is. Pure."""
+"""Pods of somebody else's job, by the API server: the node that each one is, and its state. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lives(pod: Object) -> bool:
 
 
 def place_of(pod: Object) -> Place:
-    """What a new pod has in common with the one whose place it takes: controller, and index or name where that has."""
+    """Returns the properties that a new pod shares with its predecessor: controller, and index or name, if any."""
     owner = controller_of(pod)
     if owner is None:
         return "", "", name_of(pod)
@@ -58,7 +58,7 @@ def place_of(pod: Object) -> Place:
 
 
 def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Object | None]:
-    """The pod of each node now: its own while that lives, else one that took its place, else what is left of its own.
+    """Returns the pod of each node now: its own while that lives, else its successor, else its own dead one.
 
     `last`: the pod that each node was, when it was last looked at.
     """
@@ -79,7 +79,7 @@ def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Obj
 
 
 def seen(pod: Object | None, last: Object) -> Seen:
-    """`last`: the pod that this node was before; its name is told where there is none now."""
+    """Describes a node by its pod. `last`: its pod before, whose name is told if there is none now."""
     if pod is None:
         return Seen(GONE, uid_of(last), told={"pod": name_of(last)})
     name = container_of(pod)
@@ -100,7 +100,7 @@ def seen(pod: Object | None, last: Object) -> Seen:
 
 
 def _state(pod: Object, status: Object) -> tuple[str, int | None]:
-    """The state and, for what has ended for good, its code."""
+    """Returns the state and, if it has ended for good, the exit code."""
     phase, now = pod["status"].get("phase", ""), status.get("state") or {}
     ended, policy = now.get("terminated"), pod["spec"].get("restartPolicy", "Always")
     if "deletionTimestamp" in pod["metadata"]:

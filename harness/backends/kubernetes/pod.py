@@ -30,7 +30,7 @@ PACKET_BYTES = 64
 
 
 class Pod(rpc.Line):
-    """A pod of ours, as the line to its init. `hello`: who answers there.
+    """The line to the init of one of our pods. `hello`: the init's first answer.
 
     `node` is the node it is to be, as it was when only our init ran there; empty until that has answered.
     `running` is which start of the command runs there; 0: none.
@@ -44,7 +44,7 @@ class Pod(rpc.Line):
         on_event: Callable[[Pod, rpc.Message], None],
         on_end: Callable[[Pod], None],
     ):
-        """Raises `BackendError` when nobody answers there."""
+        """Attaches. Raises `BackendError` if its init does not answer."""
         self.name: str = wanted["metadata"]["name"]
         self.machine: str = wanted["spec"].get("nodeName", "")
         self.node = ""
@@ -100,7 +100,7 @@ class Pod(rpc.Line):
             raise
 
     def die(self, code: int = 128 + signal.SIGKILL) -> None:
-        """Everything there ends at once, process 1 with this code. One that does not listen is left to the kubelet."""
+        """Ends everything there at once, process 1 with this code. The kubelet ends a pod that does not answer."""
         try:
             self.call("die", DIE_S_MAX, code=code)
         except BackendError:  # an init that dies as told cannot answer
@@ -112,7 +112,7 @@ class Pod(rpc.Line):
 
 
 def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-    """A pod may be called running a moment before its kubelet knows the container."""
+    """Attaches to a container; tries again, as its kubelet may not know it yet though it is called running."""
     deadline = time.monotonic() + ATTACH_S_MAX
     while True:
         try:
@@ -124,7 +124,7 @@ def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStre
 
 
 class Owner(Protocol):
-    """What a node asks of its cluster."""
+    """The methods of a cluster that a node uses."""
 
     mesh: Mesh
     run_dir: pathlib.Path
@@ -196,7 +196,7 @@ class KubeNode(NodeBase):
     def fill_path(
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
-        """What arrives of a stream of our own; with `through` the job's traffic takes its part of the same limit."""
+        """Returns the rate of a stream of our own; with `through`, the job's traffic shares the same limit."""
         source, sink = self._ends(peer, back)
         port = sink.call("receive_stream", address=sink.address)
         limit_s = CALL_S_MAX + seconds

@@ -1,4 +1,4 @@
-"""How a node is reclaimed: each way that `CHAOS_KUBE_EVICT` names is one class here, and nothing else knows of it."""
+"""The ways to reclaim a node: each value of `CHAOS_KUBE_EVICT` is one class here, unknown to all other code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MARK = "chaos-harness/run"  # label of a machine: whose cordon it is
 
 
 class Way:
-    """The Eviction API, unless a class below says otherwise. All of it raises `BackendError` where it is refused."""
+    """Reclaims by the Eviction API, unless a class below differs. Raises `BackendError` if it is refused."""
 
     takes_machine = False  # out of service: the control pod must not be there
-    takes_all_there = False  # every other pod of that machine as well
+    takes_all_there = False  # takes every other pod of that machine, too
 
     def __init__(self, api: Api, place: ClusterRun):
         self._api, self._place = api, place
@@ -37,10 +37,10 @@ class Way:
         self._api.evict(pod.name, grace_s)
 
     def give_back(self, index: int) -> None:
-        """The capacity of this place is back. Idempotent."""
+        """Gives back the capacity of this place. Can be called again."""
 
     def heal(self) -> int:
-        """Undoes all that this run took, also what another process took for it; returns how much. Idempotent."""
+        """Undoes all that this run took, also by other processes; returns how much. Idempotent."""
         return 0
 
 
@@ -189,7 +189,7 @@ def way_of(api: Api, place: ClusterRun) -> Way:
 
 
 def _cordon(api: Api, machine: str, run_id: str) -> None:
-    """No pod is scheduled there from now on. A machine that somebody else has cordoned stays theirs."""
+    """Stops scheduling pods on a machine. A machine that somebody else has cordoned stays theirs."""
     found = api.get(f"/api/v1/nodes/{machine}")
     if not found["spec"].get("unschedulable"):
         labels = {MARK: label_value(run_id)}
@@ -197,7 +197,7 @@ def _cordon(api: Api, machine: str, run_id: str) -> None:
 
 
 def _taint(api: Api, machine: str, run_id: str) -> None:
-    """NoExecute: every pod on this machine that does not tolerate it is evicted, other people's as well."""
+    """Taints a machine with NoExecute: every pod there that does not tolerate it is evicted, other people's, too."""
     found = api.get(f"/api/v1/nodes/{machine}")
     taints = [each for each in found["spec"].get("taints", []) if each["key"] != TAINT]
     taints.append({"key": TAINT, "value": label_value(run_id), "effect": "NoExecute"})

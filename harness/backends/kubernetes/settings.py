@@ -1,4 +1,4 @@
-"""What a user decides about pods, from `CHAOS_KUBE_…` variables; every value is checked before it gets near YAML."""
+"""The user's settings for pods, from `CHAOS_KUBE_…` variables; every value is checked before it gets near YAML."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 @dataclass(frozen=True)
 class Toleration:
-    """`value` empty: whatever the taint's value; `effect` empty: whatever its effect."""
+    """A toleration. `value` empty: any value of the taint; `effect` empty: any effect."""
 
     key: str
     value: str = ""
@@ -76,22 +76,22 @@ class Settings:
 
     @property
     def evict_by(self) -> str:
-        """The priority class or the command of `evict`; empty where it needs none."""
+        """Returns the priority class or the command of `evict`; empty if it needs none."""
         return self.evict.partition(":")[2]
 
     @property
     def evict_by_own_grace(self) -> bool:
-        """Whether the notice of an eviction is the pods' own grace, as nothing else could say how long it is."""
+        """Tells whether an eviction's notice is the pods' own grace, as nothing else could tell its length."""
         return self.evict == "taint" or self.evict.startswith("priority:")
 
     @property
     def shares_checkpoints(self) -> bool:
-        """Whether a volume shows every node the same checkpoints."""
+        """Tells whether a volume shows every node the same checkpoints."""
         return bool(self.claim or self.host_path)
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Raises `UsageError` naming the variable, its value and what is allowed."""
+    """Reads the settings. Raises `UsageError` with the variable, its value and the allowed ones."""
 
     def get(name: str, default: str = "") -> str:
         return environ.get(f"CHAOS_KUBE_{name}", "") or default
@@ -183,7 +183,7 @@ def _gang(text: str) -> str:
 
 
 def _volume(text: str) -> tuple[str, str]:
-    """The claim and the host path; at most one of them is not empty."""
+    """Returns the claim and the host path; at most one of them is not empty."""
     how, _, what = text.partition(":")
     if not text:
         return "", ""

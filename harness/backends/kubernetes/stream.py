@@ -41,7 +41,7 @@ class PodStream:
         return len(self._left)
 
     def recv(self, size: int) -> bytes:
-        """At most `size` bytes of the output; none at its end."""
+        """Returns at most `size` bytes of the output; none at its end."""
         while not self._left:
             if self._closed or not self.take():
                 return b""
@@ -107,7 +107,7 @@ class PodStream:
 
 
 def run_to_end(link: Any, what: str, limit_s: float) -> str:
-    """The output of the command at the other end. Raises `BackendError` unless it ends with 0 in time."""
+    """Returns the output of a remote command. Raises `BackendError` unless it ends with 0 in time."""
     deadline, errors = time.monotonic() + limit_s, io.BytesIO()
     stream = PodStream(link, errors)
     try:

@@ -1,4 +1,4 @@
-"""Why a pod does not run, and whether it ever will."""
+"""Explains why a pod does not run, and whether it ever will."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse_hopeless(pod: Object) -> None:
 
 
 def describe(pod: Object) -> str:
-    """Why a pod does not run, in Kubernetes' words."""
+    """Explains why a pod does not run, in Kubernetes' words."""
     status = pod["status"]
     states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
     reasons = [f"{(s.get('waiting') or s.get('terminated') or {}).get('reason', '')}" for s in states]

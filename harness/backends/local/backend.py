@@ -168,7 +168,7 @@ class LocalCluster(Cluster):
         return fresh
 
     def exits(self) -> list[Exit]:
-        """Raises `BackendError` when the lab itself has ended: what the nodes did then proves nothing."""
+        """Returns new exits. Raises `BackendError` if the lab itself has ended: exits then prove nothing."""
         found = self._exits.take()
         if not found and self._lab.ended and not self._closed:
             raise BackendError(f"the lab ended unexpectedly; see {self._run_dir / 'logs' / 'labd.log'}")
@@ -205,7 +205,7 @@ class LocalCluster(Cluster):
         return str(self._run_dir / run_folder.log_of(name))
 
     def _environment(self, node: str, incarnation: int, gpus: str | None = None) -> dict[str, str]:
-        """Nothing of the plan's may be overridden by what the harness happens to run under."""
+        """Returns a node's environment; variables of the harness never override the plan's."""
         device = "lo" if self._mode == "plain" or node == "control" else "eth0"
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")}
         if gpus is not None:  # a virtual node is a host of its own; NCCL refuses two ranks of one host on one GPU
@@ -215,7 +215,7 @@ class LocalCluster(Cluster):
         return boot.with_delivered({**os.environ, **devices, **self._workload.env, **marks}, self._archive)
 
     def _on_event(self, event: rpc.Message) -> None:
-        """Called from the lab's reader thread."""
+        """Handles an event, in the lab's reader thread."""
         match event:
             case {"event": "exit", "node": node, "incarnation": incarnation, "code": code}:
                 self._exits.append(Exit(node, incarnation, code))
@@ -281,7 +281,7 @@ class LocalBackend(Backend):
         return LocalCluster(workload, run_dir, run_id, mode)
 
     def _try_out(self, mode: str) -> Mapping[Verb, str | None]:
-        """For each verb of network and storage: why it is missing, or `None`; tried once."""
+        """Maps each verb of network and storage to the reason against it, or `None`; tried once."""
         if mode == "plain":
             return {}  # `probe` says why there is nothing to disturb
         if mode not in self._tried:
@@ -290,7 +290,7 @@ class LocalBackend(Backend):
         return self._tried[mode]
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
-        """The best mode that works here ("" for none) and why each better one does not; tried once."""
+        """Returns the best mode that works here ("": none), and the reason against each better one; tried once."""
         candidates = _candidates()
         if candidates not in self._chosen:
             self._chosen[candidates] = _first_that_works(candidates)
@@ -317,7 +317,7 @@ def _candidates() -> tuple[str, ...]:
 
 
 def gpus_of(node: int, ranks: int) -> str | None:
-    """What CUDA_VISIBLE_DEVICES is for a virtual node; `None` on a machine without a GPU.
+    """Returns CUDA_VISIBLE_DEVICES for a virtual node; `None` on a machine without a GPU.
 
     Each node has GPUs of its own while there are enough. Else nodes share them.
     """
@@ -345,7 +345,7 @@ def try_mode(mode: str) -> str | None:
 
 
 def _kernel_limits(mode: str) -> dict[Verb, str | None]:
-    """For each verb that takes a control group or a preloaded library: why it is missing, or `None`."""
+    """Maps each verb that needs a control group or a preloaded library to the reason against it, or `None`."""
     as_root = None if mode == "root" else _TAKES_ROOT
     return {
         Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),

@@ -77,7 +77,7 @@ class SlurmJobAttached(AttachedJob):
 
 
 def attach(selection: str) -> SlurmJobAttached:
-    """A running job by its id. Raises `UsageError` for another user's, and for one without the opt-in."""
+    """Returns a running job by its id. Raises `UsageError` for another user's job, and without the opt-in."""
     if not selection.isdecimal():
         raise UsageError(f"--attach slurm:{selection}: write the id of a job, like slurm:1234")
     slurm, job_id = find_slurm(), int(selection)
@@ -98,7 +98,7 @@ def _fields(slurm: Slurm, job_id: int) -> dict[str, str]:
 
 
 def _ended(slurm: Slurm, job_id: int) -> int | None:
-    """How the job ended: 128 and more for a signal; `None`: it has not."""
+    """Returns the job's exit code, 128 and more for a signal; `None`: it has not ended."""
     job = slurm.job(job_id)
     if job is not None and not job.ended:
         return None
@@ -111,14 +111,14 @@ def _ended(slurm: Slurm, job_id: int) -> int | None:
 
 
 def _step(slurm: Slurm, job_id: int, host: str, what: str) -> list[str]:
-    """One line of /proc/PID/stat for each task process there."""
+    """Returns one line of /proc/PID/stat for each task process on a host."""
     where = (f"--jobid={job_id}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=0")
     answer = slurm.run("srun", "--overlap", "--quiet", *where, *OPTIONS, "/bin/sh", "-c", SCRIPT, "sh", what)
     return [line for line in answer.splitlines() if line.strip()]
 
 
 def _seen(lines: Sequence[str]) -> Seen:
-    """From lines of /proc/PID/stat: after the name in brackets the state, and of the times fields 14, 15 and 22."""
+    """Reads lines of /proc/PID/stat: the state after the name in brackets, and the times in fields 14, 15 and 22."""
     rows = [line.rpartition(")")[2].split() for line in lines]
     living = [row for row in rows if len(row) > 19 and row[0] != "Z"]
     used_s = sum(int(row[11]) + int(row[12]) for row in living) / os.sysconf("SC_CLK_TCK")
@@ -128,7 +128,7 @@ def _seen(lines: Sequence[str]) -> Seen:
 
 
 def _undo(job_id: int, host: str, environment: dict[str, str]) -> None:
-    """The job's tasks on that node go on. Nothing to do where the job is over."""
+    """Lets the job's tasks on that node go on; does nothing if the job is over."""
     with environment_as_recorded(BACKEND.settings, environment):
         slurm = find_slurm()
     job = slurm.job(job_id)

@@ -228,7 +228,7 @@ class SlurmCluster(TellingCluster):
         run_folder.prepare(self.run_dir, workload, [run_folder.CONTROL, *(node.name for node in self._nodes)])
 
     def _beat(self) -> None:
-        """The job ends by itself when this stops: see `slurm_watch`."""
+        """Shows that the harness lives; without that the job ends by itself (see `slurm_watch`)."""
         for number in itertools.count(1):
             with contextlib.suppress(OSError, FaultError):  # a full disk, say: the next one may come through
                 untrusted_files.replace(self.run_dir, script.ALIVE, str(number).encode())
@@ -291,7 +291,7 @@ class SlurmCluster(TellingCluster):
                     return
 
     def _absorb(self, job: SlurmJob) -> None:
-        """What Slurm says now. Exits are read after it: a task that ended before has left its record by now."""
+        """Takes in Slurm's present state. Exits are read later: a task that ended has left its record by then."""
         hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
         addresses = self._slurm.addresses(job.hosts) if hosts else {}
         with self._lock:
@@ -348,10 +348,10 @@ class SlurmCluster(TellingCluster):
 
 
 def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset()) -> list[tuple[str, int, int]]:
-    """Name, incarnation and exit code of each command that has ended, but for those that are known already.
+    """Returns name, incarnation and exit code of each ended command that is not known already.
 
-    Where a node gives its tasks no mounts of their own, a trainer can write there: what is no record of an exit is
-    passed over.
+    If a node gives its tasks no mounts of their own, a trainer can write there, so files that are no exit records
+    are skipped.
     """
     found = []
     for file in untrusted_files.names_in(run_dir, EXITS):

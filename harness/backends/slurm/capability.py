@@ -1,4 +1,4 @@
-"""What can be done to the nodes of a Slurm, by this user."""
+"""The verbs on the nodes of a Slurm, for this user."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def capability_of(slurm: Slurm) -> Capability:
 
 
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
-    """What the kernel of a node refuses: tried on one node, for the moment that takes."""
+    """Returns the kernel's refusals, tried on one node for a moment."""
     try:
         with owner_names.temporary_folder() as folder:
             name = f"--job-name=chaos-{owner_names.new_name(PROBE)}"

@@ -1,4 +1,4 @@
-"""The Slurm commands this backend gives, each bounded in time, and what they answer.
+"""The Slurm commands of this backend, each bounded in time, and their answers.
 
 Which Slurm: the one that SLURM_CONF names; else the one that `engines/slurm.sh` started on this host; else the site's.
 
@@ -77,7 +77,7 @@ class Slurm:
         return answer_of(command, self.environment | dict(env or {}), limit_s)
 
     def begin(self, *command: str, link: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-        """A command that goes on, `link` being its standard input and output."""
+        """Begins a command that goes on; `link` is its standard input and output."""
         path = shutil.which(command[0], path=self.environment.get("PATH")) or command[0]
         try:
             return subprocess.Popen(
@@ -98,12 +98,12 @@ class Slurm:
         return int(answer.strip().split(";")[0])
 
     def jobs(self, *selection: str) -> list[SlurmJob]:
-        """What `squeue` shows with these options, jobs that ended a moment ago included."""
+        """Returns jobs by `squeue` with these options, including those that ended a moment ago."""
         answer = json.loads(self.run("squeue", "--json", "--states=all", *selection))
         return [_read_job(job) for job in answer["jobs"]]
 
     def job(self, job_id: int) -> SlurmJob | None:
-        """`None` for a job that ended so long ago that Slurm has forgotten it."""
+        """Returns a job; `None` if it ended so long ago that Slurm has forgotten it."""
         try:
             found = self.jobs(f"--jobs={job_id}")
         except BackendError as error:
@@ -113,7 +113,7 @@ class Slurm:
         return next((job for job in found if job.id == job_id), None)
 
     def jobs_named(self, *names: str) -> list[SlurmJob]:
-        """Only those that are not over; the names must be the whole names."""
+        """Returns jobs with exactly these names that have not ended."""
         return [job for job in self.jobs(f"--name={','.join(names)}") if job.name in names and not job.ended]
 
     def cancel(self, *names: str) -> None:
@@ -140,7 +140,7 @@ class Slurm:
         return left
 
     def _try(self, *command: str) -> str:
-        """What went wrong, if anything: whether it mattered shows afterwards."""
+        """Runs a command, and returns its error, if any: whether it mattered shows afterwards."""
         try:
             self.run(*command)
         except BackendError as error:
@@ -150,7 +150,7 @@ class Slurm:
     # Nodes
 
     def hosts(self, notation: str) -> list[str]:
-        """The names in Slurm's order, which is that of SLURM_NODEID."""
+        """Returns the names in Slurm's order, which is that of SLURM_NODEID."""
         return self.run("scontrol", "show", "hostnames", notation).split()
 
     def addresses(self, notation: str) -> dict[str, str]:
@@ -162,7 +162,7 @@ class Slurm:
 
     @property
     def is_operator(self) -> bool:
-        """Whether this user may change nodes."""
+        """Tells whether this user may change nodes."""
         if self._operator is None:
             line = self._configured("SlurmUser")
             self._operator = os.geteuid() == 0 or f" {getpass.getuser()}(" in line
@@ -177,12 +177,12 @@ class Slurm:
         return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
 
     def _configured(self, key: str) -> str:
-        """The line of Slurm's configuration that begins with this key; empty where there is none."""
+        """Returns the line of Slurm's configuration that begins with this key; empty if there is none."""
         lines = self.run("scontrol", "show", "config").splitlines()
         return next((line for line in lines if line.startswith(f"{key} ")), "")
 
     def evicting_partition(self, below: str | None, host: str | None) -> str | None:
-        """A partition whose jobs may preempt those of `below` (default: the default one) on `host` (default: any)."""
+        """Returns a partition whose jobs may preempt those of `below` (or the default one) on `host` (or any)."""
         if "partition_prio" not in self._configured("PreemptType"):
             return None
         lines = self.run("scontrol", "--oneliner", "show", "partition").splitlines()
@@ -204,7 +204,7 @@ class Slurm:
         return bool(self.power_command) or self.is_operator
 
     def take_down(self, host: str, run_id: str) -> None:
-        """With a power command everything there is dead on return; else Slurm ends our job there on its own."""
+        """Takes a host down: at once by a power command, otherwise Slurm ends our job there by itself."""
         if self.power_command:
             self.run(*self.power_command, "kill", host, run_id)
         else:
@@ -220,7 +220,7 @@ class Slurm:
         self.run("scontrol", "update", f"nodename={host}", "state=drain", f"reason={_reason(run_id)}")
 
     def resume_drained(self, run_id: str) -> None:
-        """Gives back what carries this run's reason, and nothing else."""
+        """Resumes only nodes with this run's reason."""
         lines = self.run("sinfo", "--noheader", "--Node", "--list-reasons", "--format=%N|%E").splitlines()
         for host in {line.partition("|")[0] for line in lines if line.partition("|")[2] == _reason(run_id)}:
             self._resume(host)
@@ -231,7 +231,7 @@ class Slurm:
         self.resume_drained(run_id)
 
     def _resume(self, host: str) -> None:
-        """A node that was set down may be back already: with `ReturnToService=2` its slurmd brings it back itself."""
+        """Brings a node back, unless its slurmd has done so itself (`ReturnToService=2`)."""
         states = self.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()
         if any(state.startswith(("down", "drain")) for state in states):
             self.run("scontrol", "update", f"nodename={host}", "state=resume")
@@ -242,7 +242,7 @@ def _reason(run_id: str) -> str:
 
 
 def _read_job(data: Mapping[str, Any]) -> SlurmJob:
-    """Slurm 22 writes one state and plain numbers; newer ones a list of states and `{"set", "number"}`."""
+    """Reads a job; Slurm 22 writes one state and plain numbers, newer ones lists and `{"set", "number"}`."""
     states = data["job_state"]
     if isinstance(states, str):
         states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]

@@ -1,4 +1,4 @@
-"""How a node is taken from a running job by Slurm itself, and given back. Slurm's own ways, by name:
+"""Takes a node from a running job by Slurm itself, and gives it back. The ways of Slurm, by name:
 
 * `priority`: a job of a partition with a higher PriorityTier wants that very node; ours gets its GraceTime
 * `drain`: the node is drained and the job requeued; it starts again elsewhere, or here once the node is resumed
@@ -25,12 +25,12 @@ EVICTOR = "-evictor"
 
 
 def site_options() -> list[str]:
-    """What the site wants on every `sbatch`."""
+    """Returns the site's options for every `sbatch`."""
     return shlex.split(os.environ.get(OPTIONS_ENV, ""))
 
 
 def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
-    """Whose jobs can preempt ours there; `host=None`: anywhere."""
+    """Returns a partition whose jobs can preempt ours there; `host=None`: anywhere."""
     if named := os.environ.get(EVICT_PARTITION_ENV):
         return named
     chosen = [option.split("=", 1)[1] for option in site_options() if option.startswith("--partition=")]
@@ -38,7 +38,7 @@ def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
 
 
 def why_not(slurm: Slurm) -> str:
-    """Why Slurm evicts nobody for us; empty if it does."""
+    """Explains why Slurm cannot evict for us; empty if it can."""
     if _chosen_way() in ("requeue", "signal") or evicting_partition(slurm) or slurm.is_operator:
         return ""
     return (
@@ -48,7 +48,7 @@ def why_not(slurm: Slurm) -> str:
 
 
 class Evictions:
-    """Those of one run. `job_name` is the name of its job, and the beginning of those of its evictors, which run
+    """The evictions of one run. `job_name` is the name of its job, and the prefix of its evictors' names; these run
     `occupying`: a shell command that does nothing, and ends when the harness is gone."""
 
     def __init__(self, slurm: Slurm, run_id: str, job_name: str, occupying: str):
@@ -82,7 +82,7 @@ class Evictions:
 
 
 def _chosen_way() -> str:
-    """Empty: the best there is."""
+    """Returns the chosen way; empty: the best that works."""
     way = os.environ.get(EVICTION_ENV, "")
     if way and way not in WAYS:
         raise UsageError(f"{EVICTION_ENV}={way!r}: allowed are {', '.join(WAYS)}")

@@ -1,8 +1,8 @@
-"""The network among the nodes of a job: what the site needs to speak with its nodes is never disturbed.
+"""The network among the nodes of a job; the site's own traffic with its nodes is never disturbed.
 
 The mechanisms are those of containers: a process beside the node's task, here with the rights of the job's user, acts
-at the node's own end of the wire. Whatever is to happen to *all* traffic of a node happens to its traffic with the
-other nodes of the job.
+at the node's own end of the wire. A disturbance of *all* traffic of a node is one of its traffic with the other nodes
+of the job.
 """
 
 from __future__ import annotations

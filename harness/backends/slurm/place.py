@@ -1,4 +1,4 @@
-"""A place of a Slurm job, and what is done to it by a helper of ours in the job's own allocation."""
+"""A place of a Slurm job, with verbs by a helper of ours in the job's own allocation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STORAGE_S_MAX = 15.0  # the helper itself waits for the file system to come up
 
 
 class NodeCluster(Protocol):
-    """What a node asks of its cluster."""
+    """The methods of a cluster that a node uses."""
 
     run_dir: pathlib.Path
     network: JobNetwork
@@ -33,7 +33,7 @@ class NodeCluster(Protocol):
 
 
 class SlurmNode(NetworkedNode, StoringNode):
-    """One place of the job in one incarnation. `host` is what Slurm calls the node there; empty until it runs."""
+    """One place of the job in one incarnation. `host`: Slurm's name of its node; empty until it runs."""
 
     def __init__(self, cluster: NodeCluster, index: int, incarnation: int):
         self.name = f"node{index}"
@@ -55,14 +55,14 @@ class SlurmNode(NetworkedNode, StoringNode):
     notice, notice_seen = Node.notice, Node.notice_seen  # its metadata endpoint is not ours
 
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        """No init of ours is there to be spared: what is not the run's own is not met."""
+        """Sends a signal to the run's own processes only; no init of ours has to be spared."""
         return int(self._call("signal", signum=int(signum), pid=pid))
 
     def kill(self) -> None:
         self._cluster.take_down(self)
 
     def evict(self, grace_s: float) -> None:
-        """The grace is the site's (GraceTime of our partition, KillWait): Slurm lets nobody choose it for one job."""
+        """Evicts with the site's grace (GraceTime of our partition, KillWait): Slurm has no grace for a single job."""
         self._cluster.evict(self)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
@@ -86,7 +86,7 @@ class SlurmNode(NetworkedNode, StoringNode):
 
     @contextlib.contextmanager
     def there(self) -> Iterator[None]:
-        """Raises `NodeGone` if the node is not, and for what fails because it is taken meanwhile."""
+        """Raises `NodeGone` if the node is not there, and for errors because it is being taken."""
         if not self.alive:
             raise NodeGone(f"{self.key} is gone")
         try:

@@ -24,7 +24,7 @@ NOTICE_S = 60  # before a time limit, if the site sets one; at a preemption the 
 
 @dataclass(frozen=True)
 class Submission:
-    """What is submitted. `arguments` hold `{run_id}` and `{run_dir}`; `files` are what it runs, by name."""
+    """A submission. `arguments` hold `{run_id}` and `{run_dir}`; `files`: its scripts, by name."""
 
     arguments: tuple[str, ...]
     files: dict[str, str]
@@ -127,7 +127,7 @@ def render(workload: Launch) -> Submission:
 
 
 def _places(workload: Launch, node: str, mounts: Sequence[str]) -> str:
-    """The first arguments of `slurm_task`: what can be disturbed, and what may be written."""
+    """Returns the first arguments of `slurm_task`: folders to disturb, and folders to write."""
     return shlex.join([*mounts, "--", *run_folder.folders_of(workload, node), "--"])
 
 
@@ -138,13 +138,13 @@ def until_silent(python: str, source: str, run_dir: str) -> str:
 
 
 def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:
-    """`command` as shell text in which the placeholders are variables and everything else is quoted."""
+    """Returns `command` as shell text with placeholders as variables and everything else quoted."""
     fill_placeholders(command, dict.fromkeys(allowed, ""))  # refuses what has no value here
     return " ".join(_shell_word(word) for word in command)
 
 
 def _shell_word(word: str) -> str:
-    """Every third part is text, each followed by an escaped name or a placeholder."""
+    """Quotes one word: every third part is text, each followed by an escaped name or a placeholder."""
     text, *found = PLACEHOLDER.split(word)
     quoted = [shlex.quote(text) if text else ""]
     for escaped, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):

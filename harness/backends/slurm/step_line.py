@@ -16,7 +16,7 @@ END_S_MAX = 5.0
 
 
 class StepLine(rpc.Line):
-    """Its end, whoever ends it, is the end of the process there."""
+    """A line to a process on a Slurm node; its end, by whatever cause, ends the process."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class StepLine(rpc.Line):
         arguments: Sequence[str],
         errors: pathlib.Path,
     ):
-        """`where`: options of srun that name job and node; `source`: what was delivered there.
+        """Starts it. `where`: options of srun for job and node; `source`: the delivered archive there.
 
-        Raises `BackendError` when it does not come up.
+        Raises `BackendError` if it does not come up.
         """
         ours, theirs = socket.socketpair()
         options = ("--overlap", "--ntasks=1", "--mem=0", "--export=NONE", "--mpi=none", "--chdir=/", "--unbuffered")

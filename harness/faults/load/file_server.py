@@ -17,7 +17,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     folder: pathlib.Path
 
     def do_GET(self) -> None:
-        """A file nobody has written yet is empty."""
+        """Returns a file's content; a file that was never written is empty."""
         path = self._path()
         self._answer(path.read_bytes() if path.exists() else b"")
 

@@ -47,10 +47,10 @@ OF_POINTERS = ("stale_latest", "dangling_latest")
 
 @dataclass(frozen=True)
 class Damage:
-    """`damaged` takes the place of `path`; where there is no such file, `path` is deleted. `kept` is the original.
+    """A damage. `damaged` replaces `path`; if there is no such file, `path` is deleted. `kept` is the original.
 
     `path` is relative to the run's folder and may be written by nodes; the other two are the harness's own.
-    `tensor_bytes`: how many bytes of tensors are no longer what they were.
+    `tensor_bytes`: number of changed bytes of tensors.
     """
 
     run_dir: pathlib.Path
@@ -69,7 +69,7 @@ class Damage:
             untrusted_files.remove(self.run_dir, self.path)
 
     def measure(self) -> tuple[int, str]:
-        """What is different on the disk now, read back."""
+        """Returns how much differs on the disk now, read back, and its unit."""
         status = untrusted_files.status_of(self.run_dir, self.path)
         if status is None:
             return 1, "files gone"
@@ -82,7 +82,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be done: the kind of damage, to which part, and to which file (`largest`, `any`, or a pattern)."""
+    """The order: the kind of damage, to which part, and to which file (`largest`, `any`, or a pattern)."""
 
     kind: Kind
     part: Part = "any"
@@ -91,7 +91,7 @@ class Order:
 
 
 def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
-    """The damaged version, made in `aside`, a folder of the harness below the run's.
+    """Makes the damaged version in `aside`, a folder of the harness below the run's.
 
     Raises `FaultError` where nothing there can be damaged so.
     """
@@ -116,14 +116,14 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
 
 
 def part_of(part: Part, spans: Sequence[Extent], tensor_bytes: int) -> str:
-    """Where the damage lies, also where any file would do."""
+    """Returns the part that was damaged, also if any part would do."""
     if part != "any":
         return part
     return "tensor" if tensor_bytes else "header" if spans else "metadata"
 
 
 def choose(place: CheckpointFolder, checkpoint: FoundCheckpoint, order: Order) -> str:
-    """The file to be damaged. Raises `FaultError` where the checkpoint has no such file."""
+    """Returns the file to be damaged. Raises `FaultError` if the checkpoint has no such file."""
     files = [path for path in checkpoint.files if place.sizes.get(path) and _holds(place, path, order)]
     if order.file not in ("largest", "any"):
         files = [path for path in files if pathlib.PurePath(path).match(order.file)]
@@ -153,7 +153,7 @@ def _allowed(part: Part, spans: Sequence[Extent], size: int) -> list[Extent]:
 
 
 def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
-    """The same file of the checkpoint before: of the same name inside, or at the same place among as many files."""
+    """Returns the same file of the checkpoint before: of the same name inside, or at the same place."""
     newest, *others = listing.finished
     inside, number = path.removeprefix(newest.path), newest.files.index(path)
     for other in others:
@@ -168,7 +168,7 @@ def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
 
 
 def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
-    """The pointer's own bytes; a link can only go missing."""
+    """Damages the pointer's own bytes; a link can only go missing."""
     path = _pointer(listing)
     kept, damaged = aside / "original", aside / "damaged"
     if path in place.links:
@@ -191,7 +191,7 @@ def _pointer(listing: Listing) -> str:
 
 
 def _point_elsewhere(place: CheckpointFolder, listing: Listing, stale: bool, aside: pathlib.Path) -> Damage:
-    """A link to another checkpoint, or a text with another name or number."""
+    """Makes a pointer to another save, or to none: a link, a text with a name, or a text with a number."""
     path = _pointer(listing)
     if stale and len(listing.finished) < 2:
         raise FaultError("stale_latest needs two checkpoints; there is one")
@@ -229,7 +229,7 @@ def _change(path: pathlib.Path, order: Order, allowed: Sequence[Extent]) -> None
 
 
 def _position(dice: random.Random, allowed: Sequence[Extent]) -> int:
-    """One of the allowed bytes, each as likely as the others."""
+    """Chooses one of the allowed bytes, each as likely as the others."""
     place = dice.randrange(sum(end - start for start, end in allowed))
     for start, end in allowed:
         if place < end - start:
@@ -248,7 +248,7 @@ def _flip(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) ->
 
 
 def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) -> None:
-    """As much of one page as may be changed; a page that was not all zeros already, looked for from a random place."""
+    """Zeros the allowed bytes of one page that was not all zeros already, searched for from a random place."""
     pages = [
         (max(start, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES))
         for start, end in allowed
@@ -265,7 +265,7 @@ def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent
 
 
 def _some_pages(dice: random.Random, first: int, end: int, most: int = 4096) -> Sequence[int]:
-    """All of them, or so many in a row."""
+    """Returns all pages, or `most` in a row."""
     begin = first if end - first <= most else dice.randrange(first, end - most)
     return range(begin, min(end, begin + most))
 
@@ -288,7 +288,7 @@ def _wrong_checksum(path: pathlib.Path, dice: random.Random) -> None:
 
 
 def fingerprint(run_dir: pathlib.Path, path: str) -> str | None:
-    """What tells one content from another: of a file, or of a link itself; `None` when it is not there."""
+    """Returns a fingerprint of a file's content, or of a link itself; `None` if it does not exist."""
     status = untrusted_files.status_of(run_dir, path)
     if status is None:
         return None
@@ -303,7 +303,7 @@ def fingerprint_of_ours(path: pathlib.Path) -> str | None:
 
 
 def bytes_changed(one: pathlib.Path, other: pathlib.Path) -> int:
-    """How many bytes differ, those included that only one of the two files has."""
+    """Counts bytes that differ, including those that only one of the two files has."""
     with one.open("rb") as left, other.open("rb") as right:
         return _bytes_apart(left, right)
 
@@ -323,7 +323,7 @@ def _apart(a: bytes, b: bytes) -> int:
 
 
 def _bytes_changed_in(kept: pathlib.Path, damaged: pathlib.Path, spans: Sequence[Extent]) -> int:
-    """How many bytes of these spans are lost or different."""
+    """Counts bytes of these spans that are lost or different."""
     if not damaged.exists():
         return sum(end - start for start, end in spans)
     count = 0

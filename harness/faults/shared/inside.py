@@ -1,4 +1,4 @@
-"""What faults inside a trainer's process share: each targeted rank is struck once, at its next step, or stuck."""
+"""The common parts of faults inside a trainer's process: each targeted rank is struck once, at its next step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InsideFault(Fault):
     _victims: dict[int, tuple[Node, int]] = PrivateAttr(default_factory=dict)
 
     def find_victims(self, targets: Sequence[Target], context: Context) -> Victims:
-        """The processes that it will act in, remembered until its end is measured."""
+        """Returns the processes to act in, the same ones until the end is measured."""
         self._victims.update({rank: context.pid_of(rank) for rank in ranks_of(targets)})
         return self._victims
 
@@ -41,7 +41,7 @@ class InsideFault(Fault):
 
 
 def see_over(victims: Victims, context: Context) -> None:
-    """Each victim does steps again, or its process is gone. Told only where that is seen soon: a step may be long."""
+    """Reports that each victim does steps again, or is gone. Only told if that is seen soon: a step may be long."""
     since_ns = time.monotonic_ns()
 
     def over() -> bool:
@@ -63,9 +63,9 @@ def at_the_next_step(targets: Sequence[Target], does: str, argument: str | float
 
 
 def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> list[int]:
-    """Strikes each rank when it comes to its step, and returns those that told of the failpoint, in order.
+    """Strikes each rank when it comes to its step, and returns the ranks that told of the failpoint, in order.
 
-    Raises `FaultError` where one does not come: it does no step, or does not take part in holds.
+    Raises `FaultError` if one does not come: it does no step, or does not take part in holds.
     """
     waiting, struck, begin_ns = set(ranks_of(targets)), list[int](), time.monotonic_ns()
     context.hold()
@@ -76,7 +76,7 @@ def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> 
             late = f"rank {ranks} did not come to a step within {COMES_WITHIN_S:g} s"
             raise FaultError(f"{late}: the fault did not act there")
         rank = context.caught()
-        if rank is None:  # killed just now, by something else
+        if rank is None:  # another cause killed it just now
             continue
         context.strike()
         waiting.discard(rank)

@@ -1,4 +1,4 @@
-"""What faults of memory share: whether a node may use more again than its limit allowed."""
+"""The common parts of memory faults: checking that a node may use more than its limit allowed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LimitedMemory(Fault):
 
 
 def see_memory_end(node: Node, limit_bytes: int, context: Context) -> None:
-    """A stranger on the node, the first to be killed for it, takes more than `limit_bytes` would leave to it.
+    """Checks that a process of ours can take more memory than `limit_bytes` would leave without being killed.
 
     Where that is more than `FILL_BYTES_MAX`, because the node uses so little now, nothing is told.
     """

@@ -1,4 +1,4 @@
-"""What network faults share: which traffic, between whom, for how long, and the measuring of paths."""
+"""The common parts of network faults: the traffic, its ends, the duration, and the measuring of paths."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class NetworkFault(Fault):
     _own: list[tuple[OwnTraffic, float]] = PrivateAttr(default_factory=list)  # and since when
 
     def begin(self, act: Callable[[], Disturbance]) -> Disturbance:
-        """Remembers what `heal` must undo."""
+        """Starts a disturbance, and remembers it for `heal`."""
         disturbance = act()
         self._acting.append(disturbance)
         return disturbance
 
     def watch(self, node: Node, traffic: Traffic, context: Context) -> None:
-        """From now on the bytes of the training that go through `traffic` are counted, until `heal`."""
+        """Counts the training's bytes that go through `traffic` from now on, until `heal`."""
         own = OwnTraffic(node, traffic, self.cuts, context)
         own.look(count=False)
         self._own.append((own, time.monotonic()))
@@ -61,7 +61,7 @@ class NetworkFault(Fault):
         context.ended(through, PACKETS, "packets through", ok=through > 0, detail=detail)
 
     def ways(self) -> list[bool]:
-        """The directions that are disturbed, as the `back` of a measurement from the node: out, or back to it."""
+        """Returns the disturbed directions: out (False) or back to the node (True), as `back` of a measurement."""
         return {"egress": [False], "ingress": [True], "both": [False, True]}[self.direction]
 
 
@@ -95,7 +95,7 @@ class NicFault(LastingFault):
         return Traffic(self.direction, tuple(self._peers_of(node, context)))
 
     def partner(self, node: Node, context: Context) -> Node | None:
-        """The other end of measurements: a node whose traffic is disturbed, or else the control host (`None`)."""
+        """Returns the other end of measurements: a disturbed node, or else the control host (`None`)."""
         others = self._peers_of(node, context) if self.peers != "all" else context.cluster.nodes
         return next((other for other in others if other.alive and other.index != node.index), None)
 

@@ -21,7 +21,7 @@ STRUCK_S_MAX = 30.0
 
 
 class OrderedFault(Fault):
-    """The trainer itself does it, as it was ordered to; what no rank has taken is withdrawn."""
+    """A fault that the trainer itself carries out, on an order. Orders that no rank has taken are withdrawn."""
 
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
@@ -38,13 +38,13 @@ class OrderedFault(Fault):
 
 
 def environment(run_dir: pathlib.Path) -> Mapping[str, str]:
-    """What a trainer must be started with so that it takes orders. Makes the folder."""
+    """Returns the variables with which a trainer takes orders. Makes their folder."""
     (run_dir / FOLDER).mkdir(exist_ok=True)
     return {"CHAOS_DAMAGE": str(run_dir / FOLDER)}
 
 
 def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
-    """The rank does it at its next step; returns what it says it did. Raises `FaultError` for one that does not."""
+    """Orders one rank to act at its next step; returns its answer. Raises `FaultError` for a rank that does not."""
     file = _write(context, rank, what)
     context.injected()
     found = _wait_for_answer(context, rank)
@@ -53,7 +53,7 @@ def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
 
 
 def order_each(context: Context, ranks: Sequence[int], within_s: float, **what: Any) -> dict[int, dict[str, Any]]:
-    """The same order to each of these ranks, in force until it is withdrawn; returns what each says it did."""
+    """Gives the same order to each of these ranks, in force until withdrawn; returns their answers."""
     for rank in ranks:
         _write(context, rank, what)
     context.injected()
@@ -82,7 +82,7 @@ def _answered(run_dir: pathlib.Path, name: str) -> str | None:
 
 
 def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
-    """Raises `FaultError` for one that does not say what was done."""
+    """Reads an answer. Raises `FaultError` for one that does not say what was done."""
     try:
         found: dict[str, Any] = json.loads(untrusted_files.read(run_dir, path, ANSWER_BYTES_MAX))
         if isinstance(found["step"], int) and isinstance(found["changed"], int):
@@ -93,13 +93,13 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
 
 
 def see_withdrawn(context: Context) -> None:
-    """What was ordered was that of one step; it is over when no order of this fault is left that could act again."""
+    """Checks the end: each order was for one step, and none of this fault is left that could act again."""
     left = len(list(_orders(context.run_dir, context.seed)))
     context.ended(left, 0, "orders left", ok=not left)
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:
-    """Orders nobody has taken are taken back. Idempotent."""
+    """Withdraws orders that no rank has taken. Idempotent."""
     for file in _orders(run_dir, seed):
         file.unlink(missing_ok=True)
 

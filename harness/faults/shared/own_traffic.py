@@ -1,4 +1,4 @@
-"""Bytes of the training itself that pass what a network fault disturbs: a probe on the same path proves less.
+"""The training's own bytes on the path that a network fault disturbs: a probe on the same path proves less.
 
 NCCL over RDMA goes around IP shaping, and a job may use an interface or a path that the fault does not touch. So the
 kernel's counters of the workers' own TCP connections are read while the fault acts.
@@ -17,7 +17,7 @@ SECONDS_MIN = 0.5  # a shorter look proves nothing
 
 
 class OwnTraffic:
-    """What the workers of `node` send and receive in `traffic`, counted between `look`s."""
+    """The bytes that the workers of `node` send and receive in `traffic`, counted between `look`s."""
 
     def __init__(self, node: Node, traffic: Traffic, cuts: bool, context: Context):
         self.node = node
@@ -31,8 +31,8 @@ class OwnTraffic:
         self._unknown = ""
 
     def look(self, count: bool = True) -> None:
-        """Adds what has passed since the last look; a connection that is new has passed all of its bytes since. With
-        `count` off, that is forgotten. A node that is gone has nothing to add."""
+        """Adds the bytes since the last look; all bytes of a new connection count. Without `count` they are not added.
+        A node that is gone adds nothing."""
         try:
             found = self.node.connections(self._context.worker_pids(self.node))
         except (ChaosError, OSError) as error:
@@ -48,7 +48,7 @@ class OwnTraffic:
         self._last |= now
 
     def tell(self, seconds: float) -> None:
-        """Reports what has passed in the `seconds` that the fault acted."""
+        """Reports the bytes of the `seconds` in which the fault acted."""
         if self._unknown and not self._last and not self.bytes:
             self._context.traffic(self.node, None, None, seconds, f"not measured: {self._unknown}")
             return
@@ -56,7 +56,7 @@ class OwnTraffic:
         text = f"of {self._whose}, {len(self.connections)} TCP connections with other nodes"
         if self.bytes < least and len(self._rdma) > 1 and (rdma := self._rdma[-1] - self._rdma[0]):
             text += f"; RDMA ports carried {rdma} bytes meanwhile, and RDMA goes around what disturbs IP"
-        used = max(self._last.values(), default=0) >= PASSING_BYTES_MIN  # in the whole life of a connection
+        used = max(self._last.values(), default=0) >= PASSING_BYTES_MIN  # over the whole life of a connection
         undecided = seconds < SECONDS_MIN or (self._cuts and used)
         unknown = self.bytes < least and undecided
         self._context.traffic(self.node, self.bytes, None if unknown else least, seconds, text)
@@ -73,7 +73,7 @@ class OwnTraffic:
         return both[self._traffic.direction]
 
     def _is_met(self, each: Connection) -> bool:
-        """Whether the fault disturbs it: from this node's address to that of a peer. The store's host is none."""
+        """Tells whether the fault disturbs a connection: from this node to a peer. The store's host is no peer."""
         others = {node.address for node in self._context.cluster.nodes} - {self.node.address}
         self._peers |= others
         peers = self._traffic.peers

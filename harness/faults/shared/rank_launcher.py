@@ -7,7 +7,7 @@ from harness.errors import FaultError
 
 
 def launcher_of(rank: int, node: Node, worker: int) -> int:
-    """Its process id. Raises `FaultError` for a worker that nothing on the node has started."""
+    """Returns the process id of a rank's launcher. Raises `FaultError` if no process on the node started the worker."""
     there = {each.pid: each.parent for each in node.processes()}
     launcher = there.get(worker, 0)
     if launcher not in there:

@@ -1,4 +1,4 @@
-"""What faults of storage share: a rule for a folder of the run, for as long as it takes."""
+"""The common parts of storage faults: a rule for a folder of the run, for as long as the fault lasts."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class StorageFault(Fault):
 
     @abc.abstractmethod
     def rule(self, seed: int) -> StorageRule:
-        """What happens to the operations."""
+        """Returns the rule for the operations on the folder."""
 
     @abc.abstractmethod
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Reports what the file system itself has counted."""
+        """Reports the file system's own counts."""
 
     def judge_delay(self, counts: dict[str, int], delay_s: float, context: Context, detail: str) -> None:
-        """What an operation waited on average. If the training did nothing there, the fault did not act."""
+        """Reports the mean wait of an operation. If the training did nothing there, the fault did not act."""
         got, asked = counts["delayed_ns"] / max(1, counts["waits"]) / 1e6, delay_s * 1e3
         close = counts["waits"] > 0 and abs(got - asked) <= asked * TOLERANCE
         context.effect(got, asked, "ms of delay on average", ok=close, detail=detail)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
-        """What it cost the ranks on a node since then, in words, where that can be told."""
+        """Describes the cost for the ranks on a node since then, if it is known."""
         return ""
 
     def where(self, targets: Sequence[Target]) -> str:
@@ -70,7 +70,7 @@ class StorageFault(Fault):
             self._acting.pop().heal()
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """The file system that counted what it did lets nothing wait any more, and refuses nothing."""
+        """Checks that the file system delays and refuses nothing any more."""
         for target in targets:
             node = context.node(target)
             found = node.try_storage(self.directory, self.rule(context.seed))

@@ -44,7 +44,7 @@ class Access:
         return (name if colon and port.isdigit() else host.lower()) in self.hosts
 
     def is_own_origin(self, origin: str, host: str) -> bool:
-        """A button works only from the page itself, whatever other page a browser has open, of this host or not."""
+        """Tells whether a request comes from our page: no other page in a browser may press its buttons."""
         return origin.lower() == f"{'https' if self.secure else 'http'}://{host.lower()}" and self.is_own_host(host)
 
 

@@ -12,15 +12,15 @@ import itertools
 from collections.abc import Iterator
 
 from harness.judge.assumption import FRESH, Assumption, Spoils
-from harness.judge.facts.after_the_run import otherwise, restore_drill, second_restart
+from harness.judge.facts.after_the_run import not_as_asked, restore_drill, second_restart
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.done_again import done_again
 from harness.judge.verdict import Ground, Kind
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
-    """The first thing of each."""
-    drill, second = (otherwise(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
+    """Yields one line: the first fault of the restore drill, and the first of the second restart."""
+    drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
     alone = again.told_alone() if again else ()
     found = {"restore drill": drill, "second restart": itertools.chain(second, alone)}

@@ -29,7 +29,7 @@ def _broken(evidence: Analysis) -> Iterator[str]:
 
 
 def _cut_short(evidence: Analysis, ground: Ground) -> str:
-    """A run that was stopped early cannot say that recovery would have taken longer than it was given."""
+    """Explains a recovery that was within its bound when the run was stopped: how long it had taken is not known."""
     if not isinstance(ground.of, Figure) or ground.of.is_over or ground.of.value > ground.bound:
         return ""
     taken = format_duration(round(ground.of.value))

@@ -13,9 +13,9 @@ from harness.judge.facts.analysis import Analysis
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
-    """Nodes that worked for the job to its end, and of whose command nobody told how it ended. And nodes without a
-    launcher log, on a job whose other nodes have one. A node that was taken may have taken its log along, and some jobs
-    have fewer launchers than nodes, in every run."""
+    """Yields nodes that worked to the end without a told end of their command, and nodes without a launcher log where
+    others have one. A node that was taken may have taken its log along. Some jobs have fewer launchers than nodes in
+    every run."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
     worked = {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
     ended = {(exit_["node"], exit_["incarnation"]) for exit_ in run.exits if exit_["rank"] is None}

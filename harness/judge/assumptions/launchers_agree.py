@@ -18,7 +18,7 @@ from harness.timeline.lookups import first_from, grouped, last_by
 from harness.timeline.timeline import Process, Timeline
 from harness.units import format_duration
 
-CONTROL = "control"  # the host of the rendezvous store, by its name in the log
+CONTROL = "control"  # name of the rendezvous store's host in the log
 
 
 def _began_before(run: Timeline) -> Iterator[str]:
@@ -30,7 +30,7 @@ def _began_before(run: Timeline) -> Iterator[str]:
 
 
 def _ended_as_another(run: Timeline) -> Iterator[str]:
-    """A process ended that told nothing, in the place of a worker whose own end nobody told."""
+    """Yields processes that ended in the place of a worker but are not known as workers."""
     known = {(each.node, each.incarnation, each.pid) for each in run.processes}
     places: dict[object, Process] = {
         (each.node, each.incarnation, each.local_rank, each.exited): each for each in run.processes
@@ -72,7 +72,7 @@ def _met_otherwise(run: Timeline) -> Iterator[str]:
 
 
 def _counted_back(run: Timeline) -> Iterator[str]:
-    """A store that comes back empty begins to count anew."""
+    """Yields meetings with a lower number than the one before, unless the rendezvous store was lost in between."""
     lost = [end["at"] for end in run.exits if end["node"] == CONTROL]
     for launcher in run.launchers:
         met = [(event["at"], event["round"]) for event in launcher.met if event.get("round") is not None]
@@ -92,7 +92,7 @@ _RULES = (_began_before, _ended_as_another, _ended_otherwise, _met_otherwise, _c
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
-    """The first of each kind."""
+    """Yields the first contradiction by each rule that no fault-free run breaks."""
     for told in _RULES:
         if not any(next(told(other), None) for other in evidence.fault_free_runs):
             yield from itertools.islice(told(evidence.run), 1)

@@ -37,7 +37,7 @@ def _broken(evidence: Analysis) -> Iterator[str]:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """A full disk took as many lines as are missed, of each process that would have told."""
+    """Explains missing lines by a full disk, if it took as many from each process that would have told them."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -47,7 +47,7 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
-    """Numbers tell which lines are missing. A process that does not number them may have lost a single one."""
+    """Explains missing lines by their numbers. A process that does not number its lines may have lost a single one."""
     run = evidence.run
     older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
     numbered = len(older) < len(ground.processes) or _all_numbered(run)
@@ -57,7 +57,7 @@ def _lines_lost(evidence: Analysis, ground: Ground) -> str:
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Not all logs come to the last step or to their end, but the harness itself saw a save of it."""
+    """Explains a missing last step: the harness saw a save of it, and some log ends too early."""
     run, last = evidence.run, evidence.run.planned_steps
     if run.finished or not any(each.step == last for each in evidence.saves.store.seen):
         return ""
@@ -68,8 +68,8 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Whether the numbers of lines tell that so many are missing there: of each process that would have told them, or
-    of anybody where that is not known. Those without numbers are left out."""
+    """Returns True if at least `ground.lines` numbered lines are missing there in each process that would have told
+    them; in any process if those are not known. Processes without line numbers are ignored."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -81,7 +81,7 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
-    """Of steps that nobody told: the processes that told others before and after them."""
+    """Returns the ground's processes; if it has none, those that told steps before and after the ground's steps."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]
@@ -100,7 +100,7 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """One line of a process is not there. It had the time for that step, and holds what the others hold later on."""
+    """Explains one step that a process did not tell: it had the time for it, and its later weights are right."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

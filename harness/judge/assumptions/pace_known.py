@@ -17,13 +17,13 @@ from harness.units import format_duration
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
-    """After the recovery; or faster than before, and the time that this saves comes after the last step, where the
-    harness sees the end."""
+    """Yields a pace that is too fast to be true: after the recovery, or than before if the job then ends so much later
+    that this hides at least half of the saved time."""
     pace = evidence.pace
     if isinstance(pace, str) or not pace.known:
         return
     if any(others_share(other, other.begin, other.end) > OTHERS_MOST for other in evidence.usual.runs):
-        return  # of the host; a fault-free run may then have been as slow as it likes
+        return  # other programs slowed a fault-free run
     usual = min(1.0, pace.before)
     factor, saved = max(pace.slowdown, pace.median), pace.usual * usual - pace.taken
     taken, without = exit_ns(evidence.run), evidence.usual.longest(exit_ns)

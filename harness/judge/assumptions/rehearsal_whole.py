@@ -27,7 +27,7 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
 
 
 def _stopped(evidence: Analysis, ground: Ground) -> str:
-    """A rehearsal that people stopped or skipped did not come to what it was meant to show."""
+    """Explains why nothing is proved: people stopped or skipped the rehearsal."""
     cut = evidence.run.beside.cut_short
     return f"it was {cut}, so this proves nothing" if cut else ""
 

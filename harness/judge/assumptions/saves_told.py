@@ -20,7 +20,7 @@ def _broken(evidence: Analysis) -> Iterator[str]:
     if run.lost or run.torn or not saves.store.sights:
         return
     told = {save.step for save in saves.all}
-    if usual is not None:  # of those that nobody tells without a fault, either, nothing is expected
+    if usual is not None:  # saves that no fault-free rank tells either
         told |= {save.step for save in usual.seen} - {save.step for save in usual.all}
     there = next((each.restored_step or 0 for each in run.processes if each.restored is not None), 0)  # before the job
     new = (save for save in saves.seen if save.step not in told and save.step > there and save.at > run.begin)

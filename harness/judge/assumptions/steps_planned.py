@@ -8,8 +8,8 @@ from harness.judge.verdict import Ground, Kind
 
 
 def _steps_of_a_restarted_run(evidence: Analysis, ground: Ground) -> str:
-    """A job whose steps nobody plans does as many as its fault-free run. A trainer that ends well, and is started again
-    because a peer crashed on its way out, may do one more."""
+    """Doubts a planned number of steps that comes from a fault-free run that started again. A trainer that is started
+    again because a peer crashed on its way out may do one more step."""
     usual = evidence.fault_free
     if usual is None or len(usual.epochs) < 2 or usual.reached_step != evidence.run.planned_steps:
         return ""

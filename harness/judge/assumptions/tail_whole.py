@@ -8,7 +8,7 @@ from harness.judge.verdict import Ground, Kind
 
 
 def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
-    """The last lines of a process that a fault took never came into the log."""
+    """Explains missing lines: they were the last ones of a process that a fault took."""
     run = evidence.run
     if ground.since is not None and ground.processes:
         taken = (evidence.taken[row] + run.uncertainty_ns for row in ground.processes)

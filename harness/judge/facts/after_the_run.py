@@ -1,4 +1,4 @@
-"""What the harness makes after the run: the job's command starts once more, on a copy of what the run had saved.
+"""The drills after the run: the job's command starts once more, on a copy of what the run had saved.
 
 The *restore drill* starts it from the last save, and is over when that is restored. The *second restart* starts it from
 the save before the last one, to the end of the job. The harness tells how each ended. Each has a log of its own, and is
@@ -23,7 +23,7 @@ from harness.timeline.timeline import Timeline
 from harness.units import counted, format_duration
 
 OPEN = {"timeout": "it did not end in time", "error": "it could not be made"}
-KINDS = {  # by folder: the score; the field of the step that it went on from; words where none was made, or it failed
+KINDS = {  # by folder: score, name of the step's field, words if none was made, words if it failed
     "drill": ("last_checkpoint", "restored_step", "no restore drill was run", "ended before it had restored anything"),
     "second-restart": ("second_restart", "step", "none was made", "failed"),
 }
@@ -31,9 +31,9 @@ KINDS = {  # by folder: the score; the field of the step that it went on from; w
 
 @dataclass(frozen=True)
 class Made:
-    """One of the two. `told`: how it ended, by the harness. `step`: of the save that it went on from. One of these is
-    so. `silent`: it says nothing of the job, and why; `failed`: how, as the harness saw it; `open`: why that is not
-    known; `done`: it did what it was to do, by this log."""
+    """One drill. `told`: its end, as the harness tells it. `step`: the step of the save that it started from. One of
+    four is set: `silent`: why it says nothing of the job; `failed`: how it failed; `open`: why its result is not known;
+    `done`: its log, if it did what it was to do."""
 
     folder: str
     told: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Made:
 
 
 def newest_save(evidence: Analysis) -> int:
-    """The newest step that was committed with more than the model; 0: none was."""
+    """Returns the newest committed step with more than the model, or 0."""
     return max((save.step for save in evidence.saves.good if save.holds != ("model",)), default=0)
 
 
@@ -54,7 +54,7 @@ def restore_drill(evidence: Analysis) -> Made:
 
 
 def second_restart(evidence: Analysis) -> Made:
-    """Its log must hold all that was told."""
+    """Returns the second restart. A log with problems or lost lines counts as unreadable."""
     log = evidence.second_restart
     if isinstance(log, Timeline):
         lost = [f"it lacks {counted(max(log.lost, log.dropped), 'line')}"] if log.lost or log.dropped else []
@@ -83,14 +83,14 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
     return Made(folder, told, told.get(field), **how)
 
 
-def otherwise(evidence: Analysis, made: Made) -> Iterator[str]:
-    """What is not known of one of the two, or was not as asked. A drill saves nothing: what the harness sees there is
-    the copy; and it ends its workers, which is no crash of theirs."""
+def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
+    """Yields why a drill's result is not known or not as asked. A restore drill saves nothing, so the harness sees the
+    copy there; and it ends its workers itself, so their ends are no crashes."""
     run, log, step = evidence.run, made.done, made.step
     if log is None:
         yield from [made.open] if made.open else []
         return
-    yield from another_time(run, made.told, log)
+    yield from at_wrong_time(run, made.told, log)
     if log.plan and (why := Asked.by(run, nodes=log.planned_size.nodes, resumes_at=step).broken_by(log)):
         yield why
     if made.folder == "drill":
@@ -113,9 +113,9 @@ def otherwise(evidence: Analysis, made: Made) -> Iterator[str]:
     yield from (each.words for each in times.copies(times.Told(log), [times.Told(run)]))
 
 
-def another_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
-    """It comes after the last step of the run, and its workers start and restore while the harness says it is made.
-    The times of one clock are compared."""
+def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
+    """Yields a drill that begins before the run's last step, and workers that start or restore outside of its time.
+    Times are compared only on one clock."""
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
         return
@@ -129,8 +129,8 @@ def another_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Itera
 
 
 def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
-    """Each rank that told of itself in the run restored this save, as it says, or else as its first step shows; in a
-    world as large as the planned one."""
+    """Yields if some ranks of the run did not restore this save, by their own word or by their first step, or if the
+    world was not as large as planned."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
     follows = range(step + 1, step + run.stride + 1)
@@ -143,7 +143,7 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """Another save than the copy, other bytes than were committed, or less of the state than the run's own restarts."""
+    """Yields workers that restored another save, other bytes, or less state than the run's own restarts did."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         path = worker.source or ""
@@ -160,5 +160,5 @@ def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[s
 
 
 def tensors(run: Timeline) -> dict[int, str]:
-    """By step: the digest of the tensors in the save that the harness saw last."""
+    """Maps each step to the digest of the tensors in the save of it that the harness saw last."""
     return {event.get("step") or 0: str(event["tensors"]) for event in run.published if event.get("tensors")}

@@ -1,4 +1,4 @@
-"""What ranks tell of each step, beside each other and beside the fault-free run; for runs that are compared with it."""
+"""What ranks tell of each step, compared with other ranks and with the fault-free run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def unbound(evidence: Analysis) -> str:
 
 
 def own_losses(evidence: Analysis) -> bool:
-    """Whether each rank tells a loss of its own without a fault."""
+    """Returns True if each rank of the fault-free run tells a loss of its own."""
     usual = evidence.fault_free.steps if evidence.fault_free else None
     return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
 
 def disagreements(evidence: Analysis) -> Iterator[Odd]:
-    """Replicas that drift apart are broken, whatever rank 0 says. Whether ranks tell values of their own, the
-    fault-free run shows; without one the run itself does, before its first fault."""
+    """Yields values of a step on which ranks disagree. Values that each rank has for itself are compared with the same
+    rank of the fault-free run; the run before its first fault shows which these are if there is no fault-free run."""
     run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return
@@ -57,8 +57,8 @@ def disagreements(evidence: Analysis) -> Iterator[Odd]:
 
 
 def far_off(evidence: Analysis) -> Iterator[Odd]:
-    """Of the ranks that are not compared, as each tells its own loss: one whose last losses are mostly higher than
-    nearly all of the fault-free run's, or all the same. Its replica may have diverged, or be dead."""
+    """Yields ranks with a loss of their own whose last losses are mostly above nearly all fault-free ones, or constant.
+    Such a replica may have diverged or be dead."""
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not own_losses(evidence):
         return
@@ -77,7 +77,7 @@ def far_off(evidence: Analysis) -> Iterator[Odd]:
 
 
 def untold(evidence: Analysis) -> Iterator[Odd]:
-    """What only one of the two runs tells, so that it is not compared."""
+    """Yields figures that only one of the two runs tells, so that they cannot be compared."""
     run, fault_free, comparison, bounds = evidence.run, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -92,7 +92,7 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
-    """A figure that is the same in so many steps, and in no two of them without a fault, is not measured."""
+    """Yields a loss or gradient norm that stays the same over many steps, but changes at each without a fault."""
     if comparison is None:
         return
     for name in ("loss", "grad_norm"):
@@ -105,7 +105,7 @@ def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
 
 
 def others_consumed(evidence: Analysis) -> Iterator[Odd]:
-    """Steps that consumed other samples than those of the fault-free run, but for what may be repeated or left out."""
+    """Yields the number of steps that consumed other samples than the fault-free run, except for allowed ones."""
     comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return
@@ -123,7 +123,7 @@ def others_consumed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
-    """The fault-free run as it would have gone with these samples left out. What it never came to has no digest."""
+    """Returns the fault-free run as if these samples were left out. Steps beyond its end have no digest."""
     if not left_out.accepted or not len(fault_free) or (fault_free.first < 0).any():
         return fault_free
     first, order = left_out.moved(fault_free.first), np.argsort(fault_free.first)

@@ -1,8 +1,8 @@
-"""What is abnormal in the course of a training, and the alarms of the trainer that say so.
+"""Abnormal steps of a training, and the trainer's alarms about them.
 
-Spikes: of the loss, that do not pass, by the rule that the trainer uses. A trainer that goes back before one may leave
-out the samples that it met there, once, if it says which. Nothing else is excused: there must be such a spike in its
-steps, and the samples must be those around it, and no more.
+Spikes: lasting rises of the loss, by the rule that the trainer uses. A trainer that goes back before a spike may leave
+out the samples around it, once, if it says which. Nothing else is excused: its steps must show the spike, and it may
+leave out no other samples.
 
 Alarms: what the trainer said, and whether there was something to see where no fault was at work.
 """
@@ -43,7 +43,7 @@ class Spike:
 
     @property
     def may_be_named(self) -> tuple[int, int]:
-        """First and last of the steps at which an alarm may have seen it."""
+        """Returns the first and the last step that an alarm about this spike may name."""
         return self.since, self.seen + abnormal.SPIKE_STEPS
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Spike:
 
 
 def spikes(run: Timeline) -> list[Spike]:
-    """In order of time. Nothing is looked for where no fault and no word of the trainer is about any."""
+    """Returns spikes in order of time. Steps are searched only if a fault or the trainer gives a reason."""
     moments = [fault.injected or 0 for fault in _diverging(run.faults)]
     told = [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
     moments += [each["at"] for each in (*told, *run.left_out) if each["at"] >= run.begin]
@@ -63,19 +63,19 @@ def spikes(run: Timeline) -> list[Spike]:
 
 
 def _diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
-    """Those that struck and drive the loss away."""
+    """Returns the faults that struck and drive the loss away."""
     return [fault for fault in faults if fault.diverges and fault.injected is not None]
 
 
 def after_a_fault(run: Timeline, found: Iterable[Spike]) -> Sequence[Spike]:
-    """A spike that passes by itself needs no answer without one."""
+    """Returns spikes after the first diverging fault. Without a fault a spike may pass without an alarm."""
     struck = min((fault.injected or 0 for fault in _diverging(run.faults)), default=NEVER)
     return [spike for spike in found if spike.end >= struck]
 
 
 def unseen(run: Timeline) -> str:
-    """Why a spike would show nowhere: the loss is told in less than half of the steps. An empty text: it would, or no
-    fault drove the loss away."""
+    """Explains why a spike would not be seen: the loss is told in less than half of the steps. Empty if it would be
+    seen, or if no fault drove the loss away."""
     told = np.unique(run.steps.step[_rows_of_one_rank(run)])
     if not _diverging(run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
@@ -83,8 +83,8 @@ def unseen(run: Timeline) -> str:
 
 
 def _rows_of_one_rank(run: Timeline) -> Ints:
-    """Where the lowest rank that tells a loss does so, in order of time, without steps whose update a loss scale left
-    out."""
+    """Returns the rows of the lowest rank that tells a loss, in order of time, without steps that a loss scale
+    skipped."""
     steps = run.steps
     told = is_told(steps.loss)
     if not told.any():
@@ -98,7 +98,7 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """A step that is done again takes the place of itself and of all later ones."""
+    """Yields the spikes in these rows. A step that is done again replaces itself and all later ones."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -120,30 +120,30 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
 
 
 Range = tuple[int, int]
-"""Places in the shuffled order: the first one, and how many."""
+"""First place in the shuffled order, and the number of places."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """`accepted`: sorted ranges that count as left out. `odd`: what was told and is not so, or is not shown by the
-    steps."""
+    """`accepted`: sorted ranges that count as left out. `odd`: claims of the trainer that its steps contradict or do
+    not show."""
 
     accepted: Sequence[Range] = ()
     odd: Sequence[Odd] = ()
 
     def within(self, begin: int, end: int) -> int:
-        """How many of these places are accepted."""
+        """Counts the accepted places in this range."""
         return sum(max(0, min(end, first + count) - max(begin, first)) for first, count in self.accepted)
 
     def moved(self, first: Ints) -> Ints:
-        """Where batches begin, given where they would begin if nothing had been left out."""
+        """Shifts the first sample of each batch by the samples that were left out before it."""
         for begin, count in self.accepted:
             first = np.where(first >= begin, first + count, first)
         return first
 
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
-    """By what the trainer told, held against its steps."""
+    """Checks what the trainer said that it left out against its steps."""
     if not run.left_out:
         return LeftOut()
     accepted, odd = list[tuple[Range, Spike | None]](), list[Odd]()
@@ -172,8 +172,8 @@ def _problems(
     hidden: bool,
     accepted: Sequence[tuple[Range, Spike | None]],
 ) -> Iterator[str]:
-    """Why these samples may not be left out. Of a spike before the window of this rehearsal, and of one that the steps
-    hide, only how many it excuses is known."""
+    """Yields why these samples may not be left out. Only their number is checked for a spike that is hidden or before
+    this rehearsal."""
     places, early, steps = (int(event["first"]), int(event["count"])), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
@@ -184,7 +184,7 @@ def _problems(
     else:
         first, batches = int(steps.first[spike.before]), abnormal.LEFT_OUT_STEPS * int(steps.count[spike.before])
         known = LeftOut(_merged([each for each, cause in accepted if cause is not spike]))
-        again = known.within(places[0], sum(places))  # it meets those that it left out before
+        again = known.within(places[0], sum(places))  # it meets samples left out before
         if first < 0 or batches < 0 or places[0] < first or sum(places) > first + batches + again:
             yield f"but those around the spike at step {spike.since} are {_words((first, batches))}"
     since, at = (spike.since, spike.end) if spike else (int(event["at_step"]), event["at"])
@@ -194,7 +194,7 @@ def _problems(
     consumed = told & (steps.first < sum(places)) & (steps.first + steps.count > places[0])
     if consumed.any():
         yield f"but consumed some of them at step {steps.step[consumed].min()}"
-    # However often it goes back: a fault of so many steps spoils as many batches, and those around the last spike.
+    # The limit for all rollbacks together: the batches that each fault spoiled, and those around its last spike.
     lasted = {fault.id: fault.spoilt_steps for fault in _diverging((*run.beside.earlier, *run.faults))}.values()
     most = sum(lasts + abnormal.LEFT_OUT_STEPS for lasts in lasted if lasts is not None) * largest
     together = sum(count for _, count in _merged([*(each for each, _ in accepted), places]))
@@ -203,8 +203,8 @@ def _problems(
 
 
 def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
-    """A trainer that diverges by itself may go back, too, but what it leaves out is skipped. A fault's spike begins
-    while it acts, or within as many steps as a state may be spoilt before anybody sees it."""
+    """Returns True if a fault accounts for this spike: it begins while the fault acts, or within the steps that a
+    spoilt state may stay unseen."""
     for fault in _diverging(run.faults):
         healed = run.end if fault.healed is None else fault.healed
         last = int(run.steps.step[run.steps.end <= healed].max(initial=0))
@@ -215,7 +215,7 @@ def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
 
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:
-    """The same places, each once, in order."""
+    """Merges overlapping ranges and sorts them."""
     return [(begin, end - begin) for begin, end in union((first, first + count) for first, count in ranges)]
 
 
@@ -230,7 +230,7 @@ Alarm = Mapping[str, Any]
 
 
 class Said:
-    """What the trainer said of one kind of thing, found by the step that it named and by when it was."""
+    """The trainer's alarms of one kind, found by the step that they name and by their time."""
 
     def __init__(self, run: Timeline, kind: str):
         alarms = [alarm for alarm in run.anomalies if alarm.get("kind") == kind]
@@ -241,7 +241,7 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Whether it said something since then, and of one of these steps, if it named one. `None`: of any step."""
+        """Returns True if an alarm since `begin` names one of these steps or no step. `None`: any step."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
@@ -249,18 +249,18 @@ class Said:
 
 
 class Abnormal(Protocol):
-    """What is abnormal, as the log shows it."""
+    """An abnormal event that the log shows."""
 
     @property
     def begin(self) -> int: ...  # ns
     @property
     def survives(self) -> bool: ...
     @property
-    def may_be_named(self) -> tuple[int, int] | None: ...  # an alarm that names a step names one of these
+    def may_be_named(self) -> tuple[int, int] | None: ...  # the steps that an alarm may name
 
 
 def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
-    """What is abnormal is told, and survives in no step. `kind`: the word by which a trainer tells of it."""
+    """Yields abnormal events that were not told, or whose steps survived. `kind`: the trainer's word for them."""
     said = Said(run, kind)
     for each in found:
         told = said.of(each.begin, each.may_be_named)
@@ -269,8 +269,8 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Alarm]:
-    """Anomalies outside of the windows `at_work` (ns) that the steps in the log do not bear out. What was seen there
-    may be told some steps later."""
+    """Returns alarms outside of the windows `at_work` (ns) that the steps do not confirm. An alarm may come some steps
+    after its window."""
     over = np.append(run.progress.end, run.end)
     last = np.searchsorted(over, [end for _, end in at_work]) + SETTLING_STEPS
     late = over[np.minimum(last, len(over) - 1)].tolist()
@@ -281,7 +281,7 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
 
 
 def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Alarm]:
-    """Anomalies that steps would show, and do not; of figures that are not finite, where the step tells finite ones."""
+    """Returns alarms that the steps contradict, also alarms about non-finite figures at steps that tell finite ones."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
     finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))
@@ -291,22 +291,21 @@ def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Alarm]:
 
 
 def _about(alarm: Alarm) -> int:
-    """The rank that it is about: any rank may tell of another one."""
+    """Returns the rank that an alarm is about; any rank may raise it."""
     return int(alarm["rank"] if alarm.get("suspect") is None else alarm["suspect"])
 
 
 class _Borne:
-    """The steps of a run, to hold alarms against. A rank that is slow because its host is busy with other work is slow
-    indeed: a trainer that says so is right."""
+    """The steps of a run, to check alarms against. A rank that a busy host slows is a true straggler."""
 
     def __init__(self, run: Timeline, found: Sequence[Spike]):
-        self.run, self.spikes = run, dict[int, int]()  # when each was first to be seen, by step
+        self.run, self.spikes = run, dict[int, int]()  # by step: the moment at which its spike can be seen
         for spike in found:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Alarm) -> Ints:
-        """Rows of the steps up to the one that it names, or else of all that were over by then: of the rank that it is
-        about, else of the process that raised it."""
+        """Returns rows up to the step that the alarm names, or up to its time: of the rank that it is about, or else of
+        the process that raised it."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
@@ -318,19 +317,19 @@ class _Borne:
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """When each process of a rank was started, and its row, in order of time."""
+        """Maps each rank to the start and row of its processes, in order of time."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 
     @cached_property
     def _by_step(self) -> tuple[Ints, Ints]:
-        """Rows that survive, step by step and in order of time, and their steps."""
+        """Returns surviving rows, sorted by step and then time, and their steps."""
         rows = np.flatnonzero(self.run.steps.survives)
         rows = rows[np.argsort(self.run.steps.step[rows], kind="stable")]
         return rows, self.run.steps.step[rows]
 
     def by_the_rules(self, alarm: Alarm) -> bool:
-        """Whether the steps of the process that it is about are abnormal by the very rule that it names."""
+        """Returns True if the steps confirm the alarm by the very rule that it names."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
@@ -343,7 +342,7 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Alarm) -> bool:
-        """Whether the rank's own time a step, without its waits, was above that of its peers, about as told."""
+        """Returns True if the rank's time per step, without waits, exceeded its peers' about as much as told."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False
@@ -358,12 +357,12 @@ class _Borne:
         medians = {rank: float(np.median(each)) for rank, each in zip(ranks.tolist(), own, strict=False)}
         # The lower median: with two ranks, the faster one is the yardstick.
         usual = sorted(medians.values())[(len(medians) - 1) // 2] if medians else 0.0
-        # Its own time in the log has more in it than what a trainer compares, the same for all: a share says less.
+        # The log's own time holds a constant part that a trainer does not compare, so an absolute excess says more.
         excess = max(EXCESS_MIN * usual, SHARE_BORNE_OUT * float(alarm.get("excess_ns", (told - 1) * usual)))
         return bool(usual > 0 and medians.get(_about(alarm), 0.0) - usual >= excess)
 
     def _of_steps(self, mine: Ints, at: int) -> Ints:
-        """Rows of the same steps that were over by then, of all ranks."""
+        """Returns the rows of all ranks for the same steps that were over by then."""
         rows, step = self._by_step
         numbers = np.unique(self.run.steps.step[mine])
         cuts = zip(np.searchsorted(step, numbers), np.searchsorted(step, numbers, side="right"), strict=True)

@@ -1,4 +1,4 @@
-"""What scores, charts and forecasts share, worked out once for each run."""
+"""Figures that scores, charts and forecasts share, computed once for each run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ B = TypeVar("B", bound=Bounds)
 
 
 class Analysis(Evidence):
-    """The evidence, and what follows from it. Each figure is computed when somebody first asks for it."""
+    """The evidence and all figures drawn from it. A figure is computed when it is first needed."""
 
     @classmethod
     def of(cls, evidence: Evidence) -> Analysis:
@@ -58,7 +58,7 @@ class Analysis(Evidence):
 
     @cached_property
     def usual(self) -> Usual:
-        """How long things take without a fault."""
+        """Returns durations without a fault."""
         return Usual(self.fault_free_runs, self.run)
 
     @cached_property
@@ -67,7 +67,7 @@ class Analysis(Evidence):
 
     @property
     def degraded(self) -> Sequence[Degraded]:
-        """The intervals in which faults slowed the job without stopping it."""
+        """Returns the intervals in which faults slowed the job without stopping it."""
         return self.slowed.degraded
 
     @cached_property
@@ -80,13 +80,13 @@ class Analysis(Evidence):
 
     @cached_property
     def pace(self) -> Pace | str:
-        """How fast the job was after its last recovery, or why it is not judged."""
+        """Returns the speed of the job after its last recovery, or why it is not judged."""
         return usual.pace(self.run, self.usual, self.disturbed)
 
     @cached_property
     def windows(self) -> Sequence[Window]:
-        """The times that faults answer for, in ns: recovery episodes and degraded intervals. Without a fault-free run
-        also the steps in which processes were frozen, as their interval may not be seen then."""
+        """Returns the times in ns that faults caused: recovery episodes and slowed intervals. Without a fault-free run
+        also steps with frozen processes, as their slowing may not be seen then."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
         stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
         return [*episodes, *((interval.begin, interval.end) for interval in self.degraded), *stood]
@@ -109,43 +109,43 @@ class Analysis(Evidence):
 
     @cached_property
     def resumed_runs(self) -> envelope.Resumed | None:
-        """Fault-free runs that change their size where the run did."""
+        """Returns the fault-free runs that change their size where the run did."""
         return envelope.resumed(self)
 
     @cached_property
     def calibrated(self) -> Envelope | str:
-        """How far fault-free runs are apart from their first step on, or why that is not known."""
+        """Returns the band of fault-free runs that part at their first step, or why there is none."""
         return envelope.calibrated(self, self.fault_free_curve)
 
     @cached_property
     def envelope(self) -> Envelope | str:
-        """The band that the run is held against."""
+        """Returns the band that the run is compared with, or why there is none."""
         if self.resumed_runs is None or not self.fault_free_curve:
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
 
     @cached_property
     def resume_alone(self) -> tuple[str, str]:
-        """What a resume changes without any fault: with as many ranks, and with another number of them."""
+        """Describes the changes by a resume without a fault: with as many ranks, and with another number of ranks."""
         return envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
 
     @cached_property
     def left_band_early(self) -> str:
-        """Which step is outside the band before any fault struck, so that the band says nothing of this job."""
+        """Names a step outside the band before any fault struck: the band then says nothing of this job."""
         return envelope.left_early(self.run, self.envelope, self.comparison)
 
     @cached_property
     def incomparable(self) -> str:
-        """Why no step can be held against the fault-free run's."""
+        """Explains why no step can be compared with the fault-free run's, or returns an empty text."""
         return no_comparison(self.run, self.fault_free, self.comparison)
 
     @cached_property
     def never_the_same(self) -> str:
-        """Why the trainer cannot be expected to compute the very same in every run."""
+        """Explains why two runs of this trainer cannot be expected to be equal, or returns an empty text."""
         return never_the_same(self.run, self.comparison)
 
     def bounds(self, of: type[B]) -> B | None:
-        """What the scenario expects; `None`: nothing of this, or what cannot be read."""
+        """Returns the bounds of this kind in the scenario; `None` if there are none or they cannot be read."""
         written = (self.run.plan.get("expect") or {}).get(next(name for name, each in BOUNDS.items() if each is of))
         with contextlib.suppress(ValidationError):
             return of.model_validate(written) if isinstance(written, Mapping) else None
@@ -153,28 +153,28 @@ class Analysis(Evidence):
 
     @cached_property
     def continuity(self) -> ContinuityBounds | None:
-        """How near its steps must be to those of the fault-free run; `None`: that is not asked."""
+        """Returns the bounds on the distance to the fault-free run; `None` if there are none."""
         bounds = self.bounds(ContinuityBounds)
         return bounds if bounds and bounds.against == "fault-free" else None
 
     @cached_property
     def consumed(self) -> Consumed | None:
-        """What the surviving history consumed of the data set; `None` where nobody tells it by rank."""
+        """Returns the samples that the surviving history consumed; `None` if no rank tells them."""
         return samples.consumed(self)
 
     @cached_property
     def spikes(self) -> Sequence[Spike]:
-        """Where the training diverged, if a fault or the trainer gives a reason to look."""
+        """Returns the loss spikes, searched for if a fault or the trainer gives a reason."""
         return alarms.spikes(self.run)
 
     @cached_property
     def left_out(self) -> LeftOut:
-        """Samples that the trainer left out over a spike, told and explained."""
+        """Returns the samples that the trainer left out over a spike."""
         return alarms.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
-        """Steps that both runs have, and the largest difference of a rank's loss from that in the fault-free run."""
+        """Returns the steps that both runs have, and the largest loss difference of one rank in each."""
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
@@ -189,12 +189,12 @@ class Analysis(Evidence):
 
     @cached_property
     def last_apart(self) -> int:
-        """The last step at which the weights of ranks differ; -1: at none."""
+        """Returns the last step at which the weights of ranks differ, or -1."""
         return max((each.step for each in self.weights_apart[1]), default=-1)
 
     @cached_property
     def jumps(self) -> Ints:
-        """How often each process went from a step to another one than the next."""
+        """Counts for each process how often the step after one was not the next."""
         order, begins = self.run.rows_by_process
         far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
         before = np.append(0, np.cumsum(far))
@@ -203,18 +203,18 @@ class Analysis(Evidence):
 
     @cached_property
     def rows_by_step(self) -> tuple[Ints, Ints]:
-        """The rows of all steps in the order of their steps, and those steps."""
+        """Returns all rows sorted by step, and their steps."""
         order = np.argsort(self.run.steps.step, kind="stable")
         return order, self.run.steps.step[order]
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """The steps before those that an epoch which counts began with."""
+        """Returns the step before the first one of each epoch with surviving steps."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
     def missing(self) -> Ints:
-        """Steps that the surviving history leaves out."""
+        """Returns the steps that the surviving history lacks."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
         return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
@@ -228,12 +228,12 @@ class Analysis(Evidence):
 
     @cached_property
     def planned_faults(self) -> Mapping[str, Mapping[str, Any]]:
-        """By their ids."""
+        """Maps fault ids to the faults of the plan."""
         return {str(fault["id"]): fault for fault in self.run.plan.get("faults") or ()}
 
     @cached_property
     def ends(self) -> Sequence[End]:
-        """Of all commands and workers, also those that ended well."""
+        """Returns the ends of all commands and workers, also the good ones."""
         return deaths.ends_of(self.run)
 
     @cached_property
@@ -242,7 +242,7 @@ class Analysis(Evidence):
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:
-        """When each node was given its last one by somebody; others are the trainer's word alone."""
+        """Maps each node to its last notice that somebody gave; the trainer's word alone is not enough."""
         return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
     @cached_property
@@ -255,27 +255,27 @@ class Analysis(Evidence):
 
     @cached_property
     def restarts(self) -> Sequence[Restart]:
-        """What each epoch began with; the first one is the start of the job."""
+        """Returns the begin of each epoch; the first one is the start of the job."""
         return restarts.restarts(self.run, self.saves)
 
     def no_restart(self) -> str:
-        """Why nothing follows of restarts; an empty text: there was one."""
+        """Explains why restarts show nothing: there was none. Else returns an empty text."""
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """The same of damaged checkpoints."""
+        """Explains why damaged checkpoints show nothing: no restart, or no damage. Else returns an empty text."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")
 
     @cached_property
     def lost_lines(self) -> Sequence[Lost]:
-        """What the logs of workers and launchers lack by the numbers of their lines, and what took it."""
+        """Returns the lines that logs lack by their numbers, and the cause of each loss."""
         return list(lost_lines(self.run, self.taken, self.ends)) if self.run.lost > self.run.dropped else ()
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """When a fault that kills took each process; -1: none did."""
+        """Returns for each process when a fault that kills struck it; -1: never."""
         strikes: dict[tuple[object, object, object], list[int]] = {}  # by node, incarnation and rank
         for fault in self.run.faults:
             for target in fault.targets if fault.kills else ():

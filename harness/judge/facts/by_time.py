@@ -1,6 +1,4 @@
-"""When and where: things found by their time without a look at all the others, when the run was disturbed, and who was
-on which node.
-"""
+"""Lookups by time and place: what happened when, when the run was disturbed, and which worker was on which node."""
 
 import bisect
 import itertools
@@ -15,7 +13,7 @@ from harness.timeline.timeline import Bools, Ints, Timeline
 T = TypeVar("T")
 Window = tuple[int, int]
 Node = tuple[Any, Any]  # its name and its incarnation
-Target = Mapping[str, Any]  # of a fault: a node, or a rank on it
+Target = Mapping[str, Any]  # a fault's target: a node, or a rank on it
 
 
 class Moments(Generic[T]):
@@ -26,7 +24,7 @@ class Moments(Generic[T]):
         self._at = [at for at, _ in self._things]
 
     def within(self, first: int, last: int) -> Iterator[T]:
-        """Those from `first` to `last`, both included, in order of time."""
+        """Yields the things from `first` to `last`, both included, in order of time."""
         low, high = bisect.bisect_left(self._at, first), bisect.bisect_right(self._at, last)
         return (self._things[place][1] for place in range(low, high))
 
@@ -38,10 +36,10 @@ class Spans(Generic[T]):
         self._things = sorted(things, key=lambda each: each[1])
         self._ends = [end for _, end, _ in self._things]
         begins = itertools.accumulate((begin for begin, _, _ in reversed(self._things)), min)
-        self._earliest = list(begins)[::-1]  # begin of this one and of all that end later
+        self._earliest = list(begins)[::-1]  # earliest begin of this thing and all that end later
 
     def at(self, moment: int) -> Iterator[T]:
-        """Those that had begun by then and were not over, in the order in which they ended."""
+        """Yields the things that were going on at this moment, in the order of their ends."""
         for place in range(bisect.bisect_left(self._ends, moment), len(self._things)):
             if self._earliest[place] > moment:
                 return
@@ -60,27 +58,27 @@ class Located(Generic[T]):
         self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
 
     def at(self, node: Node, rank: int | None, moment: int) -> Iterator[T]:
-        """Those of this rank, or of the whole node (`None`), that had begun by then and were not over."""
+        """Yields the things that were going on for this rank, or anywhere on the node (`None`)."""
         ranks = self._spans.get(node, {})
         for each in ranks if rank is None else ranks.keys() & {rank}:
             yield from ranks[each].at(moment)
 
 
 def disturbed(run: Timeline) -> list[Window]:
-    """Outages and faults at work, merged, in order of time. Some steps after each are not undisturbed either."""
+    """Merges outages and the times of faults at work. Some steps after each are disturbed, too."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
-    over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last one counts
+    over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:
         if fault.injected is not None:
             end = run.end if fault.healed is None else fault.healed
-            if fault.kills:  # it is over with the outages it is named in
+            if fault.kills:  # it ends with its last outage
                 end = over.get(fault.id, end)
             found.append((fault.injected, max(fault.injected, end)))
     return union(found)
 
 
 def union(windows: Iterable[Window]) -> list[Window]:
-    """The same time, in windows that are apart, in order."""
+    """Merges windows that overlap or touch, and sorts them."""
     merged: list[Window] = []
     for begin, end in sorted(windows):
         if merged and begin <= merged[-1][1]:
@@ -91,13 +89,13 @@ def union(windows: Iterable[Window]) -> list[Window]:
 
 
 def touches(windows: Sequence[Window], first: int, last: int) -> bool:
-    """Whether one of these windows, which are apart and in order, has a moment from `first` to `last`."""
+    """Returns True if one of these separate, sorted windows overlaps `first` to `last`."""
     place = bisect.bisect_right(windows, last, key=lambda window: window[0])
     return place > 0 and windows[place - 1][1] >= first
 
 
 def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Which of the intervals [begin, end) touch no window."""
+    """Marks the intervals [begin, end) that touch no window."""
     if not disturbed:
         return np.ones(len(begin), np.bool_)
     lows, highs = np.array(disturbed, np.int64).T
@@ -106,7 +104,7 @@ def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
 
 
 def stretches(rows: Bools) -> list[slice]:
-    """The runs of rows that are `True`."""
+    """Returns slices of consecutive `True` rows."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], rows, [False]]).astype(np.int8)))
     return [slice(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
@@ -116,11 +114,11 @@ def node_of(target: Target) -> Node:
 
 
 class Places:
-    """Who was where, and when: the nodes that the job had, and the workers on them."""
+    """The nodes that the job had, and the workers on them, by time."""
 
     def __init__(self, run: Timeline):
         self.kept: frozenset[Node] = frozenset((slot.node, slot.incarnation) for slot in run.slots if slot.kept)
-        self.last_begin = np.zeros(len(run.processes), np.int64)  # of each worker's steps; 0: it did none
+        self.last_begin = np.zeros(len(run.processes), np.int64)  # ns, by worker; 0: no step
         self.last_begin[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
         self._lives = Located(
             ((each.node, each.incarnation), each.rank, each.started, max(each.last_seen, each.exited or 0), row)
@@ -136,14 +134,14 @@ class Places:
         self._exits: dict[Node, Moments[Mapping[str, Any]]] = {node: Moments(each) for node, each in told.items()}
 
     def had(self, node: Node, moment: int) -> bool:
-        """Whether the job had this node then."""
+        """Returns True if the job had this node at this moment."""
         return any(True for _ in self._had.at(node, None, moment))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
-        """Rows in Timeline.processes: the workers that a target means, who were there then."""
+        """Returns rows of Timeline.processes: the target's workers that were alive at this moment."""
         return self._lives.at(node_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:
-        """Of all that ran on the target's node."""
+        """Returns the exits on the target's node from `first` to `last`."""
         node = target.get("node"), target.get("incarnation")
         return self._exits[node].within(first, last) if node in self._exits else iter(())

@@ -9,7 +9,7 @@ The rules name who may die of what; everything else is unexplained:
   have done a step in a new world, or have plainly survived it (see `_Root`). A segmentation fault, or an error that
   the worker calls its own, is never excused this way; such an error may come of a fault that was at work on that very
   worker.
-* Those leave in peace who were drained after a notice that somebody gave (see `given`), or regrouped for a larger
+* A worker may leave if it was drained after a notice that somebody gave (see `given`), or regrouped for a larger
   world that then came.
 
 A worker is dead, too, if nobody told of its end and others did steps without it; the same rules account for it. A fault
@@ -32,9 +32,9 @@ from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
 
-_Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a node's
-ERROR_CHARS = 200  # of a worker's own words that are quoted
-NAMED_MAX = 8  # ranks or nodes in one sentence
+_Place = tuple[Any, Any, Any]  # node, incarnation, rank; rank `None`: the whole node
+ERROR_CHARS = 200  # longest quote of a worker's error
+NAMED_MAX = 8  # most ranks or nodes named in one sentence
 # No peer's end causes these signals. Launchers behind a shell tell 128 more than their numbers.
 _OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for code in (-n, 128 + n)}
 
@@ -53,7 +53,7 @@ class End(NamedTuple):
     started: int
     processes: tuple[int, ...]  # rows in Timeline.processes
     met: str = ""  # the first error that the worker met, in its own words
-    error: bool = False  # that is how the worker itself called its end: not a peer's, not asked for
+    error: bool = False  # the worker itself called its end an error
 
     @property
     def crashed(self) -> bool:
@@ -61,7 +61,7 @@ class End(NamedTuple):
 
     @property
     def places(self) -> frozenset[_Place]:
-        """What a fault may be aimed at to hit it: the whole node, or its rank there."""
+        """Returns the places at which a fault can hit this process: its node, and its rank there."""
         return frozenset((self.node, self.incarnation, rank) for rank in (None, self.rank))
 
     def is_in(self, places: Set[_Place]) -> bool:
@@ -72,7 +72,7 @@ class End(NamedTuple):
 
 
 def describe_alike(alike: Sequence[End], since: int) -> str:
-    """Deaths that end with the same code and error, in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
+    """Describes deaths with the same code and error in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
     first = min(alike, key=lambda death: death.at)
     told: set[Any] = {death.node if first.rank is None else death.rank for death in alike}
     names, at, several = listed([*map(str, sorted(told))]), format_duration(first.at - since), "s" * (len(told) > 1)
@@ -92,15 +92,15 @@ def describe_alike(alike: Sequence[End], since: int) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """`0`, `0 and 1`, `0, 1, 2 and 61 others`."""
+    """Joins names as `0`, `0 and 1`, or `0, 1, 2 and 61 others`."""
     named, rest = (names, 0) if len(names) <= NAMED_MAX else (names[: NAMED_MAX - 1], len(names) - NAMED_MAX + 1)
     parts = [*named, f"{rest} others"] if rest else list(named)
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
-    """The deaths among these ends that no injected fault accounts for, while the run was going on. Workers that ended
-    with 0 before the last step had begun quit as little."""
+    """Yields deaths during the run that no injected fault explains. A worker that ended with 0 before the last step had
+    begun counts as dead, too."""
     released = max((slot.released for slot in run.slots), default=run.end)
     over = released if run.aborted is None else min(released, run.aborted)  # later ones are the harness's own doing
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -112,8 +112,8 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """From a notice that the harness gave until the node was taken: a job may save and leave as a whole, and tell
-    nobody of the notice."""
+    """Yields the time from each notice of the harness until the node was taken. A job may save and leave in it without
+    telling of the notice."""
     doubt = _doubt(run)
     for fault in (each for each in run.faults if each.injected is not None and each.notice_ns):
         taken = first_from(fault.strikes, acted_at(fault))
@@ -121,7 +121,7 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """The notices that somebody gave. What only the trainer tells excuses nothing.
+    """Returns the notices that somebody gave. A notice that only the trainer tells excuses nothing.
 
     The harness gives one by a fault that takes a node after a notice, or that asks a rank to end; an engine may take a
     node of its own accord; and a straggler may leave while a fault slows its node. Their peers are told as well.
@@ -147,34 +147,34 @@ def given(run: Timeline) -> list[dict[str, Any]]:
 
 
 def ends_of(run: Timeline) -> list[End]:
-    """Of all commands and workers, also those that ended well."""
+    """Returns the ends of all commands and workers, also the good ones."""
     workers = list(enumerate(run.processes))
     there = grouped(((each.node, each.incarnation), row) for row, each in workers)
     ended = grouped(((each.node, each.incarnation, each.exited), row) for row, each in workers)
     allocated = {(slot.node, slot.incarnation): slot.allocated for slot in reversed(run.slots)}
 
     def end(exit_: Mapping[str, Any]) -> End:
-        """With when it had been started, and who went with it."""
+        """Describes one exit: when the process was started, its rows, and its error."""
         node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
         if rank is None:
             started = allocated.get((node, incarnation), at)
             rows = [row for row in there.get((node, incarnation), ()) if run.processes[row].started <= at]
         else:
             rows = ended.get((node, incarnation, at), [])
-            started = min((run.processes[row].launched for row in rows), default=run.begin)  # it never said a word
+            started = min((run.processes[row].launched for row in rows), default=run.begin)  # it left no log
         told = [run.processes[row] for row in rows if rank is not None]
         error = any(process.exit_reason == "error" for process in told)
         met = " ".join(next((process.exit_error for process in told if process.exit_error), "").split())
         met = met if len(met) <= ERROR_CHARS else f"{met[: ERROR_CHARS - 1]}…"
         bad = next((process.own_code for process in told if process.own_code not in (None, *CLEAN_CODES)), int(error))
-        code = int(exit_["code"]) or bad  # one that failed has not ended well, whatever its launcher says
+        code = int(exit_["code"]) or bad  # a worker's own failure outweighs its launcher's 0
         return End(node, incarnation, rank, code, at, started, tuple(rows), met, error)
 
     return [*map(end, (*run.exits, *_last_words(run))), *_vanished(run)]
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
-    """Exits that only the worker itself told of: not all launchers write into the log."""
+    """Yields exits that only the worker itself told: some launchers write no log."""
     seen = {(exit_["node"], exit_["incarnation"], exit_["at"]) for exit_ in run.exits if exit_["rank"] is not None}
     for worker in run.processes:
         place = {"node": worker.node, "incarnation": worker.incarnation, "rank": worker.rank}
@@ -183,7 +183,7 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _vanished(run: Timeline) -> Iterator[End]:
-    """Workers that did steps, and that others then did steps without, though nobody told of their end or their node's.
+    """Yields workers that others did steps without, though nobody told of their end or their node's.
 
     Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
     """
@@ -202,8 +202,7 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """An end that was told came long before that where a process that was started on the same node after its last word
-    has its rank in this world."""
+    """Returns True if a worker is certainly gone: its end is not told, or a later process on its node took its rank."""
     others = (run.processes[row] for row in world)
     place = gone.node, gone.incarnation, gone.rank
     taken = ((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
@@ -212,10 +211,10 @@ def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
 
 @dataclass(frozen=True)
 class _Root:
-    """A moment from which on peers may die: those that were there, but for those in the places `beyond`.
+    """A moment from which on peers may die, except those in the places `beyond`.
 
-    `unsettled`: worlds in which a victim took part itself. Who stepped in such a world has not survived yet. Who begins
-    a step at `survived` or later has. `aim`: the places in which also an error of a worker's own comes of it.
+    `unsettled`: worlds with a victim: a step in such a world does not show survival; a step that begins at `survived`
+    or later does. `aim`: places in which the fault also causes a worker's own error.
     """
 
     at: int
@@ -226,15 +225,15 @@ class _Root:
 
 
 class _Inquest:
-    """The rules, and what they look up for every death."""
+    """The rules, and the indexes that they use for every death."""
 
     def __init__(self, run: Timeline, everyone: Sequence[End]):
         self._run, self._doubt = run, _doubt(run)
         lives = (((d.node, d.incarnation), d.rank, d.started - self._doubt, d.at + self._doubt, d) for d in everyone)
         self._lives = Located(lives)
-        worlds = list(enumerate(run.epochs))  # by process: when each of its worlds began, and which
+        worlds = list(enumerate(run.epochs))  # by process: begin and number of its worlds
         self._worlds = grouped((row, (epoch.begin, number)) for number, epoch in worlds for row in epoch.processes)
-        self._last_step = np.zeros(len(run.processes), np.int64)  # when each process began it
+        self._last_step = np.zeros(len(run.processes), np.int64)  # by process: begin of its last step
         self._last_step[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
         starts = sorted((process.started, process.world_size) for process in run.processes)
         self._starts = [at for at, _ in starts]
@@ -251,7 +250,7 @@ class _Inquest:
         self._unsettled = frozenset[int]().union(*(root.unsettled for root in roots))
         roots += [root for fault in stoppers for root in self._after_stop(fault)]
         come = {(slot.allocated, (slot.node, slot.incarnation, None)) for slot in run.slots if slot.incarnation > 1}
-        roots += [_Root(at, {place}) for at, place in come]  # its own arrival excuses nobody on a node
+        roots += [_Root(at, {place}) for at, place in come]  # a node's arrival excuses nobody on it
         self._roots = Moments((root.at, root) for root in roots)
 
     def accounts_for(self, death: End) -> bool:
@@ -265,7 +264,7 @@ class _Inquest:
         return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))
 
     def _left_in_peace(self, death: End) -> bool:
-        """After a notice, or for a larger world that came."""
+        """Returns True if the process left after a notice, or for a larger world that came."""
         if death.code not in (None, *CLEAN_CODES):
             return False
         if any(self._notices.within(death.started, death.at)) or (death.code == 0 and any(self._leaves.at(death.at))):
@@ -275,31 +274,31 @@ class _Inquest:
         return any(self._run.processes[row].world_size < largest for row in rows for largest in worlds)
 
     def _is_target(self, death: End) -> bool:
-        """Alive at one of the moments at which a fault that kills acted, in a place it was aimed at."""
+        """Returns True if the process was alive when a fault that kills acted on its place."""
         strikes = (first_from(self._strikes.get(place, []), death.started - self._doubt) for place in death.places)
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """No moment before this one explains the death: it was not alive, or has stepped in a new world since."""
+        """Returns the earliest moment that can explain the death: its start, or its last step in a new world."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
-        """Alive then, and dead without having stepped in a world that began after it and was without the victims."""
+        """Returns True if it was alive at this moment and died before it had done a step without the victims."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)
         return last < root.survived and (not death.error or death.is_in(root.aim))
 
     def _alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
-        """Those in these places that were alive then, as far as the clocks tell."""
+        """Yields ends of processes in these places that were alive then, as far as the clocks tell."""
         for node, incarnation, rank in places:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """The strikes, or a moment after the first had gone on the notice before. And the ends of the victims: a peer
-        may have been launched only after the strike, by a launcher that had not heard of it yet."""
+        """Yields each strike and each end of a victim: a launcher may start a peer after the strike. If victims left on
+        a notice before the strike, also the moment of that."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -310,9 +309,9 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """When it was healed, and the ends of the targets that it left to die. A minute after it was healed others have
-        survived it (launchers miss heartbeats for less), when a checkpoint has been committed since (a failed save may
-        come to light at the next)."""
+        """Yields when the fault was healed, and the ends of targets that it left to die. A process has survived a
+        minute later, once a checkpoint was committed: launchers miss heartbeats for less, and a failed save may show at
+        the next one."""
         healed, aim = self._healed(fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
@@ -322,7 +321,7 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Exits are seen later than they happen."""
+        """Returns when a worker was last heard of; its exit is seen later than it happens."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return death.at if death.rank is None else max(seen, default=death.started)
 

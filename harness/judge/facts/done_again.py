@@ -1,4 +1,4 @@
-"""The run's last steps beside the same ones of its second restart, which did them once more.
+"""The run's last steps compared with the same steps of its second restart.
 
 Where a repeat of the run is the same bit for bit, these must be, too: the run is its fault-free run's in all steps, or
 in as many before its first fault. Else a figure may be off by a few times as much as those two are in these steps.
@@ -28,7 +28,7 @@ NO_BOUND = "the scenario sets no bound on what each step computes"
 class DoneAgain:
     def __init__(self, evidence: Analysis, made: Made, log: Timeline):
         self._evidence, self.made, self.log, usual = evidence, made, log, evidence.fault_free
-        self.reached = int(log.steps.step.max(initial=0))  # by any rank: a line may be lost
+        self.reached = int(log.steps.step.max(initial=0))  # the last step of any rank: a line may be lost
         self.compared = losses.compare(evidence.curve, losses.surviving(log.steps))
         self._bounds: Any = (evidence.run.plan.get("expect") or {}).get("loss_continuity")
         unplanned = usual is not None and usual.planned_steps is None
@@ -38,7 +38,7 @@ class DoneAgain:
 
     @cached_property
     def not_compared(self) -> str:
-        """Why its figures prove nothing; an empty text: they are compared."""
+        """Explains why its figures prove nothing; empty if they are compared."""
         run, disturbed, step = self._evidence.run, self._evidence.disturbed, self.made.step
         begun = run.steps.begin[run.steps.survives & (run.steps.step > step)]
         elsewhere = any(each.restored_step not in (None, step) for each in self.log.processes)
@@ -57,7 +57,7 @@ class DoneAgain:
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether a repeat of the run is the same bit for bit, so that all that is compared must be."""
+        """Returns True if a repeat of the run is bit-identical, so that all compared figures must be equal."""
         usual, run = self._evidence.comparison, self._evidence.run
         if self.not_compared or usual is None:
             return False
@@ -68,7 +68,7 @@ class DoneAgain:
 
     @property
     def unbound(self) -> bool:
-        """Whether nothing says how near its losses must be. The learning rate is a pure function of the step."""
+        """Returns True if no bound applies to its losses. The learning rate depends on the step alone."""
         return not self.not_compared and self._bounds.get("mode") == "final" and not self.repeats
 
     @property
@@ -87,7 +87,7 @@ class DoneAgain:
                 yield f"{counted(steps, 'step')} at which only it, or only the run, tells the {WORDS[name]}"
 
     def off(self) -> list[tuple[int, str, float, float]]:
-        """Of each figure the first step in which it is off, with the run's value and its own, in order."""
+        """Returns for each figure the first step in which it is off, the run's value and its own, in order of steps."""
         found = []
         for name in self._curves:
             mine, other = getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
@@ -96,7 +96,7 @@ class DoneAgain:
         return sorted(found)
 
     def _band(self, name: str, mine: Floats) -> Floats | float:
-        """How far a figure may be off. What one of the two does not tell is no distance."""
+        """Returns how far a figure may be off. A value that only one of the two tells is ignored."""
         usual = self._evidence.comparison
         if self.repeats or usual is None:
             return 0.0
@@ -105,7 +105,7 @@ class DoneAgain:
         return np.maximum(DRILL_FACTOR * most, losses.rounding(mine, losses.terms(self._evidence.run)))
 
     def of_ranks(self, names: Mapping[str, str]) -> Iterator[str]:
-        """Which of these a rank tells otherwise than in the run, in words; of each the first."""
+        """Describes the first value of each name that a rank tells differently than in the run."""
         for name, words in names.items() if self.repeats else ():
             rows, same = ranks.beside(self.log.steps, self._evidence.run.steps, name)
             for row in rows[~same][:1]:
@@ -114,12 +114,12 @@ class DoneAgain:
 
 
 def done_again(evidence: Analysis) -> DoneAgain | None:
-    """`None`: the second restart did not do what it was to do."""
+    """Returns the second restart beside the run; `None` if it did not complete as asked."""
     made = second_restart(evidence)
     return None if made.done is None else DoneAgain(evidence, made, made.done)
 
 
 def not_done(evidence: Analysis) -> str:
-    """Why no second restart shows that the same steps are done once more."""
+    """Explains why no second restart shows that the same steps are done once more."""
     again = done_again(evidence)
     return again.not_compared if again else second_restart(evidence).silent

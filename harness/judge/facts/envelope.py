@@ -1,4 +1,4 @@
-"""How far fault-free runs are apart, stretch by stretch: the band of mode `envelope`, and how much it can see.
+"""The band of mode `envelope`: how far fault-free runs are apart, stretch by stretch, and how much the band can see.
 
 Three measures, each of them a multiple of what other fault-free runs differ by from the fault-free run:
 
@@ -10,9 +10,9 @@ Three measures, each of them a multiple of what other fault-free runs differ by 
   for a while, and a run that resumes parts from the fault-free run there. How fast rounding grows depends on where
   training is, so more than that is a doubt and no fault.
 
-It is never narrower than rounding (`_rounding`). With one other run to go by, which may be close for long by chance, 3
-times the mean so far would accuse up to 1 in 10 healthy runs that part for good. So a run outside of a band from fewer
-than `ENOUGH` runs is not accused, and more are made.
+The band is never narrower than rounding (`_rounding`). A single other run may be close for long by chance: then 3 times
+the mean so far would accuse up to 1 in 10 healthy runs. So a run outside of a band from fewer than `ENOUGH` runs is not
+accused, and more are made.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DRIFTS = ("loss", "grad_norm")  # the learning rate is a pure function of the st
 
 
 class Sight(NamedTuple):
-    """Steps `first`..`last`: a loss that is off by so much for all of them would not have passed."""
+    """The smallest loss deviation in percent that would not have passed if it lasted from step `first` to `last`."""
 
     first: int
     last: int
@@ -55,7 +55,7 @@ class Sight(NamedTuple):
 
 
 class Lasts(NamedTuple):
-    """In steps `first`..`last` this curve is so far apart in the mean, and may be so at most."""
+    """A lasting deviation: the mean distance of a curve in steps `first`..`last`, and the most that is allowed."""
 
     curve: str
     first: int
@@ -67,20 +67,20 @@ class Lasts(NamedTuple):
 @dataclass(frozen=True)
 class Envelope:
     fault_free: Curve
-    source: str  # in words: what it is drawn from
+    source: str  # the runs that it is drawn from, in words
     edges: Ints  # the first row of each stretch
     single: Mapping[str, Floats]  # by curve; by row
     lasting: Mapping[str, Floats]  # by stretch
     soon: Mapping[str, Floats]  # by the number of rows since two runs first differed
-    runs: int  # that it is drawn from; those that differ in the very same way are one
+    runs: int  # number of runs; equal ones count once
     sizes: frozenset[int]  # ranks of these runs' worlds
 
     def outside(self, found: Comparison) -> dict[str, Bools]:
-        """Steps at which the run differs by more than a single step may."""
+        """Marks the steps at which the run differs by more than a single step may."""
         return {name: found.apart(name) > self.single[name][self._rows(found)] for name in CURVES}
 
     def lasts(self, found: Comparison) -> Lasts | None:
-        """The first stretch in which the run differs for too long."""
+        """Returns the first stretch in which the run differs for too long."""
         for name in DRIFTS:
             means = self._means(found, name)
             for row in np.flatnonzero(means > self.lasting[name])[:1].tolist():
@@ -88,7 +88,7 @@ class Envelope:
         return None
 
     def too_soon(self, found: Comparison) -> dict[str, Bools]:
-        """Steps at which the run differs by more than two fault-free runs do so soon after they part."""
+        """Marks the steps at which the run differs by more than two fault-free runs do so soon after they part."""
         parted = _parted(found)
         if parted is None:
             return {}
@@ -97,7 +97,7 @@ class Envelope:
         return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
 
     def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
-        """The first step at which the run is outside, or differs too soon; the steps in which it does for too long."""
+        """Yields the first step that is outside or differs too soon, and the steps that differ for too long."""
         early = self.too_soon(found).values() if too_soon else ()
         rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
         if rows.any():
@@ -106,8 +106,8 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """From the first step that differs on: the smallest lasting deviation of the loss that would not have passed,
-        on top of what this run differs by already."""
+        """Returns for each stretch after the first difference the smallest lasting loss deviation that would not have
+        passed, beyond the run's own difference."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -119,7 +119,7 @@ class Envelope:
         return [Sight(*self._steps(each), float(percent[each])) for each in told]
 
     def changes_by(self, since: Sight) -> float:
-        """By how many percent the loss of the fault-free run changes from these steps to its last ones."""
+        """Returns by how many percent the fault-free loss changes from these steps to its last ones."""
         level = self._level()
         first = level[int(np.searchsorted(self.fault_free.step[self.edges], since.first))]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -127,13 +127,13 @@ class Envelope:
 
     @property
     def blind(self) -> bool:
-        """Whether a step may be off by as much as the loss changes in all, so that nothing follows."""
+        """Returns True if the band shows nothing: one step may be off by as much as the loss changes in all."""
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         wide = self.single["loss"] > ulps(self.fault_free.loss)
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Whether runs that part at this step may differ right away by as much as a step of training moves the loss."""
+        """Returns True if runs that part here may at once differ by as much as one training step moves the loss."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -142,7 +142,7 @@ class Envelope:
         return np.searchsorted(self.fault_free.step, found.step)
 
     def _means(self, found: Comparison, name: str) -> Floats:
-        """Of each stretch: the mean size of the run's differences; 0 where none is told."""
+        """Returns the mean size of the run's differences in each stretch; 0 where no value is told."""
         values = np.full(len(self.fault_free), np.nan)
         values[self._rows(found)] = found.apart(name)
         return _mean(values, self.edges)
@@ -156,8 +156,8 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Which step is outside the band before any fault struck; an empty text: none. Nothing had been done to the job by
-    then, so its fault-free runs do not show all of its scatter."""
+    """Names a step outside the band before any fault struck: then the fault-free runs do not show all of the job's
+    scatter. Empty if there is none."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -169,7 +169,7 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
-    """The band around the fault-free run, from how far the calibration runs are from it; or why they give none."""
+    """Returns the band around the fault-free run, drawn from the calibration runs; or why there is none."""
     flaws = [evidence.flaw(each) for each in evidence.calibration]
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
@@ -196,22 +196,22 @@ class Resumed:
         return _drawn(centre, self.others, self.runs, self.sizes, self.terms)
 
     def repeats(self, fault_free: Curve) -> bool:
-        """Whether the job computed the very same once more, until it stopped."""
+        """Returns True if the job computed exactly the fault-free values until it stopped."""
         return compare(self.before, fault_free).identical
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """What fault-free runs that go on from a save compute otherwise than one that does not stop: with as many ranks,
-    and else with another number of them. Empty texts: nothing. A band that is drawn from them would hide it."""
+    """Describes what fault-free runs change by resuming from a save: with as many ranks, and with another number of
+    ranks. Empty texts: nothing. A band that is drawn from these runs would hide the change."""
     if resumed is None or alone is None:
         return "", ""
-    # Each of the two is held against a band around the other: all that resume may be off by as much.
+    # Each is compared with a band around the other: all runs that resume may be off by as much.
     sides = [(alone, resumed.same)] if not resumed.repeats(alone) else [(resumed.same, alone), (alone, resumed.same)]
     for centre, other in sides:
         if where := _apart(resumed.around(centre) if len(sides) > 1 else band, other, centre):
             what = "a run that goes on from a save with as many ranks, without any fault, differs"
             return f"the resume by itself changes what is computed: {what} {where}", ""
-    # Runs of two sizes that parted at their first step are not so far apart, nor so soon.
+    # Runs of two sizes that part at their first step differ less, and later.
     for other in resumed.others:
         if where := _apart(band, other, resumed.same, too_soon=True):
             what = f"fault-free runs that change their size as this one did differ {where}"
@@ -220,7 +220,7 @@ def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | N
 
 
 def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = False) -> str:
-    """Where this run is outside of the band; an empty text: nowhere."""
+    """Names the steps at which this run is outside of the band, or returns an empty text."""
     if isinstance(band, str):
         return ""
     first, last = next(iter(band.spans(compare(other, centre), too_soon)), (0, 0))
@@ -228,7 +228,7 @@ def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = F
 
 
 def resumed(evidence: Evidence) -> Resumed | None:
-    """`None` where there are none that anything can be drawn from."""
+    """Returns the fault-free runs that resumed; `None` if no band can be drawn from them."""
     before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
     others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
     at = resize(evidence.run, evidence.fault_free)
@@ -240,7 +240,7 @@ def resumed(evidence: Evidence) -> Resumed | None:
         return None
     stopped, alone = surviving(before.steps), surviving(evidence.fault_free.steps) if evidence.fault_free else None
     came = [int(each.steps.step.min()) - 1 for each in (same, *others)]
-    # Those from a later save are made where a repeat is the same bit for bit.
+    # Runs from a later save are made only if repeats are bit-identical.
     until = [alone if alone is not None and step > came[0] else stopped for step in came]
     curves = [_joined(part, surviving(each.steps)) for part, each in zip(until, (same, *others), strict=True)]
     steps = ", ".join(map(str, dict.fromkeys(came[1:])))
@@ -294,10 +294,9 @@ def _drawn(
 
 
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
-    """How far rounding alone takes this figure in each row: 3 times as far as the runs are apart in the first steps
-    after they part, when nothing has grown yet. At least one unit in the last place, and at most what the errors of a
-    sum of so many terms come to. Where enough runs are the same bit for bit, rounding takes it nowhere.
-    """
+    """Returns how far rounding alone takes this figure in each row: 3 times the distance of the runs in the first steps
+    after they part. At least one unit in the last place; at most the rounding error of a sum of so many terms. Zero if
+    enough runs are bit-identical."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= ENOUGH:
@@ -308,14 +307,14 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
 
 
 def _distinct(found: Sequence[Comparison]) -> int:
-    """How many runs these are. Two that differ from the fault-free run in the very same way show no more than one; that
-    a run does not differ, each shows anew."""
+    """Counts the independent runs. Runs that differ from the fault-free run in the very same way count once; identical
+    ones each count."""
     parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
     return len(parted) + sum(each.identical for each in found)
 
 
 def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
-    """By row of the fault-free run; a hole in either tells nothing of the spread."""
+    """Returns the difference in each row of the fault-free run; NaN where either has no finite value."""
     spread = np.full(len(fault_free), np.nan)
     apart = found.apart(name)
     spread[np.searchsorted(fault_free.step, found.step)] = np.where(np.isfinite(apart), apart, np.nan)
@@ -323,7 +322,7 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """The largest difference until so many rows after the two part, and `SOON` rows more."""
+    """Returns the largest difference until each number of rows (and `SOON` more) after the two part."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
@@ -331,13 +330,13 @@ def _by_age(spread: Floats, found: Comparison) -> Floats:
 
 
 def _parted(found: Comparison) -> int | None:
-    """The first row at which the two differ."""
+    """Returns the first row at which the two differ, or `None`."""
     rows = np.flatnonzero(np.logical_or.reduce([found.differs[name] for name in DRIFTS]))
     return int(rows[0]) if len(rows) else None
 
 
 def _mean(values: Floats, edges: Ints) -> Floats:
-    """Of what is told in each stretch; 0 where nothing is."""
+    """Returns the mean of the finite values in each stretch, or 0."""
     told = np.isfinite(values)
     count = np.add.reduceat(told.astype(np.int64), edges)
     with np.errstate(over="ignore"):
@@ -345,6 +344,6 @@ def _mean(values: Floats, edges: Ints) -> Floats:
 
 
 def _beside(values: Floats) -> Floats:
-    """The largest of each and its two neighbours."""
+    """Returns the largest of each value and its two neighbours."""
     padded = np.concatenate([values[:1], values, values[-1:]])
     return np.asarray(np.maximum(np.maximum(padded[:-2], padded[1:-1]), padded[2:]))

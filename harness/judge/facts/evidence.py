@@ -1,6 +1,5 @@
-"""What a run is judged by: its own events beside those of its fault-free runs, which lie in its folder; and what it may
-be compared with, and as what: undisturbed and finished fault-free runs of the same seed.
-"""
+"""The evidence of a run: its own events, and those of undisturbed, finished fault-free runs of the same seed in its
+folder."""
 
 from __future__ import annotations
 
@@ -25,30 +24,30 @@ from harness.timeline.timeline import Timeline
 from harness.units import counted
 
 FAULT_FREE = "fault-free"
-_FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
+_FOLDERS = (FAULT_FREE, "twin")  # "twin": the name in older versions
 CALIBRATION = "calibration-"
-DRILL, SECOND = "drill", "second-restart"  # what the job's command did once more, after the run, on a copy of its saves
+DRILL, SECOND = "drill", "second-restart"  # restarts after the run, on copies of its saves
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All a score may look at. `calibration` holds further fault-free runs (other world sizes, repeats)."""
+    """Everything a score may look at. `calibration` holds further fault-free runs (other world sizes, repeats)."""
 
     run: Timeline
     fault_free: Timeline | None = None
     calibration: Sequence[Timeline] = ()
-    drill: Timeline | str = ""  # of the restore drill; or why it has no log that can be read
-    resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by name: they stop at a save, or go on
-    second_restart: Timeline | str = ""  # the same of the second restart
+    drill: Timeline | str = ""  # the restore drill, or why its log cannot be read
+    resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by folder: stop at a save, or resume
+    second_restart: Timeline | str = ""  # the second restart, or why its log cannot be read
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:
-        """Those from which bands may be drawn."""
+        """Returns the fault-free runs without a flaw: bands may be drawn from them."""
         return [other for other in (self.fault_free, *self.calibration) if other and not self.flaw(other)]
 
     def flaw(self, other: Timeline, asked: Asked | None = None) -> str:
-        """Why nothing may be drawn from `other`, a run without faults; an empty text: nothing is wrong. `asked`: what
-        it was to do; by default all steps, from the first one on."""
+        """Explains why nothing may be drawn from `other`, a run without faults; empty if it is sound. `asked`: its
+        task; by default all steps from the first on."""
         if why := _disturbed(other):
             return why
         if _is_copy(self.run, other):
@@ -60,22 +59,22 @@ class Evidence:
         steps, told = other.steps, is_told(other.steps.loss)
         rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)  # the lowest rank that tells a loss
         odd = (told & ~np.isfinite(steps.loss))[rows]
-        overflows = losses.by_scale(odd & (steps.applied[rows] == 0))  # which a loss scale is there for
+        overflows = losses.by_scale(odd & (steps.applied[rows] == 0))  # a loss scale explains these
         return "its loss is not a number in some steps" if (odd & ~overflows).any() else ""
 
     @cached_property
     def resumed_elsewhere(self) -> str:
-        """Which of the runs that change their size did not do what they were asked, and what; empty: none."""
+        """Names the size-changing fault-free run that did not do as asked, and why; empty if none."""
         return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
 
     def asked_of(self, other: Timeline) -> Asked:
-        """What a run without faults was to do: those for calibration may be of any size."""
+        """Returns the task of a run without faults; a calibration run may have any size."""
         nodes = None if other is self.fault_free else other.planned_size.nodes
         return Asked.by(self.run, nodes=nodes, resumes_at=0)
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
-    """Of the whole job, or of what one of its rehearsals may be judged by: see `harness.timeline.window`.
+    """Loads the evidence for the whole job, or for one of its rehearsals: see `harness.timeline.window`.
 
     Raises `EventLogError` when the run's own log cannot be read, and `UsageError` for a rehearsal that is not in it.
     """
@@ -84,7 +83,7 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
 
 
 def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
-    """A run beside the fault-free runs that this folder holds. Raises `EventLogError` when they cannot be read."""
+    """Loads the fault-free runs in this folder as evidence for a run. Raises `EventLogError` if they cannot be read."""
     held = next((folder / name for name in _FOLDERS if (folder / name / "events").is_dir()), None)
     return Evidence(
         run=run,
@@ -104,7 +103,7 @@ def _drill(folder: pathlib.Path) -> Timeline | str:
 
 
 def part_of(whole: Evidence) -> Evidence:
-    """The same run beside those steps of its fault-free runs that it did."""
+    """Cuts the fault-free runs to the steps that the run did."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
@@ -124,12 +123,12 @@ def _disturbed(other: Timeline) -> str:
 
 
 def _is_copy(run: Timeline, other: Timeline) -> bool:
-    """No process starts in two runs in the same nanosecond."""
+    """Returns True if the two runs share a start time: no process starts in two runs in the same nanosecond."""
     return not {each.started for each in run.processes}.isdisjoint(each.started for each in other.processes)
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
-    """Why its steps cannot be compared with the fault-free run's, one by one; an empty text: nothing is wrong."""
+    """Explains why single steps cannot be compared with the fault-free run's; empty if they can."""
     if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
     if fault_free.faults or _disturbed(fault_free) or any(deaths.unexplained(fault_free, deaths.ends_of(fault_free))):
@@ -152,18 +151,17 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
     if all(not len(values) or (len(values) > 1 and np.ptp(values) == 0) for values in finite):
         return "the losses of the fault-free run never change, so equal losses prove nothing"
     rows = np.flatnonzero(np.isfinite(comparison.fault_free.loss))
-    gap = int(np.diff(rows, prepend=-1).max())  # a trainer may report its loss now and then
+    gap = int(np.diff(rows, prepend=-1).max())  # a trainer may report its loss only now and then
     if len(comparison.step) - 1 - int(rows[-1]) > gap:
         return f"the fault-free run reports no finite loss after step {comparison.step[rows[-1]]}"
     return ""
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Why a trainer that does not do the same in every run is not accused of it, or an empty text: a step differs that
-    every rank had done well before a fault struck, and nearly all after it. Sums in another order are enough for that,
-    from the second step on; steps that differ for a while and then no more are something else. Where no fault was
-    planned, none struck before the end.
-    """
+    """Explains why a trainer is not accused of differing from its fault-free run, or returns an empty text: a step
+    differs that every rank had done well before a fault struck, and nearly all steps after it. Another order of sums is
+    enough for that from the second step on; steps that differ only for a while are something else. If the plan has no
+    fault, none struck before the end."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

@@ -1,4 +1,4 @@
-"""The faults of a run: which of them struck, which people stopped, and what was measured of each."""
+"""The faults of a run: which ones struck, which ones people stopped, and what was measured of each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from harness.judge.facts.work import Work
 from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord, Timeline
 
-_COUNTED = ("process", "node")  # how units begin that count victims
-_GONE = " gone"  # how units end that count victims which were struck
+_COUNTED = ("process", "node")  # prefixes of units that count victims
+_GONE = " gone"  # suffix of units that count victims that were struck
 
 
 def own_faults(run: Timeline) -> Iterator[FaultRecord]:
-    """Without those of other rehearsals on the same job."""
+    """Yields the run's faults without those of other rehearsals on the same job."""
     return (fault for fault in run.faults if fault.id not in run.beside.faults)
 
 
@@ -26,7 +26,7 @@ def struck(evidence: Analysis) -> Iterator[FaultRecord]:
 
 
 def stopped(work: Work, fault: FaultRecord) -> int | None:
-    """So many ns after it began to act people stopped it, before its time, while the job went on."""
+    """Returns how many ns after it began to act people stopped the fault too early; `None` if they did not."""
     at = fault.cancelled
     if at is None or not work.has_steps or work.last_end <= at:
         return None
@@ -36,9 +36,9 @@ def stopped(work: Work, fault: FaultRecord) -> int | None:
 
 @dataclass(frozen=True)
 class Effect:
-    """A measurement of a fault, or of its end. `ok`: as was expected, by the fault's own rule."""
+    """A measurement of a fault or of its end. `ok`: as expected, by the fault's own rule."""
 
-    measured: Any  # as told: it may be no number
+    measured: Any  # as told: may be no number
     expected: Any
     unit: str
     detail: str
@@ -55,8 +55,8 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Its numbers must not say that it did not act: all processes or nodes where these are counted, else a part of
-        what was expected. Where nothing was, nothing is right, unless victims are counted: it was to strike some."""
+        """Returns True if its numbers show that it acted: on all processes or nodes if these are counted, else on a
+        part of the expected amount. If nothing was expected, it must have struck none."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:
@@ -66,7 +66,7 @@ class Effect:
 
     @property
     def is_over(self) -> bool:
-        """Of an end: a rate or a time may be nearly what it was; no process may be left."""
+        """Returns True if an end was measured. A rate or a time may be nearly what it was; no process may be left."""
         return self.acted if self.counted else self.ok
 
     @property

@@ -1,11 +1,11 @@
-"""Which files lay beside the saves when all nodes had ended, as the harness saw it: of a run and its fault-free run."""
+"""The files beside the saves when all nodes had ended, as the harness saw them: in a run and in its fault-free run."""
 
 from harness.judge.facts.evidence import Evidence
 from harness.timeline.timeline import Timeline
 
 
 def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
-    """The names of the fault-free run's files, and of the run's; or why they cannot be compared."""
+    """Returns the file names of the fault-free run and of the run; or why they cannot be compared."""
     run, usual = evidence.run, evidence.fault_free
     if run.beside.job_goes_on:
         return "the job goes on after this rehearsal"
@@ -24,7 +24,7 @@ def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
 
 
 def _listed(run: Timeline) -> frozenset[str] | str:
-    """What the harness saw; or why it does not know all of it."""
+    """Returns the files that the harness saw; or why it does not know all of them."""
     if run.unseen:
         return f"the harness did not see all files: {run.unseen[0]}"
     if run.files_left is None:

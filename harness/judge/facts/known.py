@@ -1,4 +1,4 @@
-"""How a fact is known. Each fact that may break a guarantee tells it, and so no guarantee weighs for itself."""
+"""The strength of a fact's evidence. Each fact carries it, so no guarantee decides it."""
 
 import enum
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from typing import Protocol
 
 
 class By(enum.IntEnum):
-    """From the strongest to the weakest."""
+    """Strength of evidence, from the strongest to the weakest."""
 
-    SEEN = 0  # the harness saw it, or the one told it whom it speaks against
-    TOLD = 1  # one word stands against another one, or nobody but the trainer could know
-    MISSING = 2  # nobody told it: it follows from what is not there
+    SEEN = 0  # the harness saw it, or the accused process told it
+    TOLD = 1  # one word against another, or only the trainer could know
+    MISSING = 2  # it follows from missing evidence
 
 
 class Known(Protocol):
@@ -20,7 +20,7 @@ class Known(Protocol):
 
 @dataclass(frozen=True)
 class Word:
-    """The trainer's own word, which nothing else bears out: when it was given."""
+    """A claim that only the trainer makes, and its time."""
 
     at: int
     by: By = By.TOLD
@@ -28,7 +28,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Odd:
-    """Something that must not be so, in words."""
+    """A fact that must not be, in words."""
 
     words: str
     by: By = By.SEEN

@@ -1,4 +1,4 @@
-"""The ledger: every allocated GPU-nanosecond booked in exactly one account. Integers throughout.
+"""The ledger: every allocated GPU-nanosecond is booked in exactly one account. All amounts are integers.
 
 A slot (one GPU of one node) is covered by the step intervals of the workers that ran on it; what a step does
 not cover is booked by the phase the whole job was in at that time. The accounts of a slot add up to its
@@ -41,7 +41,7 @@ ACCOUNTS = (
 )
 _INDEX = {name: index for index, name in enumerate(ACCOUNTS)}
 _OF_STEPS = ("recompute", "data_wait", "checkpoint_stall", "straggler_drag", "productive")
-# What a slot does outside its steps while the job is in this phase, and the slot has a worker in the world that steps.
+# Account for a slot's time outside its steps, by phase of the job, if the slot has a worker in the world that steps.
 _ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
     "running": "unattributed",
     "recompute": "unattributed",
@@ -53,7 +53,7 @@ _ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
 
 @dataclass(frozen=True)
 class Ledger:
-    """GPU-nanoseconds per account: of all allocated time, and the part of it caused by faults."""
+    """GPU-nanoseconds per account: all allocated time, and the part of it caused by faults."""
 
     allocated: int
     accounts: Mapping[str, int]
@@ -74,7 +74,7 @@ def settle(
     windows: Sequence[tuple[int, int]],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
-    """Books all slots. `windows` are the times that faults answer for: episodes and degraded intervals.
+    """Books all slots. `windows` are the times that faults caused: episodes and slowed intervals.
     `own_steps`: how long a step of this job takes, by the job itself, at world sizes without a baseline.
 
     A step belongs to the window in which it ended; other time is split at the window's edges exactly.
@@ -98,7 +98,7 @@ def settle(
 
 
 def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
-    """Of one slot, by account: its steps as of `_StepShares.of`, and what it did outside of them."""
+    """Sums one slot by account: its steps, as from `_StepShares.of`, and its time outside of them."""
     sums = np.zeros(len(ACCOUNTS), np.int64)
     sums[[_INDEX[name] for name in _OF_STEPS]] = of_steps.sum(axis=1)
     np.add.at(sums, accounts, amounts)
@@ -106,7 +106,7 @@ def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
 
 
 def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
-    """How much of these disjoint intervals, which are in order, lies in each segment, exactly."""
+    """Returns how much of these sorted, disjoint intervals lies in each segment, exactly."""
     edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
     lengths = np.concatenate([[0], np.cumsum(end - begin)])
     # Free time before an instant: all intervals that ended, plus the part of the one it falls into.
@@ -118,7 +118,7 @@ def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
 
 
 class _StepShares:
-    """How the rows of a run are shared among accounts; computed per slot so that memory stays small."""
+    """The shares of accounts in each step; computed per slot so that memory stays small."""
 
     def __init__(self, timeline: Timeline, baselines: Mapping[int, Band], own: Mapping[int, StepTime]):
         self.steps = timeline.steps
@@ -132,7 +132,7 @@ class _StepShares:
         self.disturbed, self.frozen = by_time.disturbed(timeline), frozen(timeline)
 
     def of(self, slot: Slot, rows: Ints) -> tuple[Ints, Ints, tuple[Ints, Ints]]:
-        """When each step of a slot ended, its time by account (`_OF_STEPS`), and the intervals in between."""
+        """Returns when each step of a slot ended, its time by account (`_OF_STEPS`), and the intervals in between."""
         steps = self.steps
         ended = steps.end[rows]
         end = np.minimum(np.maximum(ended, slot.allocated), slot.released)
@@ -154,9 +154,8 @@ class _StepShares:
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
-        """For how long each step stood still over a fault, where no fault-free run shows how long it takes: while
-        processes were frozen that were let go in the middle of it, or beyond the job's own longest step, if the step
-        took several times as long."""
+        """Returns how long each step stood still over a fault, without a fault-free run to tell: while frozen processes
+        were let go in its middle, or beyond the job's own longest step if it took several times as long."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)
@@ -168,7 +167,7 @@ class _StepShares:
 
 
 def _rows_by_slot(timeline: Timeline) -> list[Ints]:
-    """Per slot its step rows, in order of end."""
+    """Returns the step rows of each slot, in order of end."""
     place = {(slot.node, slot.incarnation, slot.local_rank): number for number, slot in enumerate(timeline.slots)}
     slot_of = [place.get((p.node, p.incarnation, p.local_rank), len(place)) for p in timeline.processes]
     if not slot_of:
@@ -181,19 +180,19 @@ def _rows_by_slot(timeline: Timeline) -> list[Ints]:
 
 
 class _Between:
-    """The account of what a slot does outside its steps, by segment."""
+    """The accounts for the time that a slot spends outside its steps, by segment."""
 
     def __init__(self, timeline: Timeline, segments: Sequence[Segment]):
         processes, epochs = timeline.processes, list(enumerate(timeline.epochs))
         members = ((number, processes[row]) for number, epoch in epochs for row in epoch.processes)
         self._worked = grouped(((p.node, p.incarnation, p.local_rank), number) for number, p in members)  # its epochs
         self._at_work = np.array([_INDEX[_ACCOUNT_OF_PHASE[each.phase]] for each in segments], np.int64)
-        others = [  # a rank without a log may well have worked; else others step, and this GPU has no part in it
+        others = [  # a rank without a log may have worked; else this GPU idles while others step
             _INDEX["unattributed" if timeline.epochs[each.epoch].unheard else "idle"] if each.epoch >= 0 else account
             for each, account in zip(segments, self._at_work.tolist(), strict=True)
         ]
         self._apart = np.array(others, np.int64)
-        self._epoch = np.array([each.epoch for each in segments], np.int64)  # -1: the last of the places below
+        self._epoch = np.array([each.epoch for each in segments], np.int64)  # -1: the last of `works`
         self._epochs = len(timeline.epochs) + 1
 
     def accounts(self, slot: Slot) -> Ints:
@@ -203,7 +202,7 @@ class _Between:
 
 
 def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segment]:
-    """The same segments, cut where a window begins or ends."""
+    """Cuts segments at the edges of the windows."""
     edges = sorted({edge for window in windows for edge in window})
     result = []
     for segment in segments:
@@ -214,7 +213,7 @@ def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segme
 
 
 def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
-    """Which of these moments lie in a window, its end included and its begin not. `windows` are apart, in order."""
+    """Marks the moments in a window, its end included and its begin not. `windows` are sorted and disjoint."""
     if not windows:
         return np.zeros(len(at), np.bool_)
     begins, ends = np.array(windows, np.int64).T

@@ -1,4 +1,4 @@
-"""The surviving history of a run, one row per step, and two of them side by side: losses, norms, learning rates."""
+"""The loss, gradient norm and learning rate of each surviving step, and their comparison between two runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.log.reading import is_told
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Floats, Ints, Steps, Timeline
 
-MISSING_MAX = 100_000  # steps that are counted as missing
+MISSING_MAX = 100_000  # most steps that are counted as missing
 WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
 CURVES = tuple(WORDS)
 _RANK_BITS = 24
@@ -52,7 +52,7 @@ class Curve:
 
 
 def surviving(steps: Steps) -> Curve:
-    """The surviving history, one row per step."""
+    """Returns the surviving history, one row per step."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
@@ -63,14 +63,14 @@ def surviving(steps: Steps) -> Curve:
 
 
 def counted(steps: Steps) -> Bools:
-    """Rows that survive. A step that not all ranks did counts only if it was built upon."""
+    """Marks surviving rows. A step that not all ranks did counts only if later steps build on it."""
     last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # what came after may have been undone
     return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Of these rows one of each step, in order of step: of the lowest rank that tells a loss at all (the only one in
-    many trainers, and where each tells its own, the one to compare with), else of the lowest rank there is."""
+    """Chooses one of these rows per step, in order of step: of the lowest rank that ever tells a loss, so that ranks
+    with losses of their own are compared with themselves; else of the lowest rank that did the step."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
     speaker = int(telling.min(initial=np.iinfo(np.int64).max))
@@ -84,14 +84,14 @@ def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Surviving steps that both runs have, side by side."""
+    """Surviving steps that both runs have, row by row."""
 
     step: Ints
     run: Curve
     fault_free: Curve
     differs: dict[str, Bools]  # per curve, bit for bit
     fault_free_last: int
-    run_steps: int  # with those that the fault-free run does not have
+    run_steps: int  # with steps that the fault-free run lacks
 
     @property
     def max_abs_diff(self) -> float | None:
@@ -100,7 +100,7 @@ class Comparison:
         return float(np.max(self.apart("loss"), initial=0.0))
 
     def alone(self, curve: str) -> Ints:
-        """The steps at which only one of the two tells this, but for one that the fault-free run left out by chance."""
+        """Returns the steps at which only one of the two tells this; a few holes of the fault-free run are ignored."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
         return self.step[mine != other if only_mine.sum() > HOLES_MAX else other & ~mine]
@@ -110,7 +110,7 @@ class Comparison:
 
     @property
     def final_gap_percent(self) -> float | None:
-        """Mean loss of the last steps less the fault-free run's, in percent of that; `None`: not comparable."""
+        """Returns the percent gap of the last steps' mean loss to the fault-free run's; `None`: not comparable."""
         last = max(1, round(FINAL_SHARE * len(self.step)))
         mine, other = self.run.loss[-last:], self.fault_free.loss[-last:]
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
@@ -120,8 +120,8 @@ class Comparison:
 
     @property
     def final_scatter_percent(self) -> float:
-        """Half the 99 % interval of `final_gap_percent`, by batch means over stretches of equal length; 0 where there
-        are too few steps to tell. (Schmeiser, Batch size effects in the analysis of simulation output, 1982.)"""
+        """Returns half the 99 % interval of `final_gap_percent`, by batch means over stretches of equal length; 0 for
+        too few steps. (Schmeiser, Batch size effects in the analysis of simulation output, 1982.)"""
         length = round(FINAL_SHARE * len(self.step)) // BLOCKS
         if length < 2:
             return 0.0
@@ -134,7 +134,7 @@ class Comparison:
 
     @property
     def near_zero(self) -> bool:
-        """Whether the last losses cancel out or have come close to nothing, as measured by how far they moved."""
+        """Returns True if the last losses cancel out or are tiny compared with how far the loss moved."""
         last = self.fault_free.loss[-max(1, round(FINAL_SHARE * len(self.step))) :]
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         size = abs(float(np.mean(last))) if len(last) else np.nan
@@ -142,7 +142,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Bit for bit, in all steps that were compared; at least one was."""
+        """Returns True if all compared steps are equal bit for bit, and at least one was compared."""
         alone = any(len(self.alone(name)) for name in CURVES)
         return bool(len(self.step)) and self.first_divergent_step is None and not alone
 
@@ -160,25 +160,25 @@ def compare(run: Curve, fault_free: Curve) -> Comparison:
 
 
 def bits(values: Floats) -> Ints:
-    """Comparable bit patterns; all NaNs are the same one."""
+    """Returns comparable bit patterns; all NaNs get the same one."""
     return np.ascontiguousarray(np.where(np.isnan(values), np.nan, values)).view(np.int64)
 
 
 def unlike(a: Floats, b: Floats) -> Bools:
-    """Bit for bit. What only one of them tells is compared nowhere: see `Comparison.alone`."""
+    """Marks values that differ in any bit. Values that only one of them tells are left out: see `Comparison.alone`."""
     return np.asarray((bits(a) != bits(b)) & is_told(a) & is_told(b), np.bool_)
 
 
 def distance(a: Floats, b: Floats) -> Floats:
-    """|a - b|, where equal infinities and two NaNs are no distance, and one NaN is an infinite one."""
+    """Returns |a - b|: 0 for equal infinities and for two NaNs, infinite for a single NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         apart = np.abs(a - b)
     return np.asarray(np.where(unlike(a, b), np.where(np.isnan(apart), np.inf, apart), 0.0))
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
-    """Surviving steps that both have, ascending, and |run - fault-free run| of the loss: the largest over the ranks
-    that tell one in both. Two that are no number differ by nothing, a single one by infinity."""
+    """Returns the surviving steps that both have, ascending, and the largest |run - fault-free run| of the loss over
+    the ranks that tell it in both. Two NaNs differ by 0, a single one by infinity."""
     rows, others = paired(run, fault_free)
     step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
@@ -187,7 +187,7 @@ def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
 
 
 class ByRank(NamedTuple):
-    """One row for each surviving step and rank, the last one logged: sorted keys, and rows of the steps."""
+    """One row per surviving step and rank, the last one logged: sorted keys, and rows of the steps."""
 
     key: Ints
     row: Ints
@@ -200,33 +200,33 @@ def by_rank(steps: Steps) -> ByRank:
 
 
 def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
-    """Rows of both runs that are the same step of the same rank."""
+    """Returns matching rows of both runs: the same step of the same rank."""
     ours, theirs = by_rank(run), by_rank(fault_free)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     return ours.row[left], theirs.row[right]
 
 
 def ulps(values: Floats) -> Floats:
-    """One unit in the last place of each, as a 32-bit float."""
+    """Returns one unit in the last place of each value, as a 32-bit float."""
     return np.nan_to_num(np.spacing(np.abs(values).astype(np.float32)).astype(np.float64))
 
 
 def terms(run: Timeline) -> int:
-    """Of the longest sum that a loss or a gradient norm is: one for each parameter. A save tells how many there are."""
+    """Returns the number of terms in a loss or gradient norm: one per parameter, by the size that a save tells."""
     told = max((each.get("tensor_bytes") or 0 for each in run.published), default=0)
     return int(max(TERMS_LEAST, told // PARAMETER_BYTES))
 
 
 def rounding(values: Floats, terms: int) -> Floats:
-    """How far two sums may be apart that add as many terms in another order, as 32-bit floats: sqrt(n) u of the sum, as
-    errors are random (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput.
+    """Returns how far two sums of as many terms in another order may be apart, as 32-bit floats: sqrt(n) u of the sum,
+    as errors are random (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput.
     41, 2019). A unit in the last place is 2 u of a value, or less."""
     return np.asarray(np.sqrt(terms) * ulps(values) / 2)
 
 
 def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> Ints:
-    """Steps after `before` that no surviving epoch did, of those that are told: `told` by the fault-free run, or else
-    every so many. The first `MISSING_MAX` of them: a log may claim a step of any number."""
+    """Returns the steps after `before` that no surviving epoch did: of `told`, the fault-free run's steps, or else of
+    every `stride`-th. At most `MISSING_MAX`: a log may claim a step of any number."""
     if not len(curve):
         return np.zeros(0, np.int64)
     if told is None:
@@ -237,7 +237,7 @@ def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> In
 
 
 def by_scale(skipped: Bools) -> Bools:
-    """Which of these skipped updates a loss scale accounts for; one row for each update, in order.
+    """Marks the skipped updates that a loss scale accounts for; one row per update, in order.
 
     `torch.amp.GradScaler` starts at a scale of 2^16, halves it with each update that it skips, and doubles it after
     2000 updates in a row (its documented defaults). It is never 0: gradients that are no number at a scale of 1 are

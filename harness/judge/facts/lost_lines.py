@@ -1,7 +1,7 @@
-"""Lines that the log of a worker or a launcher lacks, by the numbers of its lines, and what took them.
+"""Lines that the log of a worker or launcher lacks, by their numbers, and the cause of each loss.
 
-A process that lived to its last word, or ended well, wrote all of its lines. What its log lacks was lost on the way
-here, or removed.
+A process that lived to its last word, or ended well, wrote all of its lines. If its log lacks some, they were lost on
+the way here, or removed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ from harness.units import counted, format_duration
 
 @dataclass(frozen=True)
 class Lost:
-    """What one log lacks, in words, but for what a full disk took. `killed`: its process was."""
+    """The lines that one log lacks, in words, without those lost to a full disk. `killed`: its process was killed."""
 
     words: str
     killed: bool
 
 
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:
-    """`taken`: when a fault took each process; -1: none did. `ends`: of all of them."""
+    """Yields the losses. `taken`: when a fault took each process; -1: never. `ends`: the ends of all processes."""
     died = {row for end in ends if end.code not in CLEAN_CODES for row in end.processes}
     gone = {(slot.node, slot.incarnation) for slot in run.slots if not slot.kept}
     for row, each in enumerate(run.processes):

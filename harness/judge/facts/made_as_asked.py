@@ -1,9 +1,9 @@
-"""A run that the harness makes for comparison did what it was asked.
+"""The task of a run that the harness makes for comparison, and whether the run did it.
 
 The harness makes fault-free runs, repeats, runs that stop at a save or go on from it, restore drills and restarts. Each
 is evidence like the run itself. One that has another size, seed or code, or that restored another save, proves nothing.
-Fault-free runs that change the size of their world did so where the run did: one stops at a save, and others go on from
-it. A band that is drawn from runs which went on from another save is a band for another moment.
+Fault-free runs that change the size of their world do so where the run did: one stops at a save, and others resume from
+it. A band from runs that resumed from another save is a band for another moment.
 """
 
 from __future__ import annotations
@@ -18,19 +18,25 @@ from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Timeline
 
 JOB = {"args": "arguments", "data": "training data", "checkpoint": "checkpoints"}
-TELLS = {"tells", "read", "observe", "digest", "scenario_dir"}  # how a trainer is watched, and where its files are
+TELLS = {
+    "tells",
+    "read",
+    "observe",
+    "digest",
+    "scenario_dir",
+}  # how a trainer is watched; where its files are
 CODE = {"source_digest": "code", "image_digest": "image", "torch": "torch"}
-OLDER_CODE = ("trainer_commit", "trainer_diff")  # of logs without a digest of the code
-RESUMED = "resumed-"  # their folders in that of the run
+OLDER_CODE = ("trainer_commit", "trainer_diff")  # fields in logs without a digest of the code
+RESUMED = "resumed-"  # prefix of their folders in the run's folder
 BEFORE, SAME = RESUMED + "before", RESUMED + "same"
-AT = re.compile(rf"{RESUMED}at-(\d{{1,18}})\Z")  # one that goes on from another save
+AT = re.compile(rf"{RESUMED}at-(\d{{1,18}})\Z")  # folder of a run that resumes from another save
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run for comparison is to do: the same job without faults.
+    """The task of a run for comparison: the same job without faults.
 
-    `plan`, `environment`: of what it is compared with, as in a log. `nodes`: on another number of nodes. `ranks_count`:
+    `plan`, `environment`: those of the judged run, as in its log. `nodes`: another number of nodes. `ranks_count`:
     the trainer tells as many ranks as are planned. `resumes_at`: the step of the save that it must go on from, 0 for
     none, `None` for any. `stops_at`: the step of the save at which it must stop; `None`: it does all steps.
     """
@@ -44,12 +50,12 @@ class Asked:
 
     @classmethod
     def by(cls, run: Timeline, **more: Any) -> Asked:
-        """To be compared with this run."""
+        """Returns the task of a run that is to be compared with this one."""
         as_planned = bool(run.epochs) and run.epochs[0].size == run.planned_size.world_size
         return cls(run.plan, run.environment, ranks_count=as_planned, **more)
 
     def broken_by(self, made: Timeline) -> str:
-        """The first thing that `made` did in another way, as in "it has another seed"; an empty text: nothing."""
+        """Returns the first difference, as in "it has another seed"; empty if `made` did as asked."""
         return next((why for part in (self._job, self._code, self._saves) for why in part(made)), "")
 
     def _job(self, made: Timeline) -> Iterator[str]:
@@ -89,7 +95,7 @@ class Asked:
 
 
 def committed(run: Timeline) -> set[int]:
-    """The steps of all saves that were told as committed; where none was told, of those that the harness saw."""
+    """Returns the steps of all saves told as committed; if none was told, of those that the harness saw."""
     told = {event["step"] for event in run.checkpoints if event["event"] == COMMITTED}
     return told or {event["step"] for event in run.published if type(event.get("step")) is int}
 
@@ -104,7 +110,7 @@ def _resumed_elsewhere(made: Timeline, step: int) -> Iterator[str]:
 
 
 def command_of(job: Mapping[str, Any]) -> Any:
-    """What starts the trainer of a workload, as in a plan; `None` for one that the harness brings along."""
+    """Returns the command of a workload's trainer, as in a plan; `None` for a trainer of the harness."""
     trainer = job.get("trainer")
     return {name: trainer[name] for name in trainer.keys() - TELLS} if isinstance(trainer, Mapping) else None
 
@@ -114,19 +120,19 @@ def _save(step: int) -> str:
 
 
 def _differ(mine: Any, other: Any) -> bool:
-    """What one of the two does not tell is no difference."""
+    """Returns True if both values are told and differ."""
     return None not in (mine, other) and mine != other
 
 
 class Resize(NamedTuple):
-    """The world goes on from the save of `step` with `nodes` nodes."""
+    """The world resumes from the save of `step` with `nodes` nodes."""
 
     step: int
     nodes: int
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Where the run first went on with another number of nodes: from the newest save that a fault-free run has, too."""
+    """Returns where the run first changed its number of nodes: at the newest save that a fault-free run has, too."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)
@@ -138,7 +144,7 @@ def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
 
 
 def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
-    """What the run in the folder of this name was to do."""
+    """Returns the task of the fault-free run in the folder of this name."""
     if name == BEFORE:
         return Asked.by(run, resumes_at=0, stops_at=at.step)
     if name == SAME:
@@ -148,7 +154,7 @@ def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
 
 
 def broken_by(run: Timeline, fault_free: Timeline | None, made: Mapping[str, Timeline]) -> str:
-    """Which of them did something else, and what; an empty text: none."""
+    """Names the first run that did not do its task, and why; empty if all did."""
     at = resize(run, fault_free) if made else None
     if at is None:
         return f"{next(iter(made))} changed its size, and the run did not" if made else ""

@@ -1,4 +1,4 @@
-"""Saves that were told as committed and are none: a table of small rules, each beside the words for what it finds.
+"""Saves told as committed that are missing or bad: a table of small rules, each with the words for its findings.
 
 Where what was told and what the harness saw in the store differ, the store is right. Nothing follows from one save that
 was not seen, unless it lay there for long or should still be there at the end; and nothing at all for a store that was
@@ -37,15 +37,15 @@ from harness.timeline.save_events import family
 from harness.timeline.sorted_events import first_strike
 
 T = TypeVar("T")
-Pieces = Iterator[tuple[Save, Sequence[tuple[int, str]]]]  # of each save: bytes and a digest of what it holds
+Pieces = Iterator[tuple[Save, Sequence[tuple[int, str]]]]  # each save with the bytes and digest of each of its parts
 Found = Iterator[tuple[Any, ...]]
 OF_TENSORS = ("reference", "dcp")
-DIGITS_MAX = 18  # of a size that a log tells
+DIGITS_MAX = 18  # most digits of a size in a log
 
 
 @dataclass(frozen=True)
 class NoSave:
-    """A save that was told as committed, and is none."""
+    """A save that was told as committed, but is missing or bad."""
 
     save: Save
     why: str
@@ -54,7 +54,7 @@ class NoSave:
 
 @dataclass(frozen=True)
 class Rule:
-    """`find` yields saves that are none, each with the figures of `why`."""
+    """One way to find missing or bad saves. `find` yields each with the figures of `why`."""
 
     why: str
     find: Callable[..., Found]
@@ -66,17 +66,17 @@ class Rule:
 
 
 def missing(store: Store, is_watched: Callable[[str], bool]) -> Iterator[NoSave]:
-    """What the harness should have seen, and did not; or not for as long as without a fault."""
+    """Yields saves that the harness should have seen but did not, or saw for a shorter time than without a fault."""
     for series, saves in grouped((save.series, save) for save in store.whole).items():
         for rule in MISSING if is_watched(series) else ():
             yield from rule.none(store, saves)
 
 
 def bad(store: Store) -> Iterator[NoSave]:
-    """What was seen or told, and holds not what it should."""
+    """Yields saves that were seen or told and do not hold what they should."""
     for rule in BAD:
         yield from rule.none(store)
-    for rule in OF_NAMES:  # where no fault-free run tells how saves are named, that is the trainer's own
+    for rule in OF_NAMES:  # without a fault-free run, names may have another meaning
         if store.usual is None:
             yield from (replace(none, by=By.TOLD) for none in rule.none(store))
         elif not any(rule.find(store.usual)):
@@ -87,7 +87,7 @@ def bad(store: Store) -> Iterator[NoSave]:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Each lay there for longer than it ever takes until one is seen; and all in a row for much longer."""
+    """Yields saves never seen though each stayed longer than a look takes, and all in a row much longer."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -103,7 +103,7 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
-    """As many of the newest are kept as without a fault, so each still lay there when the next one was seen."""
+    """Yields saves that were never seen though the next one was: as many are kept as without a fault."""
     number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
@@ -122,13 +122,13 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
-    """When all nodes had ended, the last one is there; since the last restart, as many of the newest as without a
-    fault."""
+    """Yields saves that are missing when all nodes have ended: the last one, and since the last restart as many of the
+    newest as stay without a fault."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
     named = ((each.get("step"), family(path)) for path, each in (store.left or {}).items() if each.get("whole"))
     there = {step for step, series in named if isinstance(step, int) and series == last.series}
     if max(there, default=0) > last.step:
-        return  # nobody told of it
+        return  # a newer save is there that nobody told
     if lacks(store, last, dated):
         yield last, ""
     elif number and store.run.epochs:
@@ -139,8 +139,8 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
-    """How many of the newest are left at the end; 0: that is not known, or others are. And whether the content of what
-    lay there tells the step of the last one."""
+    """Returns how many of the newest saves stay at the end (0: not known, or others stay), and whether the content
+    found there tells the step of the last one."""
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False
@@ -152,8 +152,8 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Whether it was not there, or not whole, when all nodes had ended, and no fault accounts for that. `dated`: the
-    step that its content tells counts, too, and not only that of its name."""
+    """Returns True if the save was missing or incomplete when all nodes had ended, and no fault accounts for it.
+    `dated`: the step in its content must match, too, not only that of its name."""
     if store.left is None or store.is_hidden(save.last_at, NEVER):
         return False
     left, seen = store.left_of(save), store.undamaged.get(save)
@@ -166,8 +166,8 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store, tiny: bool) -> Found:
-    """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run, unless most are
-    so, in a world that shrank. Where those hardly differ, a smaller one lacks something."""
+    """Yields saves far smaller than all before the first fault, or all of the fault-free run. A world that shrank may
+    save less, if most saves are smaller. If fault-free sizes hardly differ, a slightly smaller save is too small."""
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
         mine, theirs = _sizes(store, seen), _sizes(store.usual, seen)
@@ -196,7 +196,7 @@ def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
 
 
 def empty(store: Store) -> Found:
-    """Zeros where there are none without a fault: weights or an optimizer's state that were never filled."""
+    """Yields saves with more zeros than any without a fault: weights or an optimizer's state that were never filled."""
     usual = store.usual.undamaged.items() if store.usual is not None else ()
     shares = _by_series((save, seen.zeros) for save, seen in usual)
     for save, seen in store.undamaged.items():
@@ -206,7 +206,7 @@ def empty(store: Store) -> Found:
 
 
 def hollow(store: Store) -> Found:
-    """A manifest without what it lists: what was restored was somewhere else."""
+    """Yields saves with a manifest, but without the data that it lists."""
     for save, seen in store.undamaged.items():
         bare = seen.digests[0] and not seen.digests[1] and seen.told.get("layout") in OF_TENSORS
         if bare and (seen.size or 0) < HOLLOW_BYTES:
@@ -214,9 +214,8 @@ def hollow(store: Store) -> Found:
 
 
 def stale(store: Store, pieces_of: Callable[[Store], Pieces], by_chance: bool = False) -> Found:
-    """More of its content is that of an earlier save of another step than without a fault, though updates were applied
-    in between. `by_chance`: than in all but one save without a fault, where that one is far above the others: it says
-    nothing of what is usual."""
+    """Yields saves that hold more content of an earlier step than fault-free ones, though updates were applied in
+    between. `by_chance`: one fault-free save holds far more than the others; it is then ignored."""
     mine = _of_earlier(store, pieces_of)
     theirs = _of_earlier(store.usual, pieces_of) if store.usual is not None else {}
     before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
@@ -232,8 +231,8 @@ def stale(store: Store, pieces_of: Callable[[Store], Pieces], by_chance: bool = 
 
 
 def _of_earlier(store: Store, pieces_of: Callable[[Store], Pieces]) -> Mapping[Save, tuple[float, int]]:
-    """The share of its pieces, or of their bytes if that is more, that an earlier save of another step had; and the
-    last such step."""
+    """Returns for each save the share of its pieces (or of their bytes, if larger) that an earlier save of another step
+    held, and the last such step."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in pieces_of(store):
@@ -260,13 +259,13 @@ def in_parts(store: Store) -> Pieces:
 
 
 def _bytes_of(tensor: str) -> int:
-    """Of `BYTES DIGEST`."""
+    """Parses the size in `BYTES DIGEST`."""
     size = tensor.partition(" ")[0]
     return int(size) if size.isascii() and size.isdecimal() and len(size) <= DIGITS_MAX else 0
 
 
 def unlike(store: Store) -> Found:
-    """What each save without a fault but the first has alike, each of its kind has, in as large a world."""
+    """Yields saves without a property that all fault-free saves but the first share, in a world of the same size."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -282,7 +281,7 @@ def unlike(store: Store) -> Found:
 
 
 def of_another_step(store: Store) -> Found:
-    """Begun before its process had done the step, or long after it, where that is not so without a fault."""
+    """Yields saves begun before their process had done the step, or long after, if fault-free ones are not."""
     mine = _ahead(store)
     usual = [*(_ahead(store.usual).values() if store.usual is not None else ())]
     usual += [ahead for save, ahead in mine.items() if save.last_at < first_strike(store.run.faults)]
@@ -296,7 +295,7 @@ def of_another_step(store: Store) -> Found:
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
-    """How many steps further its process was when it began a save, if it told that step."""
+    """Returns for each save how many steps further its process was when it began it, if it told the save's step."""
     found: dict[Save, int] = {}
     order, places = store.run.rows_by_process
     for process, saves in grouped((save.process, save) for save in store.whole if save.process >= 0).items():
@@ -311,7 +310,7 @@ def _ahead(store: Store) -> Mapping[Save, int]:
 
 
 def still_damaged(store: Store) -> Found:
-    """A fault had damaged what was there under this name, and nothing new came when it was told as saved again."""
+    """Yields saves told under the name of a damaged one, when nothing new was seen under that name."""
     known = [event for fault in store.run.faults for event in fault.damaged if event.get("checkpoint")]
     damaged = {last_name(str(event["checkpoint"])): event["at"] for event in known}
     patience_ns = max(UNSEEN_FACTOR * store.late_ns(max), REMOVAL_NS)
@@ -323,11 +322,11 @@ def still_damaged(store: Store) -> Found:
                 yield (save,)
 
 
-# Of saves that are named by their step; a rule that finds one without a fault, too, finds nothing.
+# Rules for saves named by their step. A rule that finds one in a fault-free run, too, is ignored.
 
 
 def changed(store: Store) -> Found:
-    """It keeps its content once it is whole."""
+    """Yields saves whose content changed after they were whole."""
     for save in store.named:
         sound = [each for each in store.sound.get(save, ()) if each.size and each.digests[1]]
         if any(a.size == b.size and a.digests[1] != b.digests[1] for a, b in itertools.pairwise(sound)):
@@ -335,7 +334,7 @@ def changed(store: Store) -> Found:
 
 
 def too_early(store: Store) -> Found:
-    """It is seen whole when a rank has done its step, and not before."""
+    """Yields saves that were seen whole before any rank had done their step."""
     steps, first = np.unique(store.run.steps.step, return_index=True)  # rows are in order of time
     done = dict(zip(steps.tolist(), store.run.steps.end[first].tolist(), strict=True))
     for save in store.named:
@@ -346,14 +345,14 @@ def too_early(store: Store) -> Found:
 
 
 def holds_another(store: Store) -> Found:
-    """It holds its step."""
+    """Yields saves whose content is of another step than their name."""
     for save in store.named:
         steps = {each.step for each in store.looks_at(save) if each.step is not None}
         if steps and save.step not in steps:
             yield save, min(steps)
 
 
-# In words. The first rule that finds a save is told.
+# The rules in words. Only the first rule that finds a save is told.
 
 NOT_FOUND = "the harness did not find it in the store when all nodes had ended"
 BYTES = "{} {:,} bytes, and at least {:,} of each without a fault"

@@ -1,4 +1,4 @@
-"""The ranks of one step beside each other: what they tell of it, the weights that they computed with, their samples.
+"""The ranks of each step compared with each other: the values that they tell, their weights, their samples.
 
 Ranks that agree on a value at hardly any step of the fault-free run tell values of their own: then each rank is
 compared with the same rank there. A value that a rank leaves out now and then switches no check off.
@@ -21,7 +21,7 @@ from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 
 def of_ranks(ranks: Sequence[int], size: int) -> str:
-    """`rank 1 (of 2)`, `ranks 0 and 2 (of 4)`."""
+    """Names ranks as `rank 1 (of 2)`, `ranks 0 and 2 (of 4)`."""
     return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
@@ -30,7 +30,7 @@ class Apart:
     """A step at which ranks of one world computed with different weights."""
 
     step: int
-    ranks: tuple[int, ...]  # those outvoted; where there is no majority, all
+    ranks: tuple[int, ...]  # the outvoted ranks; all if there is no majority
     outvoted: bool
     begin: int  # ns
     survives: bool
@@ -68,7 +68,7 @@ def _apart(steps: Steps, rows: Ints) -> Apart:
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
-    """Rows of the run's steps up to `last` that tell this, as the same rank does there, in the order of steps; and
+    """Returns rows up to step `last` that tell this figure in both runs for the same rank, in order of steps, and
     whether both tell the same."""
     rows, others = paired(run, fault_free)
     both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
@@ -77,15 +77,15 @@ def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple
 
 
 def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
-    """The steps of which several ranks tell their weights."""
+    """Returns the steps for which several ranks tell their weights."""
     told = (steps.weights != 0) & (True if of is None else of)
     step, count = np.unique(np.unique((steps.step[told] << 32) | steps.rank[told]) >> 32, return_counts=True)
     return np.asarray(step[count > 1], np.int64)
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
-    """The first surviving step that has the very weights of an older one, and that one, though some update was made in
-    between. A step at a learning rate of 0 makes none."""
+    """Returns the first surviving step with the very weights of an older one, and that older step, though updates were
+    made in between. A step at a learning rate of 0 is no update."""
     rows = by_rank(steps).row
     updates = np.unique(steps.step[rows][(steps.applied[rows] != 0) & (steps.lr[rows] != 0)])
     rows = rows[steps.weights[rows] != 0]
@@ -97,7 +97,7 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
 
 
 def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
-    """The first step, begun after this fault acted and before the rank restored anything, that tells its digest."""
+    """Returns the first step that tells its digest after this fault acted and before the rank restored anything."""
     rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
     rows = rows[np.argsort(steps.begin[rows], kind="stable")]
     told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
@@ -109,7 +109,7 @@ class Short:
     """A surviving step whose ranks did not compute with as many different samples as its batch has."""
 
     step: int
-    rank: int  # the one with the fewest; the lowest of several
+    rank: int  # the rank with the fewest; the lowest of several
     had: int
     got: int  # by all ranks together
     asked: int  # samples of the batch
@@ -131,7 +131,7 @@ def tells_samples(steps: Steps) -> Bools:
 
 
 def samples_counted(run: Timeline) -> Ints:
-    """Rows of surviving steps that all ranks did, and of which all ranks tell their samples and those of the batch."""
+    """Returns rows of surviving steps for which all ranks tell their samples and those of the batch."""
     steps, sizes = run.steps, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = np.flatnonzero(steps.survives & steps.complete)
     told = tells_samples(steps)[rows]
@@ -141,7 +141,7 @@ def samples_counted(run: Timeline) -> Ints:
 
 
 def samples_short(steps: Steps, rows: Ints) -> list[Short]:
-    """In the order of steps."""
+    """Returns the steps whose ranks have other samples in sum than their batch, in order of steps."""
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(asked, cell, steps.count[rows])
@@ -149,7 +149,7 @@ def samples_short(steps: Steps, rows: Ints) -> list[Short]:
     wrong = np.flatnonzero((asked != got)[cell])
     few = rows[wrong]
     order = np.lexsort((steps.rank[few], steps.rank_samples[few], steps.step[few]))
-    _, first = np.unique(steps.step[few[order]], return_index=True)  # of each step the rank with the fewest
+    _, first = np.unique(steps.step[few[order]], return_index=True)  # per step: the rank with the fewest
     chosen = wrong[order[first]]
     row = rows[chosen]
     columns = (steps.step[row], steps.rank[row], steps.rank_samples[row], got[cell[chosen]], asked[cell[chosen]])
@@ -157,8 +157,8 @@ def samples_short(steps: Steps, rows: Ints) -> list[Short]:
 
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """In the order of steps: how many ranks did it, the row of the one with the fewest samples, and of that with the
-    most. `rows`: as of `samples_counted`."""
+    """Returns per step, in order: the number of ranks, the row of the rank with the fewest samples, and of the rank
+    with the most. `rows`: from `samples_counted`."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
@@ -182,7 +182,7 @@ def _exact(steps: Steps, name: str) -> Ints:
 
 
 def telling(steps: Steps, name: str) -> Bools:
-    """Per rank: whether it tells this at most of its steps."""
+    """Marks the ranks that tell this figure at most of their steps."""
     rows = np.flatnonzero(steps.survives & steps.complete)
     ranks = int(steps.rank.max(initial=-1)) + 1
     told = np.bincount(steps.rank[rows], weights=_told(steps, name, rows), minlength=ranks)
@@ -190,8 +190,8 @@ def telling(steps: Steps, name: str) -> Bools:
 
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
-    """Whether the ranks tell values of their own: they disagree at most of the steps that several tell. Or one of them
-    tells it at most of its steps, and a lower one, whose values are compared, now and then."""
+    """Returns True if ranks tell values of their own: they disagree at most of the steps that several tell. Also if a
+    higher rank tells it mostly, and the lowest one, whose values are compared, only now and then."""
     rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
     lowest = int(steps.rank[rows].min(initial=len(telling)))
     rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
@@ -206,12 +206,12 @@ def is_local(steps: Steps, name: str, telling: Bools) -> bool:
 
 
 def _rows_of(steps: Steps, telling: Bools) -> Ints:
-    """Rows that count, of the ranks that tell something."""
+    """Returns the rows of complete, surviving steps by these ranks."""
     return np.flatnonzero(steps.survives & steps.complete & np.isin(steps.rank, np.flatnonzero(telling)))
 
 
 def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> Bools:
-    """Which of the rows differ from the first one of their step."""
+    """Marks the rows that differ from the first one of their step."""
     first = np.full(count, -1)
     first[cell[::-1]] = rows[::-1]
     exact = _exact(steps, name)
@@ -219,9 +219,9 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 
 
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
-    """The first surviving step on which ranks that tell this disagree, and two of them."""
+    """Returns the first surviving step on which ranks that tell this disagree, and two of these ranks."""
     rows = _rows_of(steps, telling)
-    # A hole is found where the samples are followed, and by who stopped telling.
+    # Holes in these are found by other checks.
     if name in ("first", "count", *CURVES):
         rows = rows[_told(steps, name, rows)]
     cell, count = cells(steps.step[rows])
@@ -234,14 +234,14 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
-    """Of each curve: rows that do not tell it, where the same rank does in that step of the fault-free run."""
+    """Yields each curve and the rows without its value, though the same rank tells it there in the fault-free run."""
     rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
-    """The first row whose value is not the same rank's in the fault-free run. The lowest rank is compared anyway."""
+    """Returns the first row that differs from the same rank's in the fault-free run. The lowest rank is left out."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

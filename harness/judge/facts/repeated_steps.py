@@ -1,8 +1,8 @@
-"""A job as its own yardstick: steps that it did again after a restart, beside the first time that it did them.
+"""Steps that a job did again after a restart, compared with the first time that it did them.
 
-A resume that is right does the same samples, at the same learning rate, with the same losses. Jobs that do not repeat
-themselves bit for bit are held against how far earlier repetitions in the same log were off, as many steps after their
-restart. An error in both executions is not seen, and neither is one in steps that are never done again.
+A right resume does the same samples, at the same learning rate, with the same losses. Jobs that do not repeat bit for
+bit may be off by as much as earlier repetitions in the same log, as many steps after their restart. An error in both
+executions is not seen, and neither is one in steps that are never done again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
-DIGITS_MAX = 16  # behind the point: who tells more tells all there are
+DIGITS_MAX = 16  # most digits after the point that are told apart from a full float
 COMPUTED = ("loss", "grad_norm")
 _SAMPLES = {"samples": "samples", "digest": "inputs", "first": "position in the data", "count": "number of samples"}
 _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
@@ -29,9 +29,9 @@ _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
 
 @dataclass(frozen=True)
 class Executed:
-    """What a job told of its steps, in the order in which it did them: one row for each step and rank. `life` grows
-    with each restart. `places`: what it told of its samples, by name; `same`: whether two rows consumed the same.
-    `size`: the ranks of each row's world. `saved`: by life, the newest step that was saved before it began."""
+    """The steps of a job in the order of execution: one row per step and rank. `life` grows with each restart.
+    `places`: what it told of its samples, by name; `same`: marks rows that consumed the same samples. `size`: the ranks
+    of each row's world. `saved`: by life, the newest step that was saved before it began."""
 
     rank: Ints
     step: Ints
@@ -44,22 +44,22 @@ class Executed:
 
 
 class Off(NamedTuple):
-    """One figure that is told both times, a row for each step and rank, in order of steps. `after`: the number of the
-    step since the restart; `apart`: by how much of the figure's size it is off; `digit`: how much of that is one unit
-    of its last digit."""
+    """A figure that is told both times, one row per step and rank, in order of steps. `after`: number of the step since
+    the restart; `apart`: difference, as a share of the figure's size; `digit`: one unit of its last digit, as a share
+    of its size."""
 
     after: Ints
     apart: Floats
     digit: Floats
-    moves: int  # values that are another one than in the row before: what never moves shows nothing
-    words: Callable[[int], tuple[int, str]]  # of a row: the step, and what it was both times
+    moves: int  # values that differ from the row before; a constant figure shows nothing
+    words: Callable[[int], tuple[int, str]]  # return a row's step, and both values in words
 
 
 @dataclass(frozen=True)
 class Again:
-    """The steps that were done again in one life. `sure`: what a resume that is right never changes, with the first
-    step in which it is another; `off`: losses and gradient norms; `compared`: steps of which one of these is told both
-    times. `anew`: it began where the job began; `saved`: a step that was saved by then, or 0."""
+    """The steps that were done again in one life. `sure`: differences that a right resume never makes, with their first
+    step; `off`: losses and gradient norms; `compared`: steps with one of these told both times. `anew`: it began where
+    the job began; `saved`: a step that was saved by then, or 0."""
 
     life: int
     first: int
@@ -74,7 +74,7 @@ class Again:
 
     @property
     def apart(self) -> float:
-        """By how much of their size losses and gradient norms are off at the most."""
+        """Returns the largest difference of a loss or gradient norm, as a share of its size."""
         return max((float(off.apart.max(initial=0.0)) for off in self.off.values()), default=0.0)
 
 
@@ -92,7 +92,7 @@ def executed(run: Timeline) -> Executed:
 
 
 def done_again(told: Executed) -> list[Again]:
-    """By life, in order. A step that was done three times is held against the time before."""
+    """Returns the repeated steps of each life, in order. A third execution is compared with the second."""
     order = np.lexsort((told.life, told.rank, told.step))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     pair = np.flatnonzero((step[1:] == step[:-1]) & (rank[1:] == rank[:-1]) & (life[1:] > life[:-1]))
@@ -107,14 +107,14 @@ def done_again(told: Executed) -> list[Again]:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A figure of a log as a whole. `digit`: one unit of the last digit that is told; `scale`: its usual size;
-    `windows`: each line may be a mean since the line before, so that the first one of a life says nothing."""
+    """A figure over a whole log. `digit`: one unit of the last digit that is told; `scale`: its usual size; `windows`:
+    lines may be means since the line before, so that the first one of a life shows nothing."""
 
     name: str
     digit: float
     scale: float
     windows: bool
-    firsts: Bools  # by row: whether it is the first one of its rank and life
+    firsts: Bools  # True for the first row of each rank and life
 
     @classmethod
     def of(cls, told: Executed, name: str, before: Ints, again: Ints) -> _Figure:
@@ -153,7 +153,7 @@ class _Figure:
 
 
 def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> tuple[int, str]:
-    """The step, and what it was both times."""
+    """Returns the step, and the figure's two values in words."""
     values = told.figures[name][[before[row], again[row]]]
     was, now = (f"{value:.9g}" for value in values)
     was, now = (was, now) if was != now else (f"{value:.17g}" for value in values)
@@ -163,7 +163,7 @@ def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> t
 
 def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Sequence[_Figure], begin: int) -> Again:
     number = np.unique(told.step[again])
-    if told.size is not None:  # another number of ranks shares the samples in another way
+    if told.size is not None:  # a different number of ranks shares samples differently
         alike = told.size[before] == told.size[again]
         before, again = before[alike], again[alike]
     sure = list[tuple[int, str]]()
@@ -186,13 +186,13 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
 
 
 class _Band:
-    """How far earlier repetitions were off, by the number of the step since their restart: rounding grows with it."""
+    """The differences of earlier repetitions, by steps since their restart: rounding grows with them."""
 
     def __init__(self) -> None:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """The first row that is too far off, and the first one of which that cannot be said."""
+        """Returns the first row that is too far off, and the first one for which evidence is too little."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach
@@ -202,12 +202,12 @@ class _Band:
         evidence = np.where(known, counts, 0)
         needed = np.where(band > 0, np.maximum(NOISE_STEPS, np.arange(1, len(place) + 1)), CALIBRATING_STEPS)
         beyond, sure = off.apart > REPEAT_FACTOR * np.maximum(band, off.digit), evidence >= needed
-        near = (off.apart > 0) & (band == 0) & ~beyond  # noise that the digits told so far did not show
+        near = (off.apart > 0) & (band == 0) & ~beyond  # noise hidden by the digits told so far
         wrong, unsure = np.flatnonzero(beyond & sure), np.flatnonzero((beyond & ~sure) | near)
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
 
     def learn(self, off: Off) -> None:
-        """What is known can at most double with each restart: no drift becomes usual."""
+        """Adds these differences to the band. A restart can at most double it, so no drift becomes usual."""
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1
@@ -221,7 +221,7 @@ class _Band:
 
 
 def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
-    """Of each restart after which steps were done again: whether it did the same; `None`: that is left open."""
+    """Yields for each restart with repeated steps True if it did the same, else False (`None`: open), and why."""
     bands = {name: _Band() for name in COMPUTED}
     shown = sum(max((off.moves for off in each.off.values()), default=0) for each in found if not each.sure)
     for each in found:
@@ -234,7 +234,7 @@ def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
         step, odd = min(each.sure or wrong or unsure, default=(0, ""))
         text = f"{where}: at step {step} {odd}" if odd else f"{where}: the same{few}"
         seldom = each.compared < REPEATED_SHARE * each.steps
-        rules: Sequence[tuple[object, bool | None, str]] = (  # the first that holds
+        rules: Sequence[tuple[object, bool | None, str]] = (  # the first rule that holds decides
             (each.anew and each.saved, False, f"{where}: it began anew, though step {each.saved} was saved"),
             (each.sure or wrong, False, text),
             (each.anew, None, f"{text}; but it began anew, and nothing tells whether there was a save"),
@@ -251,7 +251,7 @@ def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
 
 
 def values(found: Sequence[Again]) -> list[dict[str, Any]]:
-    """For programs."""
+    """Returns the figures as in report.json."""
     return [
         {"restart": each.life, "first": each.first, "last": each.last, "steps": each.steps, "apart": each.apart}
         for each in found

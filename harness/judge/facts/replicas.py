@@ -1,4 +1,4 @@
-"""Weights and batches of ranks: beside each other, beside the fault-free run, and beside what faults did to them."""
+"""Weights and batches of ranks, compared with other ranks, the fault-free run, and the effects of faults."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import FaultRecord
 
-REPLICA, DATA_SKEW = "replica", "data_skew"  # by these words a trainer tells of them
+REPLICA, DATA_SKEW = "replica", "data_skew"  # a trainer's words for both kinds of anomaly
 
 
 def weights_unseen(evidence: Analysis) -> str:
-    """Why it is not judged whether ranks agree; an empty text: it is."""
+    """Explains why the ranks' agreement on weights is not judged; empty if it is."""
     if evidence.own_weights:
         return "the ranks of the fault-free run differ, too"
     return "the log holds no digest of the weights" if _drifted(evidence) and not evidence.weights_apart[0] else ""
@@ -35,7 +35,7 @@ def drifts(evidence: Analysis) -> Iterator[Odd]:
 
 
 def unnoticed(evidence: Analysis) -> Iterator[Odd]:
-    """Weights that a fault changed, as it measured, of which the trainer said nothing or named another rank."""
+    """Yields faults that changed a rank's weights, if the trainer said nothing or named another rank."""
     run, said = evidence.run, Said(evidence.run, REPLICA)
     for fault in () if weights_unseen(evidence) else _drifted(evidence):
         since = (fault.injected or 0) - run.uncertainty_ns
@@ -54,13 +54,13 @@ def unnoticed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def other_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Weights follow from the steps before: where those are the fault-free run's bit for bit, so are the weights. Where
-    each rank holds its own part, only in worlds of the same size."""
+    """Yields the first step with other weights than in the fault-free run, though all steps before it were equal. Where
+    each rank holds its own part, only worlds of the same size are compared."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
     spoilt = any(fault.injected is not None and (fault.drifts or fault.diverges) for fault in run.faults)
-    last = comparison.first_divergent_step or NEVER  # which began with the same weights, unless a fault spoilt them
+    last = comparison.first_divergent_step or NEVER  # it began with the same weights, too, unless a fault spoilt them
     rows, same = ranks.beside(run.steps, fault_free.steps, "weights", last - spoilt)
     if evidence.own_weights:
         alike = np.array([epoch.size == fault_free.largest_world for epoch in run.epochs], np.bool_)
@@ -78,7 +78,7 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def same_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Each update changes the weights, unless those of the fault-free run stay the same, too."""
+    """Yields weights that an update left unchanged, unless those of the fault-free run stay the same, too."""
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not weights_unseen(evidence) and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
@@ -86,7 +86,7 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_together(evidence: Analysis) -> Iterator[Odd]:
-    """Ranks that tell their weights since the last restart, and never in the same step, as without a fault."""
+    """Yields if no two ranks told their weights in the same step since the last restart, though fault-free ones do."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
     if fault_free is None or weights_unseen(evidence) or [each.size for each in last] != [fault_free.largest_world]:
         return
@@ -99,7 +99,7 @@ def never_together(evidence: Analysis) -> Iterator[Odd]:
 
 
 def batches_unseen(evidence: Analysis) -> str:
-    """Why it is not judged whether batches are whole; an empty text: it is."""
+    """Explains why it is not judged whether batches are whole; empty if it is."""
     usual = evidence.fault_free
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
     return "the ranks of the fault-free run leave samples out, too" if also else ""
@@ -111,12 +111,12 @@ def short(evidence: Analysis) -> Iterator[Odd]:
 
 
 def uneven(evidence: Analysis) -> Iterator[Odd]:
-    """A rank with none of a batch that is large enough for all, or with far fewer than another one, where as many ranks
-    share their batches evenly in the fault-free run."""
+    """Yields a rank with no sample of a batch that is large enough for all, or with far fewer than another, if as many
+    ranks share batches evenly in the fault-free run."""
     run, fault_free, rows = evidence.run, evidence.fault_free, ranks.samples_counted(evidence.run)
     if not len(rows) or batches_unseen(evidence):
         return
-    usual = dict[int, tuple[bool, int]]()  # by number of ranks: whether each has some, and how far they are apart
+    usual = dict[int, tuple[bool, int]]()  # by number of ranks: each has samples; largest gap
     if fault_free is not None:
         size, least, most = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))
         few, many = fault_free.steps.rank_samples[least], fault_free.steps.rank_samples[most]
@@ -144,7 +144,7 @@ def uneven(evidence: Analysis) -> Iterator[Odd]:
 
 
 def samples_untold(evidence: Analysis) -> Iterator[Odd]:
-    """A trainer that tells its samples in some steps tells them in all: what it leaves out may be what went wrong."""
+    """Yields steps for which a trainer that tells its samples elsewhere does not: something may be hidden there."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()
@@ -153,7 +153,7 @@ def samples_untold(evidence: Analysis) -> Iterator[Odd]:
     if not here.any():
         yield Odd("the ranks did not report their samples, but those of the fault-free run did", By.MISSING)
         return
-    usual = usual if len(usual) else run.steps.rank  # who is silent there is silent by rule
+    usual = usual if len(usual) else run.steps.rank  # a rank that is silent there is silent by rule
     silent = np.flatnonzero(run.steps.survives & run.steps.complete & ~here & np.isin(run.steps.rank, usual))
     if len(silent):
         row = silent[np.lexsort((run.steps.rank[silent], run.steps.step[silent]))[0]]

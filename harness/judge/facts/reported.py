@@ -1,4 +1,4 @@
-"""What a run's log tells, what its writers promised to tell, and what follows for the verdict.
+"""The kinds of evidence that a run's log holds, and those that its writers promised.
 
 A *kind* of evidence is told when the log holds some of it. It is *promised* by the schema that a writer declares in its
 header (`tells`), by the plan where it names the trainer's, and, in the steps of a rank, by those that tell it. What is
@@ -22,7 +22,7 @@ from harness.timeline.save_events import COMMITTED, FAILED, STARTED
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Bools, Steps, Stretch, Timeline
 
-# What each kind lets us judge. Kinds of one item stand in for each other.
+# The item that each kind of evidence lets us judge. Kinds of one item stand in for each other.
 ITEMS: Mapping[str, str] = {
     "steps": "steps",
     "loss": "loss",
@@ -36,9 +36,9 @@ ITEMS: Mapping[str, str] = {
     "exits": "causes of exits",
     "clocks": "clocks of the hosts",
 }
-BY_FAULT = ("weights",)  # asked for only where a fault made the ranks differ: `guarantees/result_replicas_together.py`
+BY_FAULT = ("weights",)  # required only if a fault made ranks differ: `guarantees/result_replicas_together.py`
 BY_BOUND = dict.fromkeys(("loss", "positions", "samples", "digests"), "loss_continuity")
-# Of samples it tells places in the shuffled order instead; digests of its weights only where it is asked for them.
+# The reference trainer tells places in the shuffled order instead of samples, and weights only on request.
 NOT_OF_REFERENCE = frozenset({"samples", "weights"})
 COLUMNS: Mapping[str, Callable[[Steps], Bools]] = {
     "loss": lambda steps: np.isfinite(steps.loss),
@@ -55,7 +55,7 @@ EVENTS = {
 }
 NO_STEPS = "the log holds no step of the job, so its progress is not known"
 APART = "the steps cannot be followed: a process resumed from an unknown step, or is not observed any more"
-# Which kinds a phase of a recovery is measured by; where one is not told, the phase is not measured.
+# The kinds that measure each phase of a recovery; a phase is not measured if one is not told.
 PHASE_NEEDS = {
     "interrupted_step": {"exits"},
     "detect": {"exits"},
@@ -69,8 +69,8 @@ PHASE_NEEDS = {
 
 
 def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
-    """What the plan says beforehand: the reference trainer tells everything, a command what its `tells` names. `None`:
-    a command that does not say."""
+    """Returns the kinds that the plan promises: nearly all for the reference trainer, those in `tells` for a command.
+    `None`: the command does not say."""
     trainer = (plan.get("workload") or {}).get("trainer", "reference")
     if trainer == "reference":
         return frozenset(TELLS) - NOT_OF_REFERENCE
@@ -79,7 +79,7 @@ def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def told(run: Timeline) -> frozenset[str]:
-    """The kinds that the log holds. Clocks are told unless a host's was never compared."""
+    """Returns the kinds that the log holds. Clocks count as told unless a host's was never compared."""
     found = {kind for kind, test in COLUMNS.items() if test(run.steps).any()}
     found |= {kind for kind, names in EVENTS.items() if not run.told_events.keys().isdisjoint(names)}
     found |= {"steps"} if len(run.steps) else set()
@@ -88,14 +88,14 @@ def told(run: Timeline) -> frozenset[str]:
 
 
 def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """Kinds that were promised and are not there: (kind, why)."""
+    """Yields kinds that were promised but are not in the log: (kind, why)."""
     run = evidence.run
     here = told(run)
     promised = [process.tells for process in run.processes if process.tells is not None]
     trainer = (run.plan.get("workload") or {}).get("trainer")
     planned = (declared(run.plan) if trainer is not None else None) or frozenset()
     if trainer == "reference" and evidence.fault_free is not None:
-        planned &= told(evidence.fault_free)  # a log under that name may be of another trainer
+        planned &= told(evidence.fault_free)  # a log under that name may come from another trainer
     promised.append(planned)
     for kind in TELLS if len(run.steps) else ():
         if kind in here and kind in COLUMNS:
@@ -109,13 +109,13 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
-    """These kinds, and those whose item another one of them tells."""
+    """Returns these kinds, and all others of the same items."""
     items = {ITEMS[kind] for kind in tells}
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
 
 
 def _never_saved(evidence: Evidence) -> bool:
-    """It tells no checkpoint and restored none either; its trainer had told one by then in the fault-free run."""
+    """Returns True if the run neither tells nor restores a checkpoint, though the fault-free run had one by then."""
     run, fault_free = evidence.run, evidence.fault_free
     if fault_free is None or "checkpoints" not in told(fault_free):
         return False
@@ -124,9 +124,8 @@ def _never_saved(evidence: Evidence) -> bool:
 
 
 def _was_due(run: Timeline, kind: str) -> bool:
-    """Whether there was an occasion to tell it. The job came so far that a checkpoint must have been begun; a worker
-    did its first step, with which it tells the digest of its weights; a node's command ended by itself, so that its
-    workers had ended."""
+    """Returns True if there was an occasion to tell this kind: the job came beyond its first checkpoint, a worker did
+    its first step, or a node's command ended by itself, so that its workers had ended."""
     if kind == "weights":
         firsts = np.array([process.first_step or 0 for process in run.processes])
         return bool((run.steps.step == firsts[run.steps.process]).any())
@@ -137,31 +136,33 @@ def _was_due(run: Timeline, kind: str) -> bool:
 
 
 class _Lives:
-    """In which of its steps that count each process tells a figure."""
+    """The surviving steps in which each process tells a figure."""
 
     def __init__(self, run: Timeline, kind: str):
         rows, counts = COLUMNS[kind](run.steps), run.steps.survives
-        self.mute = np.bincount(run.steps.process, minlength=len(run.processes))  # steps of those that never tell it
+        self.mute = np.bincount(
+            run.steps.process, minlength=len(run.processes)
+        )  # steps of processes that never tell it
         self.mute[run.steps.process[rows]] = 0
-        if kind == "loss":  # of which none is told where it is no number: that is judged as a loss
+        if kind == "loss":  # a loss that is no number is not told; other checks judge it
             counts = counts & np.isin(run.steps.step, run.steps.step[rows])
         order, begins = run.rows_by_process
-        self.begins = np.concatenate([[0], np.cumsum(counts[order])])[begins]  # of each process, among rows that count
+        self.begins = np.concatenate([[0], np.cumsum(counts[order])])[begins]  # by process: first surviving row
         self.told = np.flatnonzero(rows[order[counts[order]]])
         self.cuts = np.searchsorted(self.told, self.begins)
         self.of_rank = grouped((run.processes[row].rank, row) for row in np.flatnonzero(np.diff(self.cuts)).tolist())
 
     def gaps(self, lives: Sequence[int]) -> list[int]:
-        """How many steps apart these processes tell it, but for the first time: many do that at their first step, and
-        then at common ones. One that tells it once: how many steps it did."""
+        """Returns the steps between two reports of these processes, without the first one: many report at their first
+        step, and then at common ones. After a single report: the number of steps."""
         told = [self.told[self.cuts[row] : self.cuts[row + 1]] for row in lives]
         first, later = ([gap for each in told for gap in np.diff(each[skip:]).tolist()] for skip in (0, 1))
         return later or first or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
 
 
 def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
-    """A rank that tells a figure in every so many steps, and then in many that count does not tell it any more. A hole
-    before is held against the fault-free run, where each figure is compared."""
+    """Yields ranks that told a figure regularly and then missed it in many surviving steps. Earlier holes are left to
+    the comparison with the fault-free run."""
     run = evidence.run
     lives = _Lives(run, kind)
     usual = None if evidence.fault_free is None else _Lives(evidence.fault_free, kind)
@@ -185,7 +186,7 @@ def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
 
 
 def _too_long(gaps: Sequence[int]) -> float:
-    """By how far apart the steps are that tell it; nothing is too long for who never does."""
+    """Returns the longest silence that is still usual, from the steps between reports; infinite if there are none."""
     if not gaps:
         return np.inf
     usual = int(np.median(gaps))
@@ -193,8 +194,7 @@ def _too_long(gaps: Sequence[int]) -> float:
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(item, why) of every kind that is not told, or that no expectation asks about; and of what the harness cannot
-    see."""
+    """Yields (item, why) for each kind that is not told or has no expectation, and for what the harness cannot see."""
     yield from (("checkpoints in their store", why) for why in evidence.run.unseen[:1])
     here = stood_in_for(told(evidence.run))
     for kind, item in ITEMS.items():
@@ -208,15 +208,15 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def unmeasured_phase(run: Timeline, phase: str) -> str:
-    """Why the length of a phase is not known, or an empty text."""
+    """Explains why the length of a phase is not known, or returns an empty text."""
     lacking = PHASE_NEEDS.get(phase, set()) - told(run)
     names = ", ".join(sorted(ITEMS[kind] for kind in lacking))
     return f"{phase} cannot be measured: the log does not report {names}" if names else ""
 
 
 def from_scratch(run: Timeline) -> str:
-    """Why a job that tells neither a committed checkpoint nor one it restored may have lost all it had, or an empty
-    text: it began again with its first step, though by the plan a checkpoint had been due."""
+    """Explains why a job without a told checkpoint may have lost everything: it began again with its first step, though
+    by the plan a checkpoint had been due. Else returns an empty text."""
     every = run.saves_every
     kept = any(event["event"] == COMMITTED for event in run.checkpoints)
     kept |= any(process.restored_step for process in run.processes)
@@ -233,9 +233,9 @@ def from_scratch(run: Timeline) -> str:
 
 
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
-    """Per rank how far apart the steps are that it tells one after the other; not of those that follow no rule."""
+    """Returns the steps between two reports for each rank that follows a rule."""
     told: dict[int, list[Stretch]] = {}
-    for timeline in (run, fault_free or run):  # where the second one tells of a rank, that counts
+    for timeline in (run, fault_free or run):  # the second one takes precedence
         told |= grouped((timeline.processes[each.process].rank, each) for each in timeline.stretches)
     return {
         rank: min(each.stride for each in stretches if each.stride)
@@ -246,8 +246,8 @@ def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, in
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:
-    """Why nothing that depends on steps can be judged, or an empty text. A job that tells none although its fault-free
-    run does has done none."""
+    """Explains why nothing that depends on steps can be judged, or returns an empty text. If only the fault-free run
+    tells steps, the job did none."""
     if not len(run.steps) and (fault_free is None or not len(fault_free.steps)):
         return NO_STEPS
     return APART if run.apart else ""

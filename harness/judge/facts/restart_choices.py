@@ -1,4 +1,4 @@
-"""Which checkpoints each restart could have taken."""
+"""The checkpoints that each restart could have taken."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.judge.facts.saves import Newest, Save
 
 @dataclass(frozen=True)
 class Choice:
-    """`newest`: the newest sound save that was there. `unnamed`: of those that no restart has passed over until then.
-    `named`: how the newest was passed over. `may_be_bad`: a fault may have kept the job from reading it; or, where the
-    harness did not see it in a store, it may have gone with a node that was lost."""
+    """`newest`: the newest sound save that was there. `unnamed`: the newest that no restart had passed over so far.
+    `named`: how `newest` was passed over. `may_be_bad`: a fault may have damaged it; or it went with a lost node, if
+    the harness never saw it in a store."""
 
     restart: Restart
     newest: Save | None
@@ -25,7 +25,7 @@ class Choice:
 
 
 def choices(evidence: Analysis) -> list[Choice]:
-    """Of each restart but those by which the job went back by its own decision."""
+    """Returns the choice of each restart, without those by which the job went back by its own decision."""
     there, found = _There(evidence), list[Choice]()
     for restart in evidence.restarts:
         there.named += restart.passed_over
@@ -39,8 +39,8 @@ def choices(evidence: Analysis) -> list[Choice]:
 
 
 class _There:
-    """The checkpoints that the restarts can take, one restart after the other. If none is told as committed: those
-    that the harness saw, and those that were begun and of which nobody told how they ended."""
+    """The checkpoints there at each restart, restart by restart. If none is told as committed: those that the harness
+    saw, and those that were begun and whose end nobody told."""
 
     def __init__(self, evidence: Analysis):
         self._saves, self._margin_ns = evidence.saves, evidence.run.uncertainty_ns
@@ -50,11 +50,11 @@ class _There:
         series = own_series(evidence.run, evidence.saves) if told else ()
         self._of_all = Newest(whole)
         self._of_series = Newest(each for each in whole if not told or each[2].series in series)
-        self.named: list[PassedOver] = []  # by this restart and those before it
-        self._went_back: list[tuple[int, int]] = []  # when, and to which step; each to a later one than those before
+        self.named: list[PassedOver] = []  # passed over by this restart and earlier ones
+        self._went_back: list[tuple[int, int]] = []  # when, and to which step; steps ascend
 
     def leave_behind(self, restart: Restart) -> None:
-        """What was saved after the state that the job went back to by its own decision."""
+        """Excludes saves after the state that the job went back to by its own decision."""
         if restart.states:
             step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:

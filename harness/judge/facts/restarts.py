@@ -1,4 +1,4 @@
-"""What each restart went on with: its members, the state that each of them named, and what they passed over."""
+"""The restarts of a run: the members of each, the state that each member named, and the saves that were passed over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.timeline.timeline import Epoch, Stretch, Timeline
 
 @dataclass(frozen=True)
 class PassedOver:
-    """A checkpoint that somebody saw and did not take."""
+    """A checkpoint that a process saw and did not take."""
 
     step: int | None
     place: str
@@ -31,13 +31,13 @@ class PassedOver:
             if mine == theirs or mine.startswith(f"{theirs}/") or theirs.endswith(f"/{mine}"):
                 return True
         if self.place and not save.path and self.step is None:
-            return True  # nothing says that it is another one
+            return True  # nothing shows that it is a different one
         return self.step is not None and self.step == save.step
 
     def is_damaged(self, damage: Damage) -> bool:
         if self.place:
             return damage.is_named(self.place)
-        return self.step is None or self.step == damage.step  # one that is not named may be any
+        return self.step is None or self.step == damage.step  # without a name it may be any
 
 
 class Restore(NamedTuple):
@@ -48,47 +48,47 @@ class Restore(NamedTuple):
     at: int
     step: int | None  # 0: from scratch; `None`: it is not known
     source: str
-    other_step: int | None  # of which its source is, where that is not of this step
-    elsewhere: str  # where this run saved what has this name, if it never did so at the source
+    other_step: int | None  # the step of its source, if that is another one
+    elsewhere: str  # where this run saved the same name, if never at `source`
     content: str
-    saved: str  # the content that was committed there
-    entered: tuple[str, ...]  # whose state
+    saved: str  # the content that was committed for this step
+    entered: tuple[str, ...]  # parts of the state, as `model`
     passed_over: tuple[PassedOver, ...]
     went_on: int
 
     @property
     def by(self) -> By:
-        """A process told it of itself."""
+        """Returns SEEN: a process tells this of itself."""
         return By.SEEN
 
     @property
     def digests(self) -> Word:
-        """What its content was, and what was committed: nobody but the trainer knows."""
+        """Returns the strength of its digests: only the trainer knows what was restored and committed."""
         return Word(self.at)
 
     @property
     def said(self) -> str:
-        """In words."""
+        """Describes the restore in words."""
         return f"rank {self.rank} said it restored step {self.step}"
 
     @property
     def is_another(self) -> str:
-        """In words, where this is not what was committed there: damage, or a save that nobody saw."""
+        """Describes a restored content that differs from the committed one: damage, or a save that nobody saw."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         where = self.source or "a state"
         return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
-        """Whether it took this checkpoint as the damage had left it, or had done if the harness saw each save anew. One
-        that names no source has taken it if no other checkpoint was of the same step."""
+        """Returns True if it took this checkpoint while damaged, or before the harness saw a new one there. A restore
+        without a source took it if no other checkpoint had the same step."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
 
 
 class Member(NamedTuple):
-    """A process that took part. `restores`: also those while the others went on."""
+    """A process that took part. `restores`: also restores while the others went on."""
 
     stretch: Stretch
     rank: int
@@ -98,21 +98,21 @@ class Member(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Whether it had done no step until then."""
+        """Returns True if the process had done no step before."""
         return self.stretch.before is None
 
 
 @dataclass(frozen=True)
 class Restart:
-    """What the members of one epoch began it with. The first one is the start of the job."""
+    """The states with which the members of one epoch began. The first one is the start of the job."""
 
     number: int
     epoch: Epoch
     members: Sequence[Member]
     own_decision: bool  # the world went back without forming anew
-    moment: int  # when the first of them may have chosen a checkpoint
-    passed_over: Sequence[PassedOver]  # by them, or by those that tried before them
-    by: By = By.MISSING  # what is wrong with it as a whole follows from what nobody told of it
+    moment: int  # earliest time at which a member may have chosen a checkpoint
+    passed_over: Sequence[PassedOver]  # by members, or by processes that tried before
+    by: By = By.MISSING  # flaws of a whole restart follow from missing evidence
 
     @cached_property
     def restores(self) -> list[Restore]:
@@ -120,12 +120,12 @@ class Restart:
 
     @cached_property
     def states(self) -> list[tuple[Restore, int]]:
-        """The restores that tell their step, with it."""
+        """Returns the restores that tell their step, with that step."""
         return [(each, each.step) for each in self.restores if each.step is not None]
 
     @cached_property
     def from_a_member(self) -> int:
-        """The last step that somebody had done who is still there; -1: nobody is."""
+        """Returns the last step that a remaining member had done; -1: all are new."""
         before = (member.stretch.before for member in self.members)
         return max((step for step in before if step is not None), default=-1)
 
@@ -163,8 +163,8 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """The series of checkpoints that this job restores from: those of which it did, and all others but exported weights
-    and what a process saves when it ends by an error or the loss of a peer and does no step after it."""
+    """Returns the series of checkpoints that this job restores from: those it restored, and all others except exported
+    weights and saves of a process that ends by an error or a lost peer."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:

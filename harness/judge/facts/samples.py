@@ -1,9 +1,9 @@
-"""What the surviving history consumed of the data set, against the fault-free run: repeated, never seen, out of order.
+"""The samples that the surviving history consumed, compared with the fault-free run: repeated, skipped, out of order.
 
 Each rank of an observed trainer tells which indices it consumed in each step (`samples`), or a digest of its inputs.
-The multiset of all ranks is compared with the fault-free run's, pass by pass over the data set: what that repeats, as
-the padding of a sampler, may be repeated. Where both runs consume as much in each step, the same steps are compared.
-Where they do not, as another number of ranks does, whole passes are.
+The multiset of all ranks is compared with the fault-free run's, pass by pass over the data set. Samples that the
+fault-free run repeats, as a sampler's padding, may be repeated. If both runs consume as many samples in each step, the
+same steps are compared; if not (as with another number of ranks), whole passes.
 
 If the order differs between fault-free runs, it is not compared.
 """
@@ -27,7 +27,7 @@ from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
 
 NAMED_RUNS = 6
-EXPANDED_MAX = 2**27  # samples that are looked at one by one: a gigabyte of them
+EXPANDED_MAX = 2**27  # most samples compared one by one: a gigabyte
 _ROWS_AT_ONCE = 2**14
 NOTHING_LEFT_OUT = LeftOut()
 Kind = Literal["samples", "digests", "places"]
@@ -35,10 +35,10 @@ Kind = Literal["samples", "digests", "places"]
 
 @dataclass(frozen=True)
 class Consumed:
-    """`repeated`, `skipped`: how many samples (or inputs of steps), `None` where that cannot be told; `why` says why.
-    `others`: consumed once, and not by the fault-free run in its steps.
+    """`repeated`, `skipped`: numbers of samples (or inputs of steps); `None`: not known, see `why`.
+    `others`: samples consumed once that the fault-free run did not consume in its steps.
 
-    `moved`: steps that consumed others than the fault-free run did, the first of them `first_moved`. `unproven`: no
+    `moved`: number of steps with other samples than in the fault-free run; the first is `first_moved`. `unproven`: no
     undisturbed step shows that the order is the same in every run.
     """
 
@@ -53,11 +53,11 @@ class Consumed:
     why: str = ""
     comparable: bool = True
     unproven: bool = False
-    where: str = ""  # of places: the first that is odd, in words
+    where: str = ""  # the first odd place, in words
 
 
 def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
-    """By what the samples can be followed: by their indices, by digests where nobody tells places either, or not."""
+    """Returns how samples can be followed: by indices, or by digests if no run tells places; else `None`."""
     timelines = [each for each in (run, fault_free) if each is not None]
     if any((each.steps.samples >= 0).any() for each in timelines):
         return "samples"
@@ -67,7 +67,7 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 
 def consumed(evidence: Evidence) -> Consumed | None:
-    """`None` for a trainer that tells neither indices nor digests of its own."""
+    """Compares consumed samples with the fault-free run's; `None` if the trainer tells neither indices nor digests."""
     run, fault_free = evidence.run, evidence.fault_free
     kind = told_kind(run, fault_free)
     if kind is None:
@@ -90,17 +90,17 @@ def consumed(evidence: Evidence) -> Consumed | None:
     totals = [np.bincount(place, weights=counts, minlength=len(step)) for place, counts in places]
     as_much = (totals[0] == totals[1]).all()
     found = _by_steps(step, sides) if as_much else not_told if untold else _by_passes(mine, theirs)
-    if untold:  # amounts are not known; that a step consumed others is
+    if untold:  # amounts are not known, but moved steps are
         found = replace(not_told, moved=found.moved, first_moved=found.first_moved)
     return replace(found, unproven=unproven)
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Follows the surviving steps in order: each must begin where the one before ended, but for what was left out."""
+    """Follows the surviving steps in order: each must begin where the one before ended, except for left-out samples."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
-    jump[np.diff(curve.step) != 1] = 0  # what lies between steps that are missing is not known; they are named instead
+    jump[np.diff(curve.step) != 1] = 0  # gaps at missing steps are reported elsewhere
     for row in np.flatnonzero(jump > 0) if left_out.accepted else ():
         jump[row] -= left_out.within(int(curve.first[row] + curve.count[row]), int(curve.first[row + 1]))
     rows = np.flatnonzero(jump)
@@ -111,8 +111,8 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The rows of a run that count, one of each step and rank, in their order; of steps that all ranks are known to
-    have done, and told the samples of. `untold`: how many rows do not."""
+    """The surviving rows of a run, one per step and rank, in order; only steps that all ranks did and told the samples
+    of. `untold`: number of rows without samples."""
 
     def __init__(self, run: Timeline, kind: Kind):
         self.run, self.kind, self.steps = run, kind, run.steps
@@ -126,13 +126,13 @@ class _History:
         self.step, self.data_pass = run.steps.step[self.row], run.steps.data_pass[self.row]
 
     def expanded(self, rows: Ints) -> Ints:
-        """What these rows of the run's steps consumed, one after the other."""
+        """Returns the samples that these rows consumed, one after the other."""
         if self.kind == "digests":
             return self.steps.digest[rows]
         return self.run.samples.expanded(self.steps.samples[rows])
 
     def counts(self, rows: Ints) -> Ints:
-        """How many samples each of these rows consumed."""
+        """Returns the number of samples that each of these rows consumed."""
         return (
             np.ones(len(rows), np.int64)
             if self.kind == "digests"
@@ -141,12 +141,12 @@ class _History:
 
 
 Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
-"""Rows of a run, and of the fault-free one."""
+"""Rows of the run, and rows of the fault-free run."""
 
 
 def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
-    """The steps that both runs did, and the rows of these but for those of the same step and rank that consumed the
-    very same."""
+    """Returns the steps that both runs did, and their rows, without rows that consumed the same as the same rank in the
+    other run."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
     ours, other = mine.row[left], theirs.row[right]
@@ -160,8 +160,8 @@ def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
 
 
 def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
-    """Why the order cannot be the same in every run, and whether nothing shows that it is: the steps before any fault
-    do, and further runs without one."""
+    """Explains why sample order cannot be the same in every run, and returns whether nothing shows that it is. Steps
+    before any fault show it, and further fault-free runs."""
     run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # the lowest of any rank
     if len(_moved(sides, later)):
@@ -177,7 +177,7 @@ def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
 
 
 def _moved(sides: Sides, later: int = NEVER) -> Ints:
-    """Which steps before this one consumed others than the fault-free run's, whichever rank did."""
+    """Returns the steps before `later` that consumed other samples than the fault-free run's, on whatever rank."""
     bags = (_Bag.of(history, rows, history.steps.step[rows]) for history, rows in _before(sides, later))
     beyond, missing = _difference(*bags)
     return np.union1d(beyond.part, missing.part)
@@ -188,8 +188,8 @@ def _before(sides: Sides, later: int) -> Iterator[tuple[_History, Ints]]:
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """The passes are the fault-free run's, of its lowest rank, as a trainer that starts again may count its own from 0.
-    By the order of the samples where no rank counts passes."""
+    """Compares step by step. Passes are those of the fault-free run's lowest rank, as a restarted trainer may count
+    from 0; or by the order of samples if no rank counts passes."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -210,7 +210,7 @@ def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
 
 
 def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
-    """Which of these the run consumed more than once in their pass."""
+    """Marks the samples that the run consumed more than once in their pass."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
     rows = mine.row[np.isin(mine.step, step)]
@@ -227,8 +227,7 @@ def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> 
 
 @dataclass(frozen=True)
 class _Bag:
-    """What was consumed, each with the rank that did, and with the part of the run that it counts in: a pass, or a
-    step."""
+    """Consumed samples, each with its rank and with the part of the run that it counts in: a pass, or a step."""
 
     part: Ints
     item: Ints
@@ -236,7 +235,7 @@ class _Bag:
 
     @classmethod
     def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
-        """`part`: of each of the rows."""
+        """Collects the samples of these rows. `part`: the part of each row."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
@@ -245,7 +244,7 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """What the first holds oftener than the second, and the other way round: those that came last of each."""
+    """Returns what the first bag holds more often than the second, and vice versa: the last samples of each."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -254,7 +253,7 @@ def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
 
 
 def _beyond(cell: Ints, allowed: Ints) -> Bools:
-    """Which of the items stand after as many of the same cell as are allowed."""
+    """Marks the items beyond the allowed number in their cell."""
     order = np.argsort(cell, kind="stable")
     begin = np.searchsorted(cell[order], cell[order])
     late = np.zeros(len(cell), np.bool_)
@@ -263,8 +262,8 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Of passes that both runs completed, as they went on with another one. Padding differs with the number of ranks:
-    less than one sample for each of them, in each pass."""
+    """Compares passes that both runs completed, as they began another one. Padding differs with the number of ranks: by
+    less than one sample per rank and pass."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
     if not len(both):
@@ -280,7 +279,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Without those of passes in which there are fewer than there are ranks."""
+    """Drops samples of passes with fewer samples than ranks: they are padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
@@ -289,8 +288,8 @@ def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
 
 
 def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
-    """The last step of each pass over the data but the last one, by the order of what is told (`told_kind`):
-    a step of which most were seen in this pass begins the next one. `None`: nothing tells it."""
+    """Returns the last step of each pass over the data except the last pass, by the order of samples (`told_kind`): a
+    step whose samples were mostly seen in this pass begins the next one. `None`: not known."""
     if kind is None:
         return _told_ends(run)
     steps, rows = run.steps, by_rank(run.steps).row  # in the order of steps
@@ -304,18 +303,18 @@ def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
         step, item = steps.step[rows], steps.digest[rows]
     numbers, begins = np.unique(step, return_index=True)
     items = np.unique(item, return_inverse=True)[1]
-    last_seen = np.full(int(items.max(initial=-1)) + 1, -1)  # in which pass
+    last_seen = np.full(int(items.max(initial=-1)) + 1, -1)  # pass in which each item was last seen
     ends: list[int] = []
     for number, part in zip(numbers.tolist(), np.split(items, begins[1:]), strict=True):
         if len(part) and (last_seen[part] == len(ends)).mean() > SEEN_AGAIN:
             ends.append(number - 1)
         last_seen[part] = len(ends)
-    # Batches of a new shuffle are other ones: their digests need not come again.
+    # A new shuffle makes new batches, whose digests need not repeat.
     return ends if ends or kind == "samples" else _told_ends(run)
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """By the passes that the trainer counts, or by its place in the endless order of the samples."""
+    """Returns pass ends by the passes that the trainer counts, or by its place in the endless order of the samples."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass
@@ -332,8 +331,7 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """How many on each rank, where it is the same on all of them; their share, where several passes add up to more
-    than one pass has; and which."""
+    """Describes samples: their number per rank if equal, their share if several passes add up, and their indices."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])
@@ -347,7 +345,7 @@ def _in_words(bag: _Bag, history: _History) -> str:
 
 
 def named(items: Ints) -> str:
-    """Sorted, as ranges: `128–143, 200, …`."""
+    """Formats sorted ranges: `128–143, 200, …`."""
     values = np.unique(items)
     cuts = [0, *(np.flatnonzero(np.diff(values) != 1) + 1).tolist(), len(values)]
     runs = [values[begin:end] for begin, end in itertools.pairwise(cuts)]

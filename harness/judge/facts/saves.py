@@ -1,6 +1,6 @@
-"""What was saved: each checkpoint as the process told of it that saved it, joined once; and what faults did to them.
+"""The saves of a run, as their processes told of them, and the damage that faults did to them.
 
-Found by step, by path and by time, without a look at all of them.
+They are indexed by step, by path and by time.
 """
 
 from __future__ import annotations
@@ -25,21 +25,28 @@ from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STA
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 T = TypeVar("T")
-AS_TOLD = ("path", "tensors", "kind", "duration_ns", "write_ns", "content")  # of a save, as its events have them
+AS_TOLD = (
+    "path",
+    "tensors",
+    "kind",
+    "duration_ns",
+    "write_ns",
+    "content",
+)  # fields with the same name in events
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A file of a checkpoint that was whole is no longer what was saved, as a fault told it."""
+    """Damage that a fault did to a file of a checkpoint that was whole."""
 
     fault: str
     at: int
-    anew: Word  # when somebody wrote it anew, by the trainer's word or as the harness saw it
-    unseen_until: int  # the same as the harness saw it, where it watches this checkpoint
+    anew: Word  # when a new one was written, by the trainer or the harness
+    unseen_until: int  # when the harness saw a new one, if it watches
     step: int | None
-    names: frozenset[str]  # what a restore may call it
-    copies: bool  # whether other checkpoints hold the same step
-    tensor_bytes: int  # that were lost or changed
+    names: frozenset[str]  # names that a restore may use for it
+    copies: bool  # True if other checkpoints hold the same step
+    tensor_bytes: int  # lost or changed bytes of tensors
     how: str
     path: str
     by: By = By.SEEN
@@ -49,7 +56,7 @@ class Damage:
 
 
 class Newest(Generic[T]):
-    """Finds the highest step of what was there at a moment. It looks back no further than one may be higher."""
+    """An index that finds the highest step at a moment. It looks back only as far as a higher one may be."""
 
     def __init__(self, things: Iterable[tuple[int, int, T]]):  # when, step, what
         self._things = sorted(things, key=lambda each: each[0])
@@ -57,7 +64,7 @@ class Newest(Generic[T]):
         self._highest = list(itertools.accumulate((step for _, step, _ in self._things), max))
 
     def before(self, moment: int, good: Callable[[T], bool], least: int = 0) -> T | None:
-        """Of those that are good, and of a step from `least` on. Of one step the last one."""
+        """Returns the highest good thing before a moment, with a step from `least` on; of equal steps the last one."""
         found: T | None = None
         for place in range(bisect.bisect_left(self._at, moment) - 1, -1, -1):
             if self._highest[place] < least:
@@ -71,7 +78,7 @@ class Newest(Generic[T]):
 class Saves:
     """The saves of a run, in the order in which they were told of. `usual`: those of its fault-free run."""
 
-    by = By.TOLD  # of a fault-free run: which of two runs that differ is right, nobody else tells
+    by = By.TOLD  # two runs differ, and no other evidence tells which is right
 
     def __init__(self, run: Timeline, usual: Saves | None = None):
         self.run, self._usual = run, usual
@@ -79,39 +86,39 @@ class Saves:
 
     @cached_property
     def whole(self) -> Sequence[Save]:
-        """Those that were committed, in the order of that. A part of one that several ranks save is none."""
+        """Returns committed saves in the order of their commits. A part by one of several ranks is no save."""
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
     def store(self) -> Store:
-        """What the harness saw of them."""
+        """Returns what the harness saw of these saves in the store."""
         return Store(self.run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
 
     @cached_property
     def missing(self) -> Sequence[NoSave]:
-        """Those that the harness should have seen in the store, and did not."""
+        """Returns the saves that the harness should have seen in the store but did not."""
         return list(missing(self.store, self._is_watched))
 
     @cached_property
     def none(self) -> Mapping[Save, NoSave]:
-        """Those that were told as committed, and are none."""
+        """Maps each committed save that is missing or bad to what is wrong with it."""
         found: dict[Save, NoSave] = {}
         for none in itertools.chain(self.missing, bad(self.store)):
             found.setdefault(none.save, none)
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Whether the harness sees what is saved under such names: without a fault, too, if it saw anything then."""
+        """Returns True if the harness sees saves under such names, in the fault-free run, too, if it saw any there."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
         known = usual if usual is not None and usual.store.sights else self
-        cut = self.run.outcome is None  # the harness was killed, or its log was cut: what it saw then is not told
+        cut = self.run.outcome is None  # the harness was killed or its log cut
         return not (self.run.unseen or cut) and any(save.series == series for save in known.store.sights)
 
     @cached_property
     def seen_steps(self) -> frozenset[int] | None:
-        """The steps of all that the harness saw; `None` where it does not see all, or not of which step that is."""
+        """Returns all steps that the harness saw; `None` if it does not see all saves, or not their steps."""
         known = {each.step for each in self.store.seen} | {
             each.get("step") for each in (self.store.left or {}).values()
         }
@@ -119,8 +126,8 @@ class Saves:
         return None if None in known or not watched else frozenset(step for step in known if step is not None)
 
     def never_seen(self, step: int, since: int, until: int) -> bool:
-        """Whether the harness would have seen a checkpoint of this step by then, and saw none; nor found one at the end
-        that it had never seen."""
+        """Returns True if the harness should have seen a save of this step by then, but saw none, and found none at the
+        end either."""
         if self.seen_steps is None or self.store.is_hidden(since, until):
             return False
         seen = self.store.by_step.get(step, ())
@@ -128,19 +135,19 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """The newest step of those that the harness found at the end, if nobody told that or a later one; else 0."""
+        """Returns the newest step found at the end, if nobody told it or a later one; else 0."""
         newest = max(self.store.left_steps, default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
-        """Those that were committed and are what was told; of a trainer that tells none, what the harness saw."""
+        """Returns committed saves that are sound; for a trainer that tells no saves, those that the harness saw."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """What the harness saw, where names tell the step. None, if one tells more than was ever done by then."""
+        """Returns saves that the harness saw under names with steps; empty if such a step was not done by then."""
         told = [each for each in self.store.seen if each.step is not None]
         furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
         done = furthest[np.searchsorted(self.run.steps.end, [each.at for each in told], "right")]
@@ -149,32 +156,31 @@ class Saves:
 
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
-        """By step: saves that are surely none, where there is no other one of this step."""
+        """Maps each step to its surely bad save, if no other save of this step is good."""
         good = {save.step for save in self.good}
         sure = (none for none in self.none.values() if none.by is By.SEEN)
         return {none.save.step: none for none in sure if none.save.step not in good}
 
     @cached_property
     def steps(self) -> Ints:
-        """The steps of which there was a checkpoint, each once, in order."""
+        """Returns the steps with a good checkpoint, each once, in order."""
         return np.unique(np.array([save.step for save in self.good if save.step > 0], np.int64))
 
     @property
     def open(self) -> Sequence[Save]:
-        """Those of which nobody told how they ended, though their process went on with its steps."""
+        """Returns saves whose end nobody told, though their process went on with its steps."""
         return [save for save, end, step in self._followed if save.step >= 0 and end == NEVER > step]
 
     @property
     def punctual(self) -> frozenset[int]:
-        """The ranks that commit what they begin to save, each time before their next step."""
+        """Returns the ranks that finish each save before their next step."""
         ranks = self.run.processes
         late = {ranks[save.process].rank for save, end, step in self._followed if end >= step < NEVER}
         return frozenset(ranks[save.process].rank for save, _, _ in self._followed) - late
 
     @cached_property
     def _followed(self) -> Sequence[tuple[Save, int, int]]:
-        """Each save that was begun, when its process told next how one of that step had ended, and when it began its
-        next step."""
+        """Returns each begun save, the next told end of a save of its step, and the process's next begin of a step."""
         order, places = self.run.rows_by_process
         ends = grouped(
             ((save.process, save.step), save.last_at)
@@ -191,39 +197,39 @@ class Saves:
         return found
 
     def of_step(self, step: int, until: int) -> bool:
-        """Whether a checkpoint of it was committed by then, or at least begun and not failed."""
+        """Returns True if a save of this step was committed by then, or begun and not failed."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
     def only_begun(self, step: int, until: int) -> Word | None:
-        """The first word of a save of this step, if nobody told by then that one was committed."""
+        """Returns the first word of a save of this step, if nobody told by then that one was committed."""
         words = self._words.get(step, [])
         done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
         return Word(words[0][0]) if words and not done else None
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
-        """The step of which this path was at last, where by then it had never been of the one that is given."""
+        """Returns the last step at this path by then, if it never held the given step; else `None`."""
         last = last_by(self._by_path.get(path, []), until)
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Where a checkpoint of this name had been saved last by then, if none ever was at this absolute path; else an
-        empty text."""
+        """Returns where a save of this name was last by then, if none ever was at this absolute path; else an empty
+        text."""
         last = last_by(self._by_last_name.get(last_name(path), []), until) if path.startswith("/") else None
         return last if last and path.rstrip("/") not in self._absolute else ""
 
     def content_of(self, step: int | None, until: int) -> str:
-        """What a checkpoint of this step held that was committed by then, if all ever told one and the same content."""
+        """Returns the content of a save of this step committed by then, if all saves of the step have the same one."""
         at, content = self._contents.get(-1 if step is None else step, (NEVER, ""))
         return content if at <= until else ""
 
     @cached_property
     def damage(self) -> Mapping[str, Sequence[Damage]]:
-        """By the id of the fault."""
+        """Maps fault ids to the damage that each fault did."""
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Whether no fault that had struck by then may have damaged a checkpoint. It was begun when such a fault was
-        over; or it is known what that damaged, and it is another."""
+        """Returns a test for saves: True if no fault by then may have damaged this one. Either it was begun after such
+        faults were over, or their damage is known and elsewhere."""
         over = last_by(self._over, moment)
 
         def sound(save: Save) -> bool:
@@ -234,8 +240,8 @@ class Saves:
 
     @cached_property
     def _spoilers(self) -> Sequence[tuple[int, int, frozenset[int]]]:
-        """When each fault struck that may damage checkpoints, from when on none until then is at work, and of which
-        steps it damaged checkpoints; of none, where that is not known of all its damage."""
+        """Returns for each fault that may damage saves: when it struck, from when on no such fault is at work, and the
+        steps that it damaged. Empty if the step of any damage is unknown."""
         found = []
         for fault in self.run.faults:
             if fault.spoils and fault.injected is not None:
@@ -252,14 +258,14 @@ class Saves:
 
     @cached_property
     def _damaged(self) -> Mapping[int, int]:
-        """Steps whose checkpoints are known to be damaged, and since when they may be."""
+        """Maps each step with damaged saves to the time since when they may be damaged."""
         return {step: at for at, _, steps in reversed(self._spoilers) for step in steps}
 
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
         names, at = frozenset(told.get("names") or ()), told["at"]
         step = told["step"] if "step" in told else self._last_of(names, at)
         words = [] if step is None else self._words.get(step, [])
-        begun = [at for at, what in words if what == STARTED]  # a commit that is told late is of the save before
+        begun = [at for at, what in words if what == STARTED]  # a commit told late belongs to the save before
         told_anew = first_from(begun or [at for at, _ in words], at + 1)
         published = self._published.get(told.get("checkpoint"))
         later = (event for event in published or () if event["at"] > at and event.get("sha256") != told.get("sha256"))
@@ -283,7 +289,7 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[int, tuple[int, str]]:
-        """By step: when its content was told first, and that; an empty text where it was not always the same."""
+        """Maps each step to when its content was first told, and that content; empty if contents differ."""
         found: dict[int, tuple[int, str]] = {}
         for save in (save for save in self.whole if save.content):
             at, content = found.get(save.step, (save.last_at, save.content))
@@ -292,17 +298,17 @@ class Saves:
 
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:
-        """By step: when something was told of a checkpoint of it, and what."""
+        """Maps each step to the events about its saves: when, and which."""
         return grouped((int(e["step"]), (e["at"], e["event"])) for e in self.run.checkpoints if "step" in e)
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """When it was told of, and of which step; a path may be used again."""
+        """Maps each path to when it was told, and its step then; a path may be reused."""
         return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
 
     @cached_property
     def _by_last_name(self) -> Mapping[str, Sequence[tuple[int, str]]]:
-        """By the last part of an absolute path: when it was told of, and the whole of it."""
+        """Maps the last part of absolute paths to when they were told, and the whole path."""
         return grouped((last_name(save.path), (save.at, save.path)) for save in self.all if save.path.startswith("/"))
 
     @cached_property
@@ -314,13 +320,13 @@ class Saves:
         return {(path, step): at for path, told in self._by_path.items() for at, step in reversed(told)}
 
     def _last_of(self, names: frozenset[str], before: int) -> int | None:
-        """The step that the trainer told when it committed the last checkpoint of one of these names."""
+        """Returns the step of the last save under one of these names before this moment."""
         mine = [(save.last_at, save.step) for save in self.all if save.told and names & {*save.path.split("/")}]
         return max((each for each in mine if each[0] < before), default=(0, None))[1]
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Each end belongs to what its process had begun last for that step."""
+    """Joins the begin and the end of each save: an end belongs to what its process had begun last for that step."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
         key = event["process"], int(event.get("step", -1))

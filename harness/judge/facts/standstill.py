@@ -13,12 +13,12 @@ from harness.judge.facts.usual import Times
 
 
 class Standstill(NamedTuple):
-    """It lasted so long after a step, and at most `usual_ns` without a fault; `None`: no fault-free run shows that."""
+    """A standstill of `ns` after a step. `usual_ns`: the longest fault-free one; `None`: no fault-free run shows it."""
 
     after: int
     ns: int
     usual_ns: int | None
-    by: By = By.MISSING  # nothing explains it
+    by: By = By.MISSING  # no fault explains it
 
 
 def standstill(evidence: Analysis) -> Standstill:

@@ -1,6 +1,6 @@
-"""A save as it was told, and what the harness itself saw of it in the store.
+"""A save as it was told, and the harness's own looks at it in the store.
 
-The harness looks at the store now and then: what was soon written over or removed may stay unseen.
+The harness looks at the store now and then: a save that is soon overwritten or removed may stay unseen.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED, PART, family
 from harness.timeline.timeline import Ints, Timeline
 
-SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
+SoundAt = Callable[[int], Callable[["Save"], bool]]  # for a moment: a test that no fault had damaged a save by then
 
 
 @dataclass(frozen=True)
 class Save:
-    """One checkpoint as one process told of it: that it began it, how that ended, or both."""
+    """One checkpoint as one process told of it: its begin, its end, or both."""
 
-    step: int  # -1: it is not known
-    process: int  # row in Timeline.processes; -1: it is of before the window
+    step: int  # -1: not known
+    process: int  # row in Timeline.processes; -1: from before the window
     begun: int | None
     ended: int | None
-    how: str  # the name of the event that told its end, or that the harness saw it; empty: none did
+    how: str  # event that told its end or was the harness's look; empty: none
     path: str = ""
-    holds: tuple[str, ...] = ()  # whose state it put in
-    tensors: str = ""  # digest of them
+    holds: tuple[str, ...] = ()  # parts of the state in it, as `model`
+    tensors: str = ""  # their digest
     kind: str = "untold"
     duration_ns: int = 0
     size: int | None = None  # as told, in bytes
-    a_step: int | None = None  # micro-batches that the step before it took
-    amid: int | None = None  # and that had been done of the next one
-    begun_path: str = ""  # what was written first
-    files: tuple[str, ...] = ()  # that its process wrote, relative to its folder
-    write_ns: int | None = None  # until they were written
-    content: str = ""  # digest of them
+    a_step: int | None = None  # micro-batches of the step before it
+    amid: int | None = None  # micro-batches already done of the next step
+    begun_path: str = ""  # the path that was written first
+    files: tuple[str, ...] = ()  # files that its process wrote, relative to its folder
+    write_ns: int | None = None  # ns until the files were written
+    content: str = ""  # digest of the files
 
     @property
     def at(self) -> int:
-        """When it was told of first."""
+        """Returns when it was first told of."""
         return self.begun if self.begun is not None else self.ended or 0
 
     @property
     def last_at(self) -> int:
-        """When it was told of last."""
+        """Returns when it was last told of."""
         return self.ended if self.ended is not None else self.at
 
     @cached_property
@@ -63,29 +63,29 @@ class Save:
 
     @property
     def told(self) -> bool:
-        """Whether its process told that it, or its own part of it, is committed."""
+        """Returns True if its process told that the save, or its own part of it, is committed."""
         return self.how in (COMMITTED, PART)
 
     @property
     def by(self) -> By:
-        """Whoever told that it is committed is whom it speaks against."""
+        """Returns SEEN if its process told that it is committed, as a flaw speaks against that very process."""
         return By.SEEN if self.told else By.MISSING
 
     @property
     def word(self) -> Word:
-        """What nobody but the trainer knows of it."""
+        """Returns a claim of the strength of things that only the trainer knows of it."""
         return Word(self.last_at)
 
     @property
     def said(self) -> str:
-        """In words."""
+        """Describes in words how the save is known."""
         committed = f"a checkpoint of step {self.step} had been committed"
         return committed if self.told else f"it had saved step {self.step}, as far as is known"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A checkpoint as the harness saw it: whole, and the same in two looks. `told`: all that it noted of it."""
+    """A checkpoint as the harness saw it: whole, and equal in two looks. `told`: all fields of that event."""
 
     at: int
     step: int | None
@@ -97,12 +97,12 @@ class Seen:
 
     @property
     def tensors(self) -> Sequence[str]:
-        """Its largest ones: bytes and digest."""
+        """Returns its largest tensors, as bytes and digest."""
         return self.told.get("tensor_digests") or ()
 
     @property
     def zeros(self) -> float:
-        """Share of its tensors' bytes, of those that are zero from end to end."""
+        """Returns the share of tensor bytes in tensors that are all zeros."""
         return float(self.told.get("zero_bytes", 0) / max(self.told.get("tensor_bytes", 0), 1))
 
 
@@ -113,8 +113,8 @@ def _seen(event: Mapping[str, Any]) -> Seen:
 
 
 class Store:
-    """What the harness saw in the store of a run. `whole`: the saves that the trainer told as committed, by the time of
-    that. `usual`: of its fault-free run."""
+    """The harness's looks at the store of a run. `whole`: saves told as committed, in that order. `usual`: the
+    fault-free run's store."""
 
     def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
         self.run, self.usual, self._sound_at = run, usual, sound_at
@@ -123,37 +123,37 @@ class Store:
         self.seen = list(map(_seen, run.published))
         self.by_name = grouped((last_name(seen.path), seen) for seen in self.seen)
         self.by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
-        self.left: Mapping[str, Mapping[str, Any]] | None = None  # all that was there when all nodes had ended
+        self.left: Mapping[str, Mapping[str, Any]] | None = None  # all checkpoints there when all nodes had ended
         if run.left is not None and not run.unseen and not run.beside.job_goes_on:
             left = {last_name(each["path"]): each for each in run.left.get("checkpoints") or ()}
             self.left = left if len(left) == run.left.get("count") else None
 
     def name_of(self, save: Save) -> str | None:
-        """What the harness calls it, if it saw anything that may be it."""
+        """Returns the harness's name for this save, if it saw anything that may be it."""
         parts = _last_parts(save.path)
         return next((part for part in parts if part in self.by_name or part in (self.left or ())), None)
 
     def looks_at(self, save: Save) -> Sequence[Seen]:
-        """What it saw under the name of this save."""
+        """Returns the looks at the name of this save."""
         return self.by_name.get(self.name_of(save) or "", [])
 
     def left_of(self, save: Save) -> Mapping[str, Any]:
-        """What was there under its name when all nodes had ended."""
+        """Returns the checkpoint under this save's name when all nodes had ended."""
         return (self.left or {}).get(self.name_of(save) or "", {})
 
     def saw(self, step: int, until: int) -> bool:
-        """Whether it had seen a whole checkpoint of this step by then."""
+        """Returns True if the harness had seen a whole checkpoint of this step by then."""
         return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
 
     @property
     def left_steps(self) -> list[int]:
-        """The steps of the whole checkpoints that it found when all nodes had ended."""
+        """Returns the steps of whole checkpoints found when all nodes had ended."""
         found = (each.get("step") for each in (self.left or {}).values() if each.get("whole"))
         return [step for step in found if isinstance(step, int)]
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """How each save looked that was seen: its files may come one after the other."""
+        """Maps each save that was seen to the looks at it: its files may come one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -171,8 +171,8 @@ class Store:
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
-        """What shows what a save held: before a fault may have damaged it, and not while it was being removed, as its
-        files go one after the other, and the harness may see the rest."""
+        """Maps each save to looks that show its content: before a fault may have damaged it, and not during its
+        removal, when only some of its files may be left."""
 
         def is_sound(save: Save, each: Seen) -> bool:
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
@@ -183,25 +183,25 @@ class Store:
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
-        """Each at its largest, before a fault may have damaged it."""
+        """Maps each save to its largest look before a fault may have damaged it."""
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """After how long the saves were seen."""
+        """Returns `of` the times from the end of each save until it was seen; 0 if none was seen."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
-        """When the harness saw it go away."""
+        """Returns when the harness saw this save go away."""
         moments = next((self.removed[part] for part in _last_parts(save.path) if part in self.removed), [])
         return first_from(moments, save.last_at)
 
     def size_of(self, save: Save) -> int | None:
-        """In bytes, as it was seen, or else as it was told."""
+        """Returns the size in bytes as seen, or else as told."""
         seen = self.undamaged.get(save)
         return save.size if seen is None or seen.size is None else seen.size
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """How many tensors the save of this step holds, if the others since then hold more; and how many they do."""
+        """Returns the tensor counts of this step's save and of the smallest other save since then, if it has fewer."""
         counts = {
             save.step: seen.told.get("tensor_count") for save, seen in self.undamaged.items() if save.last_at >= since
         }
@@ -211,20 +211,20 @@ class Store:
 
     @cached_property
     def named(self) -> Sequence[Save]:
-        """The last save at each path that belongs to one step, where there are several."""
+        """Returns the last save at each path that belongs to one step, if there are several such paths."""
         steps = grouped((save.path, save.step) for save in self.whole)
         last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
 
     @cached_property
     def trained(self) -> Ints:
-        """The steps whose update was applied, in order."""
+        """Returns the steps whose update was applied, in order."""
         steps = self.run.steps
         return np.unique(steps.step[steps.applied != 0] if len(steps.applied) else steps.step)
 
     @cached_property
     def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
-        """By series and what it is: of each save what may be the same in all."""
+        """Maps series and property to its value in each save; it may be the same in all."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
             told: dict[str, object] = {"as its state": " and ".join(save.holds), "as its folder": _folder(save.path)}
@@ -239,12 +239,12 @@ class Store:
         return found
 
     def is_hidden(self, begin: int, end: int) -> bool:
-        """Whether a fault may have kept it from the store, or the harness from seeing it."""
+        """Returns True if a fault may have kept a save from the store, or the harness from seeing it."""
         return touches(self._hiding, begin, end)
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """When such faults were at work. One that tells of which steps it damaged checkpoints hides nothing else."""
+        """Returns when such faults were at work. A fault that tells the steps of all its damage hides nothing else."""
         windows = []
         for fault in self.run.faults:
             told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)

@@ -1,9 +1,9 @@
-"""Times that cannot be: what processes tell of when, beside what the harness saw, and beside themselves.
+"""Impossible times: the times that processes tell contradict each other, or the harness.
 
-No step is done before its node was given to the job, before its process began, or before the one before it was over;
-no part of a step takes longer than the step; no step ends on one rank before another has begun it; nobody takes the
-place of a worker that has not ended. What the harness sees appear, a save or the recovery, was not told long before.
-What a trainer does in its fault-free run as well is its way of telling, and held against nobody.
+No step is done before its node was given to the job, before its process began, or before the previous step was over;
+no part of a step takes longer than the step; no step ends on one rank before another has begun it; no worker takes the
+place of one that has not ended. A save or recovery that the harness sees was not told long before. A contradiction that
+the fault-free run has, too, is ignored as the trainer's way of telling.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 
-FACTORS = np.array([2654435761, 40503, 1, 2246822519, 3266489917]) * 4294967311  # large and odd: sums do not meet
+FACTORS = (
+    np.array([2654435761, 40503, 1, 2246822519, 3266489917]) * 4294967311
+)  # large and odd, so that sums do not collide
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
 
 @dataclass(frozen=True)
 class Impossible:
-    """`seen`: the harness saw itself that it is not so. Else what was told contradicts itself."""
+    """A contradiction of times. `seen`: it contradicts the harness's own sight; else the processes' times clash."""
 
     words: str
     seen: bool = False
@@ -59,7 +61,7 @@ class Impossible:
 def impossible(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window], resumed: Iterable[Timeline] = ()
 ) -> Iterator[Impossible]:
-    """The worst of each kind. `resumed`: more fault-free runs, none of which may be a copy."""
+    """Yields the worst contradiction of each kind. `resumed`: more fault-free runs; no log may be a copy of theirs."""
     steps, usual = Told(run), [Told(other) for other in fault_free_runs]
     margin = run.uncertainty_ns + steps.grain
     yield from _outside(steps)
@@ -82,7 +84,7 @@ def impossible(
 
 
 class Told:
-    """The steps process by process, in order of time."""
+    """Steps process by process, in order of time."""
 
     def __init__(self, run: Timeline):
         order, _ = run.rows_by_process
@@ -93,9 +95,9 @@ class Told:
         started = np.array([process.started for process in run.processes], np.int64)
         first = np.append(True, np.diff(self.process) != 0)[: len(order)]
         self.started = started[self.process]
-        self.free = np.where(first, self.started, np.roll(self.end, 1))  # since then the process did nothing else
+        self.free = np.where(first, self.started, np.roll(self.end, 1))  # the process did nothing else since then
         self.first = first
-        self.began = np.where(self.begin < self.end, self.begin, self.free)  # the latest it can have: told or not
+        self.began = np.where(self.begin < self.end, self.begin, self.free)  # the latest possible begin
 
     def named(self, row: int) -> str:
         steps, process = self.run.steps, self.run.processes[self.process[row]]
@@ -103,14 +105,14 @@ class Told:
 
     @functools.cached_property
     def grain(self) -> int:
-        """What times of one process are multiples of, where clocks are coarse."""
+        """Returns the clock's granularity: the greatest common divisor of step lengths."""
         taken = (self.end - self.free)[~self.first]
         return int(np.gcd.reduce(taken[:STEPS_LOOKED_AT]))
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
-        """A fingerprint of the lengths of some steps in a row, each of another length, the last of them a multiple of
-        their number; and the row of that one."""
+        """Returns fingerprints of the lengths of some steps in a row, each of a different length and the last one a
+        multiple of their number; and the row of that last step."""
         last = np.arange(COPIED_STEPS - 1, len(self.end))
         last = last[self.run.steps.step[self.order[last]] % COPIED_STEPS == 0]
         first = last - COPIED_STEPS + 1
@@ -150,7 +152,7 @@ _KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
 
 
 def _outside(told: Told) -> Iterator[Impossible]:
-    """Steps before their node was given to the job, and parts of them that are longer than the job had it."""
+    """Yields steps before their node was given to the job, and parts of steps longer than the job had the node."""
     run = told.run
     if not len(told.end):
         return
@@ -173,7 +175,7 @@ def _outside(told: Told) -> Iterator[Impossible]:
 
 
 def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Impossible]:
-    """A process says nothing after its end, but for what it left to another one: the end of a save."""
+    """Yields a process that says something after its end; a save's end may come later, from another process."""
 
     def late(process: Process) -> int:
         return process.last_seen - min(process.left or NEVER, process.exited or NEVER)
@@ -186,13 +188,13 @@ def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[
 
 
 def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
-    """By how much longer than there was time each save took by what was told of it, and which one it was."""
+    """Yields for each save by how much its told duration exceeds the time since its begin, and its name."""
     begun: dict[tuple[int, object], int] = {}
     for event in run.checkpoints:
         key = event["process"], event.get("step")
         if event["event"] == STARTED:
             begun[key] = event["at"]
-        elif event["event"] == COMMITTED and event.get("duration_ns") and key[0] >= 0:  # -1: gone before a rehearsal
+        elif event["event"] == COMMITTED and event.get("duration_ns") and key[0] >= 0:  # -1: from before a rehearsal
             since = begun.get(key, run.processes[key[0]].started)
             text = f"the checkpoint of step {key[1]} by rank {event['rank']}"
             yield event["duration_ns"] - (event["at"] - since), text
@@ -206,8 +208,8 @@ def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
-    """No two processes, of this run or of another one, take the same nanoseconds for the same steps in a row, if their
-    clocks are fine enough to tell."""
+    """Yields steps whose lengths equal, to the nanosecond, those of another process in this or another run, if clocks
+    are fine enough to tell."""
     logs = [each for each in (run, *others) if 0 < each.grain < FINE_NS]
     if run not in logs:
         return
@@ -215,7 +217,7 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
     owners = np.concatenate([told.process[told.tracks[1]] for told in logs])
     number = np.repeat(np.arange(len(logs)), [len(told.tracks[0]) for told in logs])
     rows = np.concatenate([told.tracks[1] for told in logs])
-    order = np.argsort(tracks, kind="stable")  # of those that are the same, this run's come first
+    order = np.argsort(tracks, kind="stable")  # this run's tracks come first among equals
     one, two = order[:-1], order[1:]
     other = (owners[one] != owners[two]) | (number[one] != number[two])
     for place in np.flatnonzero((tracks[one] == tracks[two]) & (number[one] == 0) & other)[:1].tolist():
@@ -226,14 +228,14 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Since when it may have done steps: from when the job had its node; the first ones may be told of late."""
+    """Returns the earliest begin of steps: when the job had the node, with a margin for a first node told late."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER
 
 
 def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int) -> Iterator[Impossible]:
-    """Steps that ended on one rank before another began them: ranks wait for each other, if they do without a fault."""
+    """Yields a step that ended on one rank before another began it, if ranks wait for each other without a fault."""
     usual = [int(_leads(other)[0].max(initial=0)) for other in fault_free_runs]
     leads, steps = _leads(told)
     if not usual or not len(leads):
@@ -247,7 +249,7 @@ def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int
 
 
 def _leads(told: Told) -> tuple[Ints, Ints]:
-    """For each step of each world: by how much the first end of it is before the last begin; and the step."""
+    """Returns for each step of each world by how much its first end precedes its last begin, and the step."""
     steps = told.run.steps
     key = (steps.epoch << 31 | steps.step)[told.order]
     order = np.argsort(key, kind="stable")
@@ -259,7 +261,7 @@ def _leads(told: Told) -> tuple[Ints, Ints]:
 
 
 def _noticed_before(run: Timeline) -> Iterator[Impossible]:
-    """A worker that told of a notice before any fault had given one."""
+    """Yields a worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
     struck, apart = (begun, APART_NS) if begun < NEVER else (first_strike(run.faults), NOTICED_NS)
@@ -269,7 +271,7 @@ def _noticed_before(run: Timeline) -> Iterator[Impossible]:
 
 
 def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
-    """A worker that was ready before the one whose place it takes had ended, or while it still told something."""
+    """Yields a worker that was ready before the worker whose place it takes had ended or said its last word."""
     places = grouped(((each.node, each.incarnation, each.local_rank), each) for each in run.processes)
     for mine in places.values():
         for before, after in itertools.pairwise(mine):
@@ -282,8 +284,8 @@ def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
 
 
 def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
-    """Recoveries that are told long before the harness saw them, which watches the steps: the fault's id, when it is
-    over by what was told, and when the harness saw that."""
+    """Yields recoveries that were told long before the harness, which watches the steps, saw them: the fault's id, the
+    told end of the recovery, and when the harness saw it."""
     struck = [fault for fault in run.faults if fault.kills and fault.recovered is not None]
     if not struck or not len(run.steps):
         return
@@ -304,7 +306,7 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
         later = slice(int(np.searchsorted(run.progress.end, epoch.begin)), None)
         beyond = np.flatnonzero(run.progress.step[later] > before)
         told = int(run.progress.end[later][beyond[0]]) if len(beyond) else fault.recovered
-        # How long after a step the harness saw it, by the fault that it was to inject then.
+        # The harness's usual delay, from the step at which it was to inject the fault.
         planned = [each.get("when") or {} for each in run.plan.get("faults") or () if each.get("id") == fault.id]
         at = run.progress.end[run.progress.step == (planned[0].get("step") if planned else None)]
         usual = USUAL_FACTOR * max(0, fault.injected - int(at[0])) if len(at) else 0
@@ -315,7 +317,7 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
 def _saved_before_it_was_seen(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
 ) -> Iterator[Impossible]:
-    """Saves that the harness saw on the store much longer after they were told than without a fault, one by one."""
+    """Yields saves in a row that the harness saw much later after their commit than it sees fault-free ones."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)
@@ -331,7 +333,7 @@ def _saved_before_it_was_seen(
 
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
-    """Of each save that the harness saw on the store: when it was told as committed, and how long before that."""
+    """Returns for each save seen in the store when it was told as committed, and how much later it was seen."""
     committed = grouped((each.get("step"), each["at"]) for each in run.checkpoints if each["event"] == COMMITTED)
     pairs = [
         (mine[place - 1], event["at"] - mine[place - 1])

@@ -1,10 +1,10 @@
-"""How long things take without a fault, by the fault-free runs, and what took longer beside that.
+"""Durations without a fault, from the fault-free runs, and the slowdowns of a run compared with them.
 
-*Degraded:* from when to when a fault that did not stop the job slowed it, and how much.
+*Degraded:* an interval in which a fault slowed the job without stopping it, and by how much.
 
-*Pace:* the time of all undisturbed steps after the last recovery over what the same steps took in the fault-free run,
-at the same world size: pauses count, and so do its own. Beside it the median step, which a pause in the fault-free run
-does not move. A busy host also slows a healthy job. So the pace of the run before its first fault is measured, its best
+*Pace:* the time of all undisturbed steps after the last recovery, over the time of the same steps in the fault-free run
+at the same world size; pauses in either count. The median step is compared, too: a pause in the fault-free run does not
+move it. A busy host also slows a healthy job, so the pace before the first fault is measured as well, the run's best
 stretch, and the worst stretch of the fault-free runs.
 """
 
@@ -50,16 +50,16 @@ UNMEASURABLE = "cannot be measured against the fault-free runs"
 
 @dataclass(frozen=True)
 class Times:
-    """Steps that follow one of their epoch, in order of time, and how long each took. A trainer may tell only some of
-    its steps: the time from one to the next is shared among them."""
+    """Steps that follow another of their epoch, in order of time, with their durations. If a trainer tells only some
+    steps, the time between two told ones is shared among the steps."""
 
     step: Ints
-    after: Ints  # the one that was told before it
+    after: Ints  # the step that was told before it
     size: Ints  # of the world
-    begin: Ints  # the end of that one
+    begin: Ints  # the end of that step
     end: Ints
     taken: Floats
-    saved: Bools  # whether a save was begun in that time; of a trainer that tells no begin: whether one was whole
+    saved: Bools  # True if a save was begun in that time, or finished if begins are not told
 
     @classmethod
     def of(cls, run: Timeline) -> Times:
@@ -79,14 +79,14 @@ class StepTime:
 
     usual: int
     upper: int
-    steady: int  # the longest that the median of so many steps in a row took; one pause does not widen it
+    steady: int  # longest running median; a single pause does not widen it
 
 
 @dataclass(frozen=True)
 class Band:
-    """What the working part of a step (without data wait and checkpoint stall) takes at most without a fault.
+    """The longest fault-free working part of a step (without data wait and checkpoint stall).
 
-    `first` is for the first step of a process, which warms up; `steps` and `runs` are from how many it was taken.
+    `first` is for the first step of a process, which warms up; `steps` and `runs` are the numbers it was taken from.
     """
 
     upper: int
@@ -96,7 +96,7 @@ class Band:
 
 
 class Usual:
-    """How long things take in these fault-free runs. What none of them shows is not known.
+    """Durations in these fault-free runs.
 
     `own`: the job itself. The steps that it did before any fault show how long one takes at a world size that no
     fault-free run has. They are few, so they tell only a standstill from a step.
@@ -107,12 +107,12 @@ class Usual:
         self.times = [Times.of(run) for run in runs]
 
     def longest(self, measured: Callable[[Timeline], int | None]) -> int | None:
-        """The most that any of them took."""
+        """Returns the longest duration in any of these runs."""
         return max((taken for run in self.runs if (taken := measured(run)) is not None), default=None)
 
     @cached_property
     def steps(self) -> dict[int, StepTime]:
-        """Per world size; not of those whose clock is too coarse to tell a step's length."""
+        """Returns step times per world size, without sizes whose clock is too coarse to tell a step's length."""
         sizes = ((times, size) for times in self.times for size in np.unique(times.size).tolist())
         by_size = grouped((size, times.taken[times.size == size]) for times, size in sizes)
         found: dict[int, StepTime] = {}
@@ -125,7 +125,7 @@ class Usual:
 
     @cached_property
     def bands(self) -> dict[int, Band]:
-        """Per world size the working part of a step, the first step of a process apart."""
+        """Returns bands for the working part of a step per world size, with the first step of a process apart."""
         by_size: dict[int, list[tuple[Ints, Ints]]] = {}
         for run in self.runs:
             steps, first = run.steps, first_rows(run.steps)
@@ -143,7 +143,7 @@ class Usual:
 
     @cached_property
     def own_steps(self) -> dict[int, StepTime]:
-        """Per world size without a fault-free run, from the job's own steps before any fault."""
+        """Returns step times for world sizes without a fault-free run, from the job's own steps before any fault."""
         calm = NEVER if self._own is None else first_strike(self._own.faults)
         if self._own is None or calm == NEVER:
             return {}
@@ -158,13 +158,13 @@ class Usual:
 
     @cached_property
     def sync(self) -> float | None:
-        """How long a gradient sync takes at most, at whatever world size."""
+        """Returns the longest usual gradient sync, at any world size."""
         times = np.concatenate([np.zeros(0), *(run.steps.sync_ns[run.steps.sync_ns > 0] for run in self.runs)])
         return float(np.quantile(times, SYNC_QUANTILE)) if len(times) else None
 
 
 def first_rows(steps: Steps) -> Bools:
-    """Which rows are the first step of their process."""
+    """Marks the rows that are the first step of their process."""
     found = np.zeros(len(steps), np.bool_)
     first = np.full(int(steps.process.max()) + 1 if len(steps) else 0, -1)
     first[steps.process[::-1]] = np.arange(len(steps))[::-1]  # the last one to write wins
@@ -177,7 +177,7 @@ def _upper(times: npt.NDArray[Any]) -> int:
 
 
 def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floats:
-    """The median of each `window` values in a row; `of_each`: of those around each value, at the ends repeated."""
+    """Returns the median of each `window` values in a row; `of_each`: around each value, with the ends repeated."""
     if of_each:
         values = np.pad(values, (window // 2, window - 1 - window // 2), mode="edge")
     found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, window), axis=1)
@@ -195,25 +195,25 @@ class Degraded:
     begin: int
     end: int
     recovered: bool
-    factor: float  # mean step time meanwhile over the usual one
-    before: float | None = None  # the same, median, just before, if the job was out of the band already
-    own: bool = False  # beside the job's own steps before any fault: no fault-free run has its world size
+    factor: float  # mean step time in the interval over the usual one
+    before: float | None = None  # median step time before, over the usual one, if the job was slow already
+    own: bool = False  # compared with the job's own steps: no fault-free run has this world size
 
 
 def standstill_ns(run: Timeline, interval: Degraded) -> int:
-    """The longest time without a step in it: a job that stood still in place needed so long for its next one."""
+    """Returns the longest time without a step in the interval: how long the job stood still in place."""
     first, last = np.searchsorted(run.progress.end, [interval.begin, interval.end], "right")
     return int(np.diff(run.progress.end[max(0, first - 1) : last]).max(initial=0))
 
 
 @dataclass(frozen=True)
 class _Relative:
-    """Steps beside what one of their world size takes without a fault."""
+    """Steps as multiples of the fault-free step time at their world size."""
 
     begin: Ints
     end: Ints
-    taken: Floats  # in multiples of the usual time; not a number where that is not known
-    upper: Floats  # of the band, the same way
+    taken: Floats  # in multiples of the usual time; NaN if that is not known
+    upper: Floats  # upper limit of the band, in the same unit
     steady: Floats  # 0 where the usual time is the job's own
 
     @classmethod
@@ -237,13 +237,13 @@ class _Relative:
         return np.asarray(both | (self.taken > LONE_FACTOR * self.upper), np.bool_)
 
     def found_fast(self, first: int) -> bool:
-        """Whether the job was much faster than usual before this step."""
+        """Returns True if the job was much faster than usual before this step."""
         prior = self.taken[max(0, first - STEPS_BEFORE) : first]
         return len(prior) >= SMOOTHED_STEPS and bool(np.median(prior) < FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Whether the job was as fast as before in the few steps from `first` to `stop`, and in those after: no five in
-        a row took so much longer than its own before."""
+        """Returns True if the job stayed as fast as before in the few steps from `first` to `stop` and in those after:
+        no five in a row took much longer than its own before."""
         after = self.taken[first : stop + STEPS_BEFORE]
         if stop - first > STEPS_BEFORE or len(after) < stop - first + SMOOTHED_STEPS:
             return False
@@ -252,7 +252,7 @@ class _Relative:
 
 
 class Slowed:
-    """What faults did to the time of the steps of a job that went on."""
+    """The effects of faults on the step times of a job that went on."""
 
     def __init__(self, run: Timeline, usual: Usual):
         self._run = run
@@ -262,13 +262,13 @@ class Slowed:
 
     @cached_property
     def degraded(self) -> list[Degraded]:
-        """Faults that did not stop the job, as far as they slowed it measurably: from the injection to the last slow
-        step before the fault was healed, and to those that follow closely; also across an episode of another fault,
-        whose own time has no steps in it."""
+        """Returns intervals in which a fault slowed the job measurably without stopping it: from the injection to the
+        last slow step before it was healed, and slow steps that follow closely. An interval may span another fault's
+        episode, which has no steps of its own."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
-        closely = np.append(np.flatnonzero(np.diff(slow) > SMOOTHED_STEPS), len(slow) - 1)  # the last one of each bout
+        closely = np.append(np.flatnonzero(np.diff(slow) > SMOOTHED_STEPS), len(slow) - 1)  # last step of each bout
         taken = np.append(0, np.cumsum(steps.taken))
         asked = [fault for fault in self._struck if not (fault.id in self._named and (fault.kills or fault.stops))]
         found = []
@@ -288,24 +288,23 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Those of which this is all. Beside the job's own steps only a standstill is seen: it is all that a fault did
-        over which a job may stand, and not all that a slow link did."""
+        """Returns intervals that show all of a fault's effect. Compared with the job's own steps only a standstill
+        shows: for a fault that may stop a job that is all, for a slow link it is not."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
-        """Faults that stopped nothing, and whose slowdown cannot be measured, for one of three reasons. The steps at
-        the time of the fault, or after it, had a world size that no fault-free run has. Most were slower than any
-        stretch of the fault-free runs, but a pause there widened the band. Or the job was so fast before the fault
-        that steps in the band may be twice as slow; but not where the fault was soon over, and the job stayed as fast
-        by its own steps."""
+        """Returns faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. The
+        steps during or after the fault had a world size without a fault-free run. Or most were slower than any stretch
+        of the fault-free runs, but a pause there widened the band. Or the job was so fast before that steps in the band
+        may be twice as slow; not if the fault was soon over and the job stayed as fast by its own steps."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
         told = {interval.fault for interval in self.measured}
         gentle = [fault for fault in self._struck if not fault.kills and fault.id not in told]
-        # What only damages files at rest slows nobody.
+        # A fault that only damages files at rest slows nothing.
         asked = [fault for fault in gentle if not (fault.id in self._named if fault.stops else fault.damages)]
         found = []
         for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
@@ -319,29 +318,29 @@ class Slowed:
 
     @property
     def another_pace(self) -> bool:
-        """Whether a fault that stops nothing found the job much slower or faster than its fault-free runs: they were
-        made on a busier or a quieter host, and do not tell how fast it should be."""
+        """Returns True if a fault that stops nothing found the job much slower or faster than its fault-free runs: they
+        were made on a busier or quieter host and do not show its speed."""
         if any(interval.before is not None for interval in self.degraded):
             return True
         firsts, _ = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         return any(self._steps.found_fast(first) for first in firsts)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> tuple[list[int], list[int]]:
-        """Per fault: the first step that ended after it struck, and the first one that began after it was healed."""
+        """Returns for each fault the first step that ended after it struck, and the first begun after it was healed."""
         injected = np.array([fault.injected for fault in faults], np.int64)
         healed = np.array([self._run.end if fault.healed is None else fault.healed for fault in faults], np.int64)
         return np.searchsorted(steps.end, injected, "right").tolist(), np.searchsorted(steps.begin, healed).tolist()
 
 
 def frozen(run: Timeline) -> list[Window]:
-    """When faults held processes still, as the harness measured it."""
+    """Returns when faults held processes still, as the harness measured it."""
     struck = (each for each in run.faults if each.freezes and each.injected is not None)
     held = (each for each in struck if any(effect.get("ok") for effect in each.effects))
     return by_time.union((acted_at(each), run.end if each.healed is None else each.healed) for each in held)
 
 
 def stood_frozen(run: Timeline) -> list[Window]:
-    """The same, until the steps were over that they interrupted."""
+    """Returns when processes were frozen, until the steps were over that this interrupted."""
     begin, end = run.steps.begin, run.steps.end
     return [(since, int(end[(begin < until) & (end > until)].max(initial=until))) for since, until in frozen(run)]
 
@@ -350,7 +349,7 @@ def stood_frozen(run: Timeline) -> list[Window]:
 
 
 class Slow(enum.Enum):
-    """How a pace is beside what is allowed."""
+    """The result of comparing a pace with its limit."""
 
     NO = "fast enough"
     ON_THE_WHOLE = "slower than the fault-free run"
@@ -361,20 +360,20 @@ class Slow(enum.Enum):
 
 @dataclass(frozen=True)
 class Pace:
-    """All but the first three in multiples of the fault-free pace."""
+    """The pace after the last recovery. All but the first three are multiples of the fault-free pace."""
 
     steps: int
-    taken: int  # ns, by these steps
-    usual: int  # ns, by the same steps of the fault-free run
+    taken: int  # ns, for these steps
+    usual: int  # ns, for the same steps in the fault-free run
     median: float  # step after the last recovery
-    at_least: float  # the lower end of what the mean or the median may be, with 95 % confidence: few steps say little
-    best: float  # mean of the fastest quarter of these steps in a row
-    slowest: float  # the same as `at_least`, of the slowest quarter; or the mean of all but the longest step
+    at_least: float  # lower bound of mean or median, with 95 % confidence
+    best: float  # mean of the fastest quarter of the steps in a row
+    slowest: float  # `at_least` of the slowest quarter; or the mean without the longest step
     before: float  # mean or median before the first fault; 1 where too little came before
     worst: float  # slowest `STEPS_MIN` steps in a row without any fault, in this run and in the fault-free ones
     known: bool  # a fault-free run had this world size
-    others: float = 0.0  # of the host's CPUs, 0 to 1: what more others took in these steps than without any fault
-    usual_taken: bool = False  # whether others took most of the host while a fault-free run was made
+    others: float = 0.0  # extra share of the host's CPUs (0 to 1) that others took in these steps
+    usual_taken: bool = False  # True if others took most of the host during a fault-free run
 
     @property
     def slowdown(self) -> float:
@@ -382,7 +381,7 @@ class Pace:
 
     @property
     def told(self) -> str:
-        """In words."""
+        """Describes the pace in words."""
         took, usual = format_duration(self.taken), format_duration(self.usual)
         after = f"{self.steps} steps after the recovery took {took}"
         return f"{after}, {self.slowdown:.2f} × the {usual} of the fault-free run"
@@ -391,7 +390,7 @@ class Pace:
         return bound * max(1.0, self.before)
 
     def slow(self, bound: float) -> Slow:
-        """Where the fault-free run was much slower than this run before its first fault, that is what counts, too."""
+        """Compares with the bound; the pace before the first fault counts if the fault-free run was much slower."""
         usual = (1 if self.usual_taken else WORST_FACTOR) * bound * self.before
         before = usual if self.before < FAST_BEFORE else float("inf")
         if self.at_least > self.allowed(bound):
@@ -404,7 +403,7 @@ class Pace:
 
 
 def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str:
-    """The pace after the last recovery, or why it is not judged."""
+    """Returns the pace after the last recovery, or why it is not judged."""
     mine = Times.of(run)
     if not disturbed:
         return "nothing disturbed the job"
@@ -441,13 +440,13 @@ def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str
 
 
 def others_share(run: Timeline, begin: int, end: int) -> float:
-    """The mean share of the host's CPUs that others took, 0 to 1."""
+    """Returns the mean share of the host's CPUs that others took, 0 to 1."""
     shares = [each["others"] for each in run.host_load if begin <= each["at"] <= end]
     return float(np.mean(shares)) if shares else 0.0
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Rows of the last undisturbed stretch of one world size after `since` that is long enough."""
+    """Returns rows of the last undisturbed stretch of one world size after `since` that is long enough."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
@@ -459,11 +458,11 @@ def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
 
 @dataclass(frozen=True)
 class _Same:
-    """Steps of a run beside the same ones of the slowest of some fault-free runs."""
+    """Steps of a run beside the same steps of the slowest of some fault-free runs."""
 
     taken: Floats
-    usual: Floats  # that step there, its pauses included
-    typical: Floats  # the median of the steps around it there: one pause makes nobody fast
+    usual: Floats  # the fault-free time of the same step, with pauses
+    typical: Floats  # fault-free median around that step: a pause does not count
     saved: Bools
 
     def of(self, rows: Bools | slice) -> _Same:
@@ -475,16 +474,16 @@ class _Same:
 
     @property
     def _in_all(self) -> float:
-        return float(max(1.0, self.usual.sum()))  # a coarse clock may tell of no time at all
+        return float(max(1.0, self.usual.sum()))  # a coarse clock may tell no time at all
 
     def mean(self) -> float:
-        """The longest step counts like the next one: a pause may be alone."""
+        """Returns the mean pace; the longest step counts like the second longest, as a single pause is no slowdown."""
         return float(np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Below this the median lies with a chance of 5 % (an order statistic; the binomial taken as normal), and the
-        mean with 2.5 %. A pause alone makes no mean: it scatters too much. What comes at each save, or grows from step
-        to step, is no scatter: steps with a save stand apart."""
+        """Returns a lower bound: the median is below it with a chance of 5 % (an order statistic; the binomial taken as
+        normal), the mean with 2.5 %. A single pause scatters too much to raise the mean. Pauses at each save and steady
+        growth are no scatter: steps with a save stand apart."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
@@ -496,7 +495,7 @@ class _Same:
         return float(max(median, ratio - NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Time taken over the other one, of each quarter of the steps in a row."""
+        """Returns for each quarter of the steps in a row its time over the time in `beside`."""
         length = self._quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -511,15 +510,15 @@ class _Same:
 
 
 def _scatter(kind: Floats) -> float:
-    """The variance of such steps; or what each shows beside the one before it, where that is less (von Neumann's mean
-    square successive difference, https://doi.org/10.1214/aoms/1177731677). More of few, as Student's t asks."""
+    """Returns the variance of these steps, or that of successive differences if it is less (von Neumann's mean square
+    successive difference, https://doi.org/10.1214/aoms/1177731677), widened for few steps as by Student's t."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
     return float(variance * (n + 1) / (n - 2))
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
-    """Those of the rows that some reference tells. `size` `None`: the slowest world size counts."""
+    """Returns those rows that a reference has, too. `size` `None`: the slowest world size counts."""
     usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:
@@ -536,15 +535,15 @@ def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int
 
 
 def _worst(prior: Floats, references: Sequence[Times]) -> float:
-    """The slowest stretch without a fault over the usual pace there."""
+    """Returns the slowest stretch without a fault, over the usual pace of its run."""
     told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= STEPS_MIN]
     stretches = ((medians(each, STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
     return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])
 
 
 def exit_ns(run: Timeline) -> int | None:
-    """From the end of the last step (or of the last disturbance, if that is later) to the end of the last command;
-    `None` where no command ended after it."""
+    """Returns the time from the last step (or the last disturbance, if later) to the end of the last command; `None` if
+    no command ended after it."""
     if not len(run.progress) or run.outcome != "completed":
         return None
     last = int(run.progress.end[-1])

@@ -1,4 +1,4 @@
-"""The work of a job: what was done by a moment, and when the last of it was."""
+"""The work of a job: how far it was at a moment, and when it ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.timeline.timeline import Ints, Timeline
 
 
 class Work:
-    """But for `has_steps` and `finished`, only of runs with steps."""
+    """The progress of a run. All but `has_steps` and `finished` need a run with steps."""
 
     def __init__(self, run: Timeline):
         self._run = run
@@ -33,12 +33,12 @@ class Work:
 
     @cached_property
     def over(self) -> int:
-        """The last step, save or start of a worker."""
+        """Returns the time of the last step, save or start of a worker."""
         saved = (event["at"] for event in self._run.checkpoints)
         return int(max([self.last_end, *saved, *(process.started for process in self._run.processes)]))
 
     def furthest(self, moment: int) -> int:
-        """The furthest step that was done by then."""
+        """Returns the furthest step that was done by then."""
         done = int(np.searchsorted(self._run.steps.end, moment, "right"))
         return int(self._furthest[done - 1]) if done else 0
 

@@ -12,13 +12,13 @@ from harness.timeline.sorted_events import CLEAN_CODES
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Of a job that did all its steps; by what was told after its last good save, while nothing disturbed it."""
+    """Yields a last save that is missing, bad, failed or too old, if the job did all its steps undisturbed."""
     run, saves = evidence.run, evidence.saves
     last = saves.good[-1].last_at if saves.good else run.begin
     if not run.finished or run.outcome != "completed" or (run.torn and not saves.good):
         return
     after = [save for save in saves.all if save.last_at > last and not _is_disturbed(evidence, save.last_at)]
-    ended = max((save.step for save in saves.all if save.how), default=0)  # by one of its ranks: others may say less
+    ended = max((save.step for save in saves.all if save.how), default=0)  # by any rank: others may say less
     words, newest, wanted = "", max(saves.steps, default=0), _wanted(evidence)
     if none := [saves.none[save] for save in after if save in saves.none]:
         yield breach(f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}", none[-1])
@@ -40,8 +40,8 @@ def _is_disturbed(evidence: Analysis, at: int) -> bool:
 
 
 def _wanted(evidence: Analysis) -> int:
-    """Of which step the last checkpoint is at least: as far before the last step as in the fault-free run; where that
-    made none of its own at its end, up to an interval further."""
+    """Returns the least step of the last checkpoint: as far before the last step as in the fault-free run; up to an
+    interval further if that made no save at its end."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
     last = [run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes]
     if usual is None or fault_free is None or not usual.whole or not len(usual.steps) or evidence.flaw(fault_free):

@@ -1,4 +1,4 @@
-"""What the job saved last can be loaded once more, and is the whole state.
+"""The last save of the job can be loaded once more, and is the whole state.
 
 Each rank that told of itself in the run must have restored the save, in a world as large as planned, from the drill's
 own folder. A drill that started from scratch, or ended before it restored anything, fails. Without a drill, the last

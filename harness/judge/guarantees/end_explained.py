@@ -17,11 +17,11 @@ from harness.judge.facts.deaths import End, describe_alike
 from harness.judge.facts.job_end import spoiler
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
-NAMED_DEATHS = 3  # kinds of them
+NAMED_DEATHS = 3  # most kinds of deaths in one breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """One, for all of them: the first few kinds, and how many deaths are of none of these."""
+    """Yields one breach for all deaths: the first few kinds, and the number of the other deaths."""
     run, dead = evidence.run, evidence.deaths_unexplained
     damage = spoiler(run) if dead else None
     kinds: dict[tuple[Any, ...], list[End]] = {}

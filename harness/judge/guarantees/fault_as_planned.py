@@ -31,7 +31,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """The harness may see it before it is told. A digest of samples does not show each change."""
+    """Yields damaged files that the harness saw with the same content before. A sampled digest may miss a change."""
     for damage in fault.damaged:
         begun = damage["at"] if fault.injecting is None else fault.injecting
         place = str(damage.get("checkpoint")), damage.get("sha256")

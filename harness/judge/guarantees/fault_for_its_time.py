@@ -13,7 +13,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """A fault that broke off says so itself; a log without an end may have lost the line."""
+    """Yields faults undone too late, too early or never, except broken-off faults and logs that are cut off."""
     work, lasts = evidence.work, fault.lasts
     if lasts is not None and fault.healed is None and not fault.error and evidence.run.outcome is not None:
         yield f"was never undone; its planned duration is {lasts}"

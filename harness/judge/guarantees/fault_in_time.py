@@ -6,7 +6,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """What only slows a job needs half a step."""
+    """Yields a fault that struck after the work, or too late: a fault that only slows the job needs half a step."""
     work = evidence.work
     at = min(fault.strikes, default=acted_at(fault)) - evidence.run.uncertainty_ns
     if work.finished and at > work.over:

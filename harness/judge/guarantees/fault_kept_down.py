@@ -1,4 +1,4 @@
-"""What a fault takes or freezes does nothing more, and does not leave by itself.
+"""A process or node that a fault takes or freezes does nothing more, and does not leave by itself.
 
 The victim of a kill must not have left by itself before.
 """
@@ -13,7 +13,7 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at
 from harness.units import counted
 
-KILLED = (None, -9, 137, -15, 143)  # how one ends that cannot do anything, or is woken to be ended
+KILLED = (None, -9, 137, -15, 143)  # exit codes of processes that were killed or woken to be ended
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
@@ -26,7 +26,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """A node may have a notice: that is another thing. Between the fault's first word and its effect a rank runs."""
+    """Yields killed ranks that did steps after the effect was measured. Nodes are left out: they may have a notice."""
     gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     ranks = [target for target in fault.targets if target.get("rank") is not None]
     for row in _alive(evidence, ranks, [acted_at(fault)]):
@@ -36,8 +36,8 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
-    """From when the harness saw a target stand still until the fault's time is over, or until it was told to end: the
-    harness tells that before it lets the target go on."""
+    """Yields frozen ranks that did or said something, from when the harness saw them stand still until the fault's time
+    is over or it was told to end: the harness tells that before it lets the target go on."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
     until = min(acted_at(fault) + lasts_ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns
@@ -51,8 +51,8 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """A node that was given notice stayed until the job was over; or a rank that was given none ended with a clean
-    code."""
+    """Yields nodes that got a notice and stayed until the job was over, and ranks without a notice that ended with a
+    clean code."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and node_of(target) in evidence.places.kept:
             yield f"gave {target.get('node')} a notice, but never took the node"
@@ -65,7 +65,7 @@ def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _alive(evidence: Analysis, targets: Iterable[Target], moments: Iterable[int], exited: bool = False) -> list[int]:
-    """Rows of the processes that were there at one of these moments. `exited`: which exited, and not before it."""
+    """Returns rows of the processes that were alive at one of these moments. `exited`: only those that exited later."""
     found = {(row, at) for at in moments for target in targets for row in evidence.places.alive(target, at)}
     return sorted({row for row, at in found if not exited or at <= (evidence.run.processes[row].exited or -1)})
 

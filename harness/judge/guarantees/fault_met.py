@@ -8,11 +8,11 @@ from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """None took the damaged checkpoint, passed it over, or found none as new, though there was a restart after it."""
+    """Yields damage that no restart met: none took the checkpoint, passed it over, or found no newer one."""
     if not any(evidence.saves.damage.values()):
         return
     states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)
-    lowest = list(itertools.accumulate((step for _, step in reversed(states)), min))[::-1]  # of it and all after it
+    lowest = list(itertools.accumulate((step for _, step in reversed(states)), min))[::-1]  # of it and all later ones
     passed_over = {item for restart in evidence.restarts for item in restart.passed_over}
     names = {name for item in passed_over for name in item.place.split("/") if name}
     steps = {item.step for item in passed_over if not item.place and item.step is not None}

@@ -8,7 +8,7 @@ from harness.timeline.sorted_events import first_strike
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """How the job ended says why none struck, if it gave up; and why others did not, if it was stopped."""
+    """Yields faults that never struck, failed, or have no measured effect. Early ends explain missing strikes."""
     run, work = evidence.run, evidence.work
     records = grouped((record.id, record) for record in run.faults)
     ended = run.beside.cut_short or (run.outcome == "aborted" and first_strike(run.faults) == NEVER)

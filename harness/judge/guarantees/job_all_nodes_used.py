@@ -5,7 +5,7 @@ from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Gua
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """But for nodes that a fault was aimed at."""
+    """Yields nodes kept to the end that took part in no step, except targets of faults."""
     run = evidence.run
     aimed = {target.get("node") for fault in run.faults for target in fault.targets}
     worked = {run.processes[index].node for epoch in run.epochs for index in epoch.processes}

@@ -12,7 +12,7 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """A command that failed has failed, also where no step is known."""
+    """Yields a job that failed, was given up, or did not keep its last step. A failed command needs no steps."""
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)
@@ -26,7 +26,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _completed(run: Timeline) -> Breaches:
-    kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
+    kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # step of the final state
     if not run.finished:
         since = int(run.progress.end.max(initial=run.begin))
         text = f"the job ended without an error, but only reached {done(run)}"

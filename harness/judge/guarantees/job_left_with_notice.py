@@ -9,7 +9,7 @@ from harness.units import format_duration
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """A node leaves as a drained one does, or with 0 while others go on."""
+    """Yields nodes that left without a notice: with the code of a drained node, or with 0 while others went on."""
     run = evidence.run
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
     told = {(notice["node"], notice["incarnation"]) for notice in run.notices if notice.get("source") != "peer"}

@@ -2,8 +2,6 @@
 
 Any line that is missing, though its process lived to its last word or ended with code 0, was lost on its way or
 removed. This holds for launchers, too. The last lines of a process that was killed count as if they had been told.
-(Example for the page: a table `what the log of a worker lacks | verdict`, in metrics.md before this change under "Lost
-lines".)
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

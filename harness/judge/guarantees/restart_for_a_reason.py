@@ -15,7 +15,7 @@ from harness.judge.guarantee import Breach, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    """Nobody said what is wrong, and no fault was at work that may bring the job to it."""
+    """Yields rollbacks by the job's own decision that neither a valid alarm nor a fault at work explains."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     if not any(restart.own_decision for restart in evidence.restarts[1:]):
         return

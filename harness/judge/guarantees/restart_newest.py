@@ -37,7 +37,7 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
 
 
 def older(choice: Choice) -> Iterator[Breach]:
-    """No reason is good enough to take none of those that no restart has passed over until then."""
+    """Yields restores of an older save than the newest one that no restart had passed over so far."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest
@@ -46,15 +46,15 @@ def older(choice: Choice) -> Iterator[Breach]:
             why = why if restart.passed_over else "and gave no reason"
             yield breach(f"rank {each.rank} resumed from step {step} {why}, though {save.said}", save)
     first = restart.epoch.first
-    silent = restart.number and restart.newcomers and not restart.restores  # one may not tell its step
+    silent = restart.number and restart.newcomers and not restart.restores  # a restore may not tell its step
     if silent and newer is not None and restart.from_a_member + 1 < first <= newer.step:
         text = f"rank {restart.newcomers[0].rank} began with step {first} and did not report what it restored"
         yield breach(f"{text}, though {newer.said}", newer)
 
 
 def further_back(evidence: Analysis) -> Iterator[Breach]:
-    """A trainer that tells neither checkpoints nor restores went back further than its checkpoints are apart by the
-    plan; or, where that says nothing, to its first step."""
+    """Yields restarts that lost more steps than planned saves allow, for a trainer that tells neither saves nor
+    restores. Without a planned interval: restarts from the first step."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

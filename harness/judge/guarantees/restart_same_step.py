@@ -16,7 +16,9 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         stride = strides.get(member.rank, 0)
         for each in member.restores if stride and not member.lost else ():
             if each.step is not None and not each.step < each.went_on <= each.step + stride:
-                line = [Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))]  # one step may be a line that was lost
+                line = [
+                    Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))
+                ]  # a single missing step may be a lost line
                 grounds = line if each.went_on == each.step + 2 * stride else []
                 yield breach(f"{each.said}, but went on with step {each.went_on}", each, grounds=grounds)
     for restart in evidence.restarts:

@@ -14,9 +14,9 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    """Bytes of tensors of a checkpoint were lost or changed; a later restore took it, by its step and its name, and
-    told of none that it passed over; and nobody saved it again in between. Where the harness watches this checkpoint,
-    the trainer's word for that is not enough. A restore without its step is not judged."""
+    """Yields restores of a save whose tensor bytes a fault lost or changed, if no fallback was told and the save was
+    not written anew. The trainer's word for a new save is not enough where the harness watches. A restore without a
+    step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

@@ -10,7 +10,7 @@ from harness.judge.guarantee import Breach, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    """Unless the losses show that nothing was missing."""
+    """Yields ranks that restored only their model, unless all losses are the fault-free run's."""
     compared, restores = evidence.comparison, [each for restart in evidence.restarts[1:] for each in restart.restores]
     ranks = sorted({each.rank for each in restores if each.entered == ("model",)})
     if ranks and not (compared is not None and compared.identical):

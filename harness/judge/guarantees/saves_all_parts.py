@@ -15,7 +15,7 @@ from harness.judge.guarantee import Breach, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    """Those that carry its number, as the state of each rank does."""
+    """Yields missing files whose names carry the number of the newest checkpoint, such as a state of each rank."""
     saves, usual, found = evidence.saves, evidence.fault_free_saves, listings(evidence)
     if usual is None or isinstance(found, str):
         return

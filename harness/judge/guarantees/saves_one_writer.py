@@ -13,8 +13,8 @@ from harness.units import counted
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    """At the same time, so that whoever reads it may find the bytes of both; or one after the other, and not the same
-    bytes."""
+    """Yields files that two ranks wrote: at the same time, so that a reader may find bytes of both; or one after the
+    other, with other bytes."""
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
@@ -28,24 +28,24 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
 
 
 def _written(save: Save) -> int:
-    """When it is known to have been written."""
+    """Returns when the save is known to have been written."""
     return (save.begun or 0) + (save.write_ns or 0)
 
 
 def _collisions(evidence: Analysis) -> Sequence[tuple[Save, Save]]:
-    """Saves of one step for which two ranks of one world wrote one and the same file."""
+    """Returns pairs of saves of one step for which two ranks of one world wrote the same file."""
     run, saves = evidence.run, evidence.saves
     worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
     run_id = str(run.plan.get("run_id"))
 
     def is_one_file(save: Save) -> bool:
-        """Its only file, by a name that is the same on each node. A folder may hold a file of each rank."""
+        """Returns True if the save is one file of the same name on all nodes. A folder may hold a file of each rank."""
         alone = len(save.files) == 1 and save.path.rpartition("/")[2] == save.files[0]
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(one: Save, other: Save) -> bool:
-        """Neither rank is a restart of the other, and the file is one on the nodes of both: they may have a disk of
-        their own at the same path."""
+        """Returns True if two ranks of one world wrote the same file: both are on one node, or the store that the
+        harness sees holds it. Nodes may have disks of their own at the same path."""
         mine, theirs = run.processes[one.process], run.processes[other.process]
         beside = not {*worlds.get(one.process, ())}.isdisjoint(worlds.get(other.process, ()))
         if min(one.process, other.process) < 0 or mine.rank == theirs.rank or not beside:

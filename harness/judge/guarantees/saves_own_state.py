@@ -34,8 +34,8 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
 
 
 def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
-    """Where a part of the state was not restored that no loss depends on. Judged where all losses are the fault-free
-    run's, bit for bit, and where what was saved before the first restart agrees."""
+    """Yields saves with other tensors than in the fault-free run after the first restart, if those before it agree and
+    all losses are equal bit for bit: a part of the state was not restored."""
     if evidence.comparison is None or not evidence.comparison.identical:
         return
     saves, restart = evidence.saves, evidence.run.epochs[1].begin
@@ -56,7 +56,7 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
 
 
 def _tensors(saves: Saves) -> Sequence[Mapping[tuple[str, str], tuple[int, str]]]:
-    """As ranks told them, and as the harness saw them: of each save when it was committed, and a digest."""
+    """Maps each save to its commit time and a tensors digest: once as ranks told it, once as the harness saw it."""
     ranks, sights = saves.run.processes, saves.store.undamaged.items()
     mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
     told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
@@ -65,14 +65,14 @@ def _tensors(saves: Saves) -> Sequence[Mapping[tuple[str, str], tuple[int, str]]
 
 
 def _written_anew(saves: Saves) -> Mapping[str, list[Seen]]:
-    """Files with tensors that tell no step, as they were seen one time after the other; the last time at the end."""
+    """Returns files with tensors but no step, as seen one time after the other; the last time at the end."""
     ended = saves.run.steps.end.max(initial=0)
     seen = grouped((each.path, each) for each in saves.store.seen if each.step is None and each.digests[1])
     return {path: mine for path, mine in seen.items() if mine[-1].at > ended}
 
 
 def _exports(saves: Saves) -> Mapping[str, bool]:
-    """Files with tensors that lay beside the saves at the end: whether all of them are in the last save."""
+    """Maps files with tensors that lay beside the saves at the end to whether the last save holds all their tensors."""
     last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
     tensors = set(last.tensors) if last is not None else set()
     held = (saves.run.files_left or {}).get("holding_tensors") or ()
@@ -80,7 +80,7 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
-    """Checkpoints that grew until the restart, and without a fault grow after it, too, may all hold one state."""
+    """Yields saves that no longer grow after the restart, though fault-free ones do: they may all hold one state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
@@ -96,8 +96,8 @@ def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
-    """In a world that changed its size: what all saves of fault-free runs of several sizes have alike, but for the
-    first of each. Where the run has one size, the store is held against the fault-free run alone."""
+    """Yields saves without a property that all fault-free saves of several world sizes share, except the first of each
+    run. Only for runs that changed their size; others are compared with the fault-free run alone."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return

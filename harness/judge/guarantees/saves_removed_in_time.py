@@ -11,7 +11,7 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Each restart may leave a half one, and each fault one that was saved over it."""
+    """Yields a store with too many checkpoints: each restart may leave a partial one, and each fault another."""
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is not None and not nothing(evidence):
         count, known = _left(run), _left(evidence.fault_free)

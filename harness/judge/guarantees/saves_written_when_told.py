@@ -20,10 +20,10 @@ from harness.timeline.save_events import COMMITTED
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    """Where a further step was done in between, what is written may be something else."""
+    """Yields saves told as committed before they were written. The content may differ if a step came in between."""
     begins = grouped((event["process"], event["at"]) for event in evidence.run.writes)
     saves = grouped((save.process, save) for save in evidence.saves.all if save.begun is not None)
-    early = list[tuple[Save, int]]()  # with when it was begun to be written
+    early = list[tuple[Save, int]]()  # each with the begin of its write
     for process, moments in begins.items():
         mine = saves.get(process, [])
         for save, after in itertools.zip_longest(mine, mine[1:]):

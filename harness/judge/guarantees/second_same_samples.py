@@ -10,8 +10,8 @@ SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """The first step that consumed others, where both tell it; of each rank by indices, which each log numbers in its
-    own way."""
+    """Yields the first step that consumed other samples than the run did, if both tell them; for each rank by indices,
+    which each log numbers in its own way."""
     run, again = evidence.run, done_again(evidence)
     if again is None or not again.bounds_samples:
         return

@@ -23,14 +23,16 @@ NAMED_STEPS = 5
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Ranks left out what others of their world did, in the middle or by coming late; or nobody did it at all."""
+    """Yields steps that some ranks left out and others of their world did, and steps that no rank did."""
     run, told, strides = evidence.run, evidence.curve.step, usual_strides(evidence.run, evidence.fault_free)
     found: dict[tuple[int, int, int], list[int]] = {}
     for each in run.stretches:
         epoch, stride = run.epochs[each.epoch], strides.get(run.processes[each.process].rank)
         for first, last in _holes(each, epoch, stride) if stride else ():
             last = min(last, epoch.kept)
-            if np.searchsorted(told, last, "right") > np.searchsorted(told, first):  # else nobody told them
+            if np.searchsorted(told, last, "right") > np.searchsorted(
+                told, first
+            ):  # steps that nobody told are reported below
                 found.setdefault((each.epoch, first, last), []).append(each.process)
     for (number, first, last), rows in found.items():
         absent = sorted({run.processes[row].rank for row in rows})
@@ -44,7 +46,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]]:
-    """First and last of the steps that it left out."""
+    """Yields the first and last step of each stretch that this process left out."""
     begin = max(epoch.first - 1, -1 if each.before is None else each.before)
     if each.first > begin + stride and each.first > epoch.first + stride - 1:
         yield begin + 1, each.first - 1

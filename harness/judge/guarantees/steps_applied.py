@@ -25,11 +25,11 @@ def breaches(evidence: Analysis) -> Breaches:
     if mine - usual > max(UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE * done):
         text = f"{counted(mine, 'step')} left their update out, first step {steps.step[rows].min()}"
         yield breach(f"{text}; the fault-free run {usual}: not all that was counted was done", UPDATES)
-    yield from _otherwise(evidence)
+    yield from _applied_by_one_run(evidence)
 
 
-def _otherwise(evidence: Analysis) -> Breaches:
-    """An update that only one of both runs applied changes what follows, and yet all losses are the same."""
+def _applied_by_one_run(evidence: Analysis) -> Breaches:
+    """Yields updates that only one of the two runs applied, though all losses are the same."""
     steps, fault_free, compared = evidence.run.steps, evidence.fault_free, evidence.comparison
     if fault_free is None or compared is None or not compared.identical:
         return

@@ -6,8 +6,8 @@ from harness.units import counted
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Where the scenario plans no steps, those of the fault-free run stand in the plan. A job that ends early by what
-    it computed may end elsewhere, unless it computed the same."""
+    """Yields steps beyond the plan, or beyond the fault-free run if the scenario plans no steps. A job that ends by its
+    losses may end elsewhere, unless it computed the same."""
     fault_free, planned = evidence.fault_free, evidence.run.planned_steps
     usual = 0 if fault_free is None else fault_free.steps.step.max(initial=0)
     last = int(evidence.run.steps.step.max(initial=0))

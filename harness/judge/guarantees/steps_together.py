@@ -14,14 +14,14 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Groups that are not one without a fault either are this trainer's way of telling."""
+    """Yields ranks that did not step as one group. Parts that the fault-free run has, too, are ignored."""
     yield from _went_ahead(evidence.run)
     if evidence.fault_free is not None and not any(True for _ in _parts(evidence.fault_free)):
         yield from itertools.islice(_parts(evidence.run), 1)
 
 
 def _went_ahead(run: Timeline) -> Breaches:
-    """Where a fault took the others meanwhile, and what came after was undone, nothing hangs on it."""
+    """Yields ranks that went on alone. It is harmless if a fault took the others and the steps were undone."""
     steps = run.steps
     last = np.array([epoch.first - 1 for epoch in run.epochs], np.int64)
     np.maximum.at(last, run.progress.epoch, run.progress.step)

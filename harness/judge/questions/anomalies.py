@@ -1,8 +1,8 @@
-"""Figures of what is abnormal, and of a leak how long it took until the trainer told it.
+"""Figures of abnormal events, and the time from a leak's begin until the trainer told of it.
 
-A loss that leaves its course, ranks with other weights, batches with samples missing: for what must not be, see the
-guarantees `result.*`. Loss and gradient norm are sums over all ranks and prove nothing about one rank: a digest of each
-rank's own weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
+The events are loss spikes, ranks with other weights, and batches with samples missing; the guarantees `result.*` judge
+them. Loss and gradient norm are sums over all ranks and prove nothing about one rank: a digest of each rank's own
+weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.timeline.timeline import Timeline
 
 
 class Sign(Score):
-    """Why the guarantee about it is not judged is told beside its figures."""
+    """The figures of one guarantee, with the reason if the guarantee is not judged."""
 
     section = "metrics"
     guarantee: ClassVar[str]
@@ -91,7 +91,7 @@ class MemoryGrowth(Score):
 
 
 def _leaks(run: Timeline) -> Iterator[tuple[int, int]]:
-    """When each began, and the rank."""
+    """Yields the begin and the rank of each leak."""
     for fault in run.faults:
         if fault.leaks and fault.injected is not None and all(effect.get("ok") for effect in fault.effects):
             ranks_hit = (target.get("rank") for target in fault.targets)
@@ -99,7 +99,7 @@ def _leaks(run: Timeline) -> Iterator[tuple[int, int]]:
 
 
 def _foreseen(run: Timeline) -> dict[int, float | None]:
-    """Seconds from each leak's begin until the trainer told of it, if it did so before the leaking process ended."""
+    """Returns by rank the seconds from a leak's begin until it was told; `None` if the process ended before."""
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = Said(run, abnormal.MEMORY).all
     told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)

@@ -1,11 +1,11 @@
-"""What the restore drill and the second restart after the run came to; guarantees ask whether they were right."""
+"""Figures of the restore drill and the second restart after the run; guarantees judge whether they were right."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from harness.judge.bounds import LastCheckpointBounds
-from harness.judge.facts.after_the_run import newest_save, otherwise, restore_drill, second_restart
+from harness.judge.facts.after_the_run import newest_save, not_as_asked, restore_drill, second_restart
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.done_again import NO_BOUND, done_again, not_done
 from harness.judge.score import Score, ScoreResult, line
@@ -23,7 +23,7 @@ class LastCheckpoint(Score):
         if bounds is None or drill.silent or drill.done is None:
             return ScoreResult(values, not_judged=[(self.by_default, drill.silent)] if bounds and drill.silent else ())
         older = drill.step < newest - bounds.max_steps_behind
-        if not older and any(otherwise(evidence, drill)):
+        if not older and any(not_as_asked(evidence, drill)):
             return ScoreResult(values)
         bound = f"≤ {counted(bounds.max_steps_behind, 'step')} behind {newest}"
         why = (

@@ -1,4 +1,4 @@
-"""How much of the training's traffic went through network faults, and of how many faults the end was measured."""
+"""Figures of faults: the training's traffic through network faults, and how many faults had their end measured."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from harness.timeline.timeline import FaultRecord, Timeline
 
 
 class OwnTraffic(Score):
-    """As measured (`fault.traffic`). Bytes that went through and lost no time are a result, and it is said."""
+    """Training traffic through network faults (`fault.traffic`). The summary names faults that cost no time."""
 
     name = "own_traffic"
     order = 46
@@ -39,7 +39,7 @@ def _bytes(fault: FaultRecord) -> int:
 
 
 def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterator[str]:
-    """Traffic went through a fault that neither stopped nor slowed the job, and syncs took no longer than usual."""
+    """Yields faults that training traffic went through without a stop, a slowdown or a longer sync."""
     felt = {name for episode in evidence.run.episodes for name in episode.faults}
     felt |= {each.fault for each in evidence.degraded} | {each.id for each in evidence.slowed.unmeasurable}
     band = evidence.usual.sync
@@ -61,7 +61,7 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 
 
 class EffectEnd(Score):
-    """As measured once a fault was healed (`fault.ended`). Of a kill there is nothing to undo."""
+    """Measured ends of effects after a fault was healed (`fault.ended`). A kill has nothing to undo."""
 
     name = "effect_end"
     order = 45

@@ -1,4 +1,4 @@
-"""Beside the saves: which files of the fault-free run has this run not? An export, an evaluation, a best model.
+"""Files beside the saves that the fault-free run left and this run did not: an export, an evaluation, a best model.
 
 Both runs' listings are the harness's own, of when all nodes had ended. Names that differ in a number are one name: the
 number may be of a step, a time or a process. Contents are not compared. Judged only where a scenario expects it.
@@ -17,8 +17,8 @@ from harness.judge.verdict import Doubt
 from harness.log.numbered_names import absent
 
 NAME = "files_beside_saves.max_missing"
-NAMED_MAX, NAME_CHARS_MAX = 5, 100  # in a sentence
-LISTED_MAX = 100  # in report.json
+NAMED_MAX, NAME_CHARS_MAX = 5, 100  # most names in a sentence, and characters of each
+LISTED_MAX = 100  # most names in report.json
 
 
 class FilesBesideSaves(Score):
@@ -44,7 +44,7 @@ class FilesBesideSaves(Score):
 
 
 def _not_written(missing: Sequence[str]) -> str:
-    """In words; an empty text: none is missing."""
+    """Describes the missing files; empty if none is missing."""
     if not missing:
         return ""
     named = ", ".join(

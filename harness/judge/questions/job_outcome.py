@@ -1,8 +1,8 @@
 """Figures of the job as a whole.
 
 Fail fast: a job that cannot go on ends soon, by itself, and says why. Its GPUs are free for somebody else. Judged only
-where a scenario expects it, as with a replacement that never comes. Then a failed job is what is asked for, and one
-that goes on to its last step has not met the expectation.
+where a scenario expects it, as with a replacement that never comes. Then the job has to fail, and a job that goes on to
+its last step does not meet the expectation.
 """
 
 from harness.judge.bounds import FailFastBounds, JobBounds
@@ -66,8 +66,8 @@ class FailFast(Score):
 
 
 def _taken(evidence: Analysis) -> tuple[int | None, float | None]:
-    """From the fault until the last command ended, of the nodes that no fault took; and the GPU time that the job held
-    meanwhile."""
+    """Returns the time from the first fault until the last command ended on nodes that no fault took, and the
+    GPU-seconds that the job held in it."""
     run, struck = evidence.run, first_strike(evidence.run.faults)
     commands = (end for end in run.exits if end["rank"] is None)
     ends = (end["at"] for end in commands if (end["node"], end["incarnation"]) in evidence.places.kept)

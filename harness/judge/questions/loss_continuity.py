@@ -1,7 +1,7 @@
-"""Loss continuity: is the surviving history the one that no fault would have left?
+"""Loss continuity: the distance of the surviving history from the fault-free run.
 
-How near are the loss, gradient norm and learning rate of each surviving step to those of the fault-free run, and how
-many samples were repeated or never seen? For what else ranks tell of a step, see the guarantees `result.*`.
+It compares loss, gradient norm and learning rate of each surviving step, and counts samples that were repeated or never
+seen. The guarantees `result.*` judge what else ranks tell of a step.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LossContinuity(Score):
 
 
 def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Of which rank the losses were compared, too, where each tells its own without a fault, and not all were."""
+    """Summarizes the comparison. Names the compared rank if each rank tells its own loss and not all were compared."""
     said = {
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
@@ -74,7 +74,7 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
-    """What is done once alone stays unseen, and so is an error in both executions."""
+    """Compares repeated steps with their first execution. Steps done once, and errors in both, stay unseen."""
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
@@ -90,7 +90,7 @@ def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
 
 
 def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]:
-    """As in report.json."""
+    """Returns the figures as in report.json."""
     curve, comparison = evidence.curve, evidence.comparison
     resumes = list(_resumes(evidence.run, curve, comparison))
     return {
@@ -109,7 +109,7 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
 
 
 def _amounts(consumed: Consumed) -> tuple[str, str]:
-    """How many were repeated and how many never seen, and which; an empty text for none."""
+    """Describes the repeated and the skipped samples; an empty text for none."""
     if consumed.kind == "places":
         told = ((consumed.repeated, "repeated"), (consumed.skipped, "skipped"))
         one, two = (
@@ -135,7 +135,7 @@ def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, mode: Verdict) -
 
 
 def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, dict[str, Any]]:
-    """The expectation on the curve itself, and what more it brings into the values."""
+    """Returns the expectation on the curve, and further values for the report."""
     comparison = evidence.comparison
     if comparison is None or evidence.incomparable:
         return line(MODE, bounds.mode, None, evidence.incomparable, COMPARED), {}
@@ -151,7 +151,7 @@ def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, di
 
 
 def _final(bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
-    """The learning rate is a pure function of the step, whatever happens to the loss."""
+    """Compares the last losses, and all learning rates: these depend on the step alone."""
     bound, gap = f"final, within {bounds.max_final_gap:g} %", None
     if comparison.differs["lr"].any():
         return _held(bound, comparison, {"lr": comparison.differs["lr"]}, COMPUTED)
@@ -172,17 +172,17 @@ def _percent(value: float | None) -> str:
 
 
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
-    """Surviving steps whose loss or gradient norm is no number; `None` for a trainer that reports no loss."""
+    """Counts surviving steps with a loss or gradient norm that is no number; `None` if no loss is reported."""
     if comparison is None or not np.isfinite(comparison.fault_free.loss).any():
         return None
     odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
     if np.isfinite(comparison.fault_free.grad_norm).any():
         odd |= is_told(curve.grad_norm) & ~np.isfinite(curve.grad_norm)
-    return int((odd & ~by_scale(odd & (curve.applied == 0))).sum())  # of an update that was skipped nothing came
+    return int((odd & ~by_scale(odd & (curve.applied == 0))).sum())  # a skipped update changed nothing
 
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
-    """Names the first step and the curves that left the band."""
+    """Returns the expectation, with the first step and the curves that left the band as its reason."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     if not found:
         agree = "agrees" if len(comparison.step) == 1 else "agree"
@@ -200,7 +200,7 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Outside the band it fails. What only differs sooner than fault-free runs do, nobody can tell from rounding."""
+    """Compares with the band: outside it fails; a difference that only comes too soon is inconclusive."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}
@@ -222,7 +222,7 @@ def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, 
 
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
-    """What the envelope could not have told from a run that trains on."""
+    """Yields (item, why) for errors too small for the envelope to show."""
     comparison, band = evidence.comparison, evidence.envelope
     if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
         return
@@ -244,7 +244,7 @@ def _reach(values: dict[str, Any]) -> str:
 
 
 def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iterator[dict[str, Any]]:
-    """The loss on both sides of every resume that survived; a spike is what the fault-free run does not show there."""
+    """Yields the loss's change at each surviving resume; a spike is its excess over the fault-free run's change."""
     mine = dict(zip(curve.step.tolist(), curve.loss.tolist(), strict=True))
     told = zip(comparison.step.tolist(), comparison.fault_free.loss.tolist(), strict=True) if comparison else ()
     usual: dict[int, float] = dict(told)

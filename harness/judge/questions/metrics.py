@@ -1,4 +1,4 @@
-"""Figures of which a scenario may bound some: step times, checkpoints, resumes, alarms."""
+"""Figures that a scenario may bound one by one: step times, checkpoints, resumes, alarms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
     "%": lambda value: f"{value:.1f} %",
     "": str,
 }
-ROWS = (  # in `expect:`, its figure and its unit
+ROWS = (  # key in `expect:`, figure, unit
     ("step_p50_max", "step_seconds_p50", "s"),
     ("step_p95_max", "step_seconds_p95", "s"),
     ("step_p99_max", "step_seconds_p99", "s"),
@@ -62,7 +62,7 @@ def _lines(values: Mapping[str, Any], bounds: MetricBounds) -> Iterator[Expectat
 
 
 def _steps(run: Timeline) -> dict[str, Any]:
-    """Step time is the time between ends of complete steps of one epoch."""
+    """Returns step-time quantiles and rolled-back steps; step time runs between ends of complete steps of one epoch."""
     told = Times.of(run)
     taken = told.end - told.begin
     found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}
@@ -71,7 +71,7 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 @dataclass
 class _Checkpoint:
-    """One checkpoint, by all who took part in it: each rank may begin it, and one of them or another commit it."""
+    """One checkpoint and the processes that took part in it: each may begin it, and any may commit it."""
 
     began: set[int] = field(default_factory=set)  # rows in Timeline.processes
     done: set[int] = field(default_factory=set)
@@ -79,7 +79,7 @@ class _Checkpoint:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> list[_Checkpoint]:
-    """Of one step, one for each world, and for each time that one of its processes begins it again."""
+    """Groups saves into checkpoints: by step and world, anew each time that a process begins the save again."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found: dict[tuple[int, int | None, int], _Checkpoint] = {}
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -93,13 +93,15 @@ def _together(run: Timeline, saves: Sequence[Save]) -> list[_Checkpoint]:
             continue
         each = found.setdefault(current.setdefault(save.step, (save.step, None, 0)), _Checkpoint())
         each.began |= set() if save.begun is None else {save.process}
-        each.done |= {save.process} if save.how == COMMITTED else set()  # who commits the last part commits it
+        each.done |= (
+            {save.process} if save.how == COMMITTED else set()
+        )  # the process that commits the last part commits the checkpoint
         each.failed |= {save.process} if save.how == FAILED else set()
     return list(found.values())
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """A checkpoint that was begun and neither committed nor cut off by a death has failed, too."""
+    """Counts checkpoints by result; one that was begun and neither committed nor cut off by a death has failed, too."""
     run = evidence.run
     checkpoints = _together(run, evidence.saves.all)
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
@@ -115,7 +117,7 @@ def _checkpoints(evidence: Analysis) -> dict[str, Any]:
 
 
 def _alarms(evidence: Analysis) -> dict[str, Any]:
-    """False alarms, and the time from a fault to its first evidence."""
+    """Counts false alarms, and returns the longest time from a fault to its first evidence."""
     run = evidence.run
     windows = [*evidence.windows]
     windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
@@ -128,13 +130,13 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
 
 
 def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
-    """When the episodes of each fault ended, in order of time."""
+    """Returns the ends of the episodes of each fault, in order of time."""
     ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
     return grouped((fault, at) for at, fault in ended)
 
 
 def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
-    """From the injection to the first sign, within its episode, that somebody in the job noticed something."""
+    """Returns the time from the injection to the first sign within its episode that the job noticed something."""
     if fault.injected is None:
         return None
     at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)

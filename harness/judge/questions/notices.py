@@ -1,4 +1,4 @@
-"""Did anybody in the job act on the notice that a node will be taken? It is told; it fails where a scenario bounds it.
+"""Reactions of the job to the notice that a node will be taken: reported always, judged if a scenario bounds it.
 
 To act is to tell of the notice, to save, or to leave, on whatever rank, before the node is taken. A save that was due
 anyway counts: nobody can tell it from one over the notice.
@@ -43,9 +43,8 @@ class Notices(Score):
 
 
 def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
-    """Each notice to a node that was taken after it, and whose ranks were at work: others may not be able to save yet.
-    That it was ignored, in words; an empty text: somebody acted. One may save and leave at once, and do no further
-    step."""
+    """Yields for each notice to a node with working ranks that was then taken: words that it was ignored, or an empty
+    text if anybody acted. A worker may save and leave at once, without a further step."""
     run, ends = evidence.run, evidence.run.steps.end
     released = {(slot.node, slot.incarnation): slot.released for slot in run.slots if not slot.kept}
     for target in fault.targets if fault.injected is not None and fault.notice_ns else ():
@@ -63,7 +62,7 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
 
 
 def _acted(evidence: Analysis, given: int, taken: int) -> bool:
-    """Also if it was at the very end: clocks are only known so well."""
+    """Returns True if anybody told, saved or left in this time, within the clocks' uncertainty."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     left = (process.left for process in run.processes if process.left is not None)
     found = np.array([*(each["at"] for each in (*run.notices, *run.checkpoints, *run.exits)), *left], np.int64)

@@ -51,16 +51,18 @@ class RecoveryTime(Score):
 class _Span(NamedTuple):
     length: int
     ended: bool
-    why: str  # it did not end
+    why: str  # the reason if it did not end
     of: Episode | Degraded
-    pace: Pace | None = None  # of a job that never came back to its usual speed
+    pace: Pace | None = None  # if the job never came back to its usual speed
 
 
 def _expectations(evidence: Analysis, bounds: RecoveryBounds) -> Iterator[Expectation]:
     run, unmeasured = evidence.run, _unmeasured(evidence)
     slow = [each for each in evidence.slowed.measured if each.fault not in run.beside.faults]
     episodes = [(each, "" if each.t_regained is not None else _stuck(run, each)) for each in run.episodes]
-    seen: dict[int | None, int] = {told: at for _, told, at in times.seen_recoveries(run)}  # outweighs what was told
+    seen: dict[int | None, int] = {
+        told: at for _, told, at in times.seen_recoveries(run)
+    }  # the harness's sight outweighs told times
     if bounds.max is not None:
         pace = evidence.pace if any(not d.recovered for d in slow) else None
         at_end = pace if isinstance(pace, Pace) else None
@@ -88,7 +90,7 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 
 def _stuck(run: Timeline, episode: Episode) -> str:
-    """Why an episode without an end has none: the phase it was given up in, or the longest, by its sum, of a job that
+    """Explains why an episode has no end: the phase in which the job was given up, or the longest phase of a job that
     died."""
     text = f"never recovered after step {episode.furthest_step}"
     if not episode.segments:
@@ -103,7 +105,7 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Each of `spans` against the bound, the worst first; and that others could not be measured."""
+    """Compares each span with the bound, the worst first; one more line if others could not be measured."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
     lines = [_line(bound, each, allowed, run) for each in worst_first]
@@ -128,7 +130,7 @@ def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Why nothing can be said about some fault's recovery, or an empty text."""
+    """Explains why some fault's recovery is not known, or returns an empty text."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
     measured = {interval.fault for interval in evidence.slowed.measured}

@@ -15,7 +15,7 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 
 UNITS = {"%": lambda value: f"{value:.1f} %", "GPU-s": lambda value: f"{value:.1f} GPU-s"}
-ROWS = (  # in `expect:`, its figure and its unit
+ROWS = (  # key in `expect:`, figure, unit
     ("max_percent", "percent", "%"),
     ("max_percent_by_faults", "percent_by_faults", "%"),
     ("max_gpu_seconds", "gpu_seconds_wasted", "GPU-s"),
@@ -58,14 +58,14 @@ def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds, lack
         by_faults, measured = name.endswith("by_faults"), values[figure]
         grounds = [Ground(Kind.DURATION, of=Figure(measured, margins[unit]), bound=allowed)]
         grounds += slowed if by_faults else []
-        # What faults caused is more, where they did what nobody can measure: it may be too much, never enough.
+        # With an unmeasured fault the true waste is higher: it may break the bound, but cannot be shown to meet it.
         least = lacking if by_faults and measured <= allowed else ""
         bound = Bound(f"wasted_gpu_hours.{name}", UNITS[unit], unit)
         yield bound.line(allowed, None if least else measured, least, *grounds)
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Why it is not known what faults cost, or an empty text."""
+    """Explains why the cost of faults is not known, or returns an empty text."""
     run = evidence.run
     if not run.reached_step:
         return "no step was completed"

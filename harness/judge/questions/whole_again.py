@@ -1,17 +1,16 @@
-"""Is the job whole again after its last recovery: as fast as before, with all its GPUs in use, and soon over?
-Does it save as often ("3 of 9 checkpoints are missing")?
+"""The job after its last recovery: its pace, its GPUs in use, its rhythm of saves, the time of its exit.
 
-For its pace, see `harness.judge.facts.usual`. Did it stand still, for so long while nothing disturbed it that something
-happened that no fault explains?
+For its pace, see `harness.judge.facts.usual`.
 
 The job *uses* as many GPUs as its world has ranks, times the GPUs that a rank of the fault-free run has. It *has* those
 that were allocated to it until its end; a new one counts from when it can be expected to step: three times as long
 after its allocation, or after the first word of a launcher there (a slow engine starts it late), as the fault-free run
 took from its first allocation to its first step.
 
-A save is *due* at each step of which the fault-free run committed a checkpoint. It was *made* when the run committed
-one from half an interval before that step until the next one is due; so a late one counts, and so does a rhythm that
-has moved. One that was not made counts as missed only where nothing disturbed the job meanwhile.
+A save is *due* at each step of which the fault-free run committed a checkpoint. It was *made* if the run committed one
+from half an interval before that step until the next one is due; so late saves and a shifted rhythm count.
+A save that was not made counts as missed only if nothing disturbed the job meanwhile.
+
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
 
 Figures = dict[str, Any]  # as in report.json
-Lines = Sequence[Expectation] | str  # or why the evidence says nothing of it
+Lines = Sequence[Expectation] | str  # a text: why it is not judged
 
 
 class _Again(Score):
-    """Judged by default, where the evidence says something of it."""
+    """A score that is judged by default, if the evidence allows it."""
 
     def __init__(self, name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]):
         self.name, self.order, self._judged = name, order, judged
@@ -89,7 +88,7 @@ def _pace(evidence: Analysis, bound: float) -> Lines:
     before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= allowed else ""
     grounds = Ground(Kind.DURATION, of=pace, bound=bound)
     told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
-    if slow is Slow.NOW_AND_THEN_BESIDE_BEFORE:  # that excuses no recovery that never ended
+    if slow is Slow.NOW_AND_THEN_BESIDE_BEFORE:  # does not excuse a recovery that never ended
         told = replace(told, verdict=Verdict.INCONCLUSIVE, doubt=Doubt.FAULT_FREE_SLOW)
     now_and_then = slow in (Slow.NOW_AND_THEN, Slow.NOW_AND_THEN_BESIDE_BEFORE)
     return [replace(told, code=Code.PACE_SLOW_AGAIN if now_and_then else "")]
@@ -119,7 +118,7 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Allocated to the end, and not on a node that said it leaves the job for good."""
+    """Returns slots allocated to the end, except on nodes that said they leave the job for good."""
     told = {(notice["node"], notice["incarnation"]) for notice in run.notices if notice.get("source") != "peer"}
     left = {(e["node"], e["incarnation"]) for e in run.exits if e["rank"] is None and e["code"] == EXIT_LEFT}
     excluded = {(n["node"], n["incarnation"]) for n in run.notices if n.get("source") == "straggler"} | (told & left)
@@ -132,8 +131,8 @@ def _first_step_ns(run: Timeline) -> int:
 
 
 def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
-    """How many steps in a row, up to the last one, were done without a GPU that could have had a part in them. `ready`:
-    since when each could."""
+    """Counts the steps in a row, up to the last one, that left a GPU idle. `ready`: from when on each GPU could be
+    used."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
@@ -160,7 +159,7 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
     usual = _usual_saves(evidence)
     if not _tells_saves(evidence) or not len(usual):
         values = dict.fromkeys(("due", "missed", "missed_in_a_row"))
-        # That saves are not told at all is said elsewhere.
+        # Another check reports a trainer that tells no saves at all.
         return values, "no fault-free run shows when a checkpoint is due" if _tells_saves(evidence) else ()
     absent = ~_after_the_fault(evidence.run, evidence.saves, usual, evidence.disturbed)
     due, missed = len(absent), int(absent.sum())
@@ -168,7 +167,7 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
     values = {"due": due, "missed": missed, "missed_in_a_row": in_a_row}
     uneven = len(set(np.diff(usual))) > 1
     if not evidence.run.checkpoints and (missed < due or due < SEEN_MIN or uneven):
-        return values, ()  # what is only seen may have been there more often
+        return values, ()  # the harness may have missed some saves
     if (due < 2 and missed > 0) or not due:
         return values, f"{due or 'no'} save was due after the recovery, outside faults"
     none = next((f": one is none, as {each.why}" for each in evidence.saves.none.values()), "")
@@ -187,7 +186,7 @@ def _tells_saves(evidence: Analysis) -> bool:
 
 
 def _usual_saves(evidence: Analysis) -> Ints:
-    """The steps of which the fault-free run committed a checkpoint, in order; as seen, where none is told."""
+    """Returns the steps of the fault-free run's committed checkpoints, in order; of seen ones if none is told."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
         return np.zeros(0, np.int64)
@@ -195,11 +194,11 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Per save that was due in peace after the first disturbance (in a run without one: at all): was it made? It was
-    not due while another one was being written: trainers wait for that, or leave it out."""
+    """Returns for each save that was due after the first disturbance, in an undisturbed time, whether it was made. A
+    save is not due while another is being written: trainers wait for that, or leave it out."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
-    order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time: the last of a step counts
+    order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time, and the last row of a step counts
     step, end = run.progress.step[order], run.progress.end[order]
     last = np.append(np.diff(step) > 0, True)[: len(step)]
     step, end = step[last], end[last]

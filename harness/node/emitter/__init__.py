@@ -1,6 +1,6 @@
-"""The event log: what happened, as each process saw it. The only thing between running and scoring.
+"""The event log: the events as each process saw them. It is the only thing between running and scoring.
 
-This file is what anybody's trainer may import: standard library only, no thread, no buffer.
+Any trainer may import this file: standard library only, no thread, no buffer.
 
     from harness.node.emitter import Emitter
     emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
@@ -10,11 +10,11 @@ One writer, one file, one process: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<r
 is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last line.
 Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
 
-Lines are numbered as they are tried, from 0, the header. So a number that is missing is a line that was lost: on a
-full disk, or by whoever handled the file later. A fork of the process that goes on writing counts its own lines.
+Lines are numbered as they are tried, from 0, the header. So a missing number is a lost line: on a full disk, or by
+later handling of the file. A fork of the process that goes on writing counts its own lines.
 
-The first line, the header, says who writes. What the header and each event hold is declared in
-`harness.log.vocabulary`; docs/events.md is the same as a page. A number that is not finite is written as the
+The first line, the header, names the writer. `harness.log.vocabulary` declares the fields of the header and of each
+event; docs/events.md is the same as a page. A number that is not finite is written as the
 string `"nan"`, `"inf"` or `"-inf"`.
 """
 
@@ -122,11 +122,11 @@ class Emitter:
         return self._fd >= 0
 
     def __call__(self, event: str, **fields: Any) -> int:
-        """Writes one event; returns its `mono_ns`, so that what follows can begin exactly where it ended."""
+        """Writes one event; returns its `mono_ns`, so that the next one can begin exactly where it ended."""
         return self.tell(event, fields)
 
     def tell(self, event: str, fields: dict[str, Any], at: Moment | None = None) -> int:
-        """The same for what happened at this moment; else now."""
+        """Writes one event that happened at this moment; without a moment, now."""
         if self._fd < 0:
             return time.monotonic_ns()
         mono_ns = self._append({"event": event} | fields, at)
@@ -142,7 +142,7 @@ class Emitter:
         self("phase", name=name, edge="end")
 
     def failpoint(self, name: str, **fields: Any) -> None:
-        """A named place where a harness may want to act. Writes an event only where the plan has something there."""
+        """Marks a named place for the harness to act at. Writes an event only if the plan names the place."""
         if self._holds is not None and self._holds.wants(name):
             self("failpoint", name=name, **fields)
 
@@ -153,7 +153,7 @@ class Emitter:
         return self
 
     def __reduce__(self) -> tuple[type[Emitter], tuple[None]]:
-        """In another process it is silent: its descriptor is another file there."""
+        """Makes a silent emitter in another process: its descriptor is another file there."""
         return Emitter, (None,)
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class Emitter:
         return mono_ns
 
     def _go_on_in_fork(self) -> None:
-        """Lines of a fork stand between those of its parent, which writes the header if that is not written yet."""
+        """Counts lines of a fork anew: they stand between its parent's, which writes the header if that is missing."""
         self._begin_to_count(0, f',"line_fork":{time.monotonic_ns()}')
         if self._header:
             self._fd = -1
@@ -208,7 +208,7 @@ def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN: a float that is not finite becomes its name."""
+    """Returns the value; a float that is not finite becomes its name, as JSON has no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):

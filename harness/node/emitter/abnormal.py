@@ -1,5 +1,5 @@
-"""What is abnormal in a training: one rule each, the same for the trainer while it runs, for the judge afterwards, for
-the live metrics and for the alert rules in `examples/monitoring/`. Standard library only.
+"""The rules for abnormal events of a training, the same for the running trainer, the judge, the live metrics, and the
+alert rules in `examples/monitoring/`. Standard library only.
 
 The limits are those that practitioners of large runs warn on.
 """
@@ -51,7 +51,7 @@ OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a 
 
 
 def loss_improvement(losses: Sequence[float]) -> float | None:
-    """The part by which the mean loss of the last 50 steps is below that of the 100 before; `None` for too few."""
+    """Returns by which share the mean loss of 50 steps is below that of the 100 before; `None`: too few."""
     if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
         return None
     recent = losses[-LOSS_RECENT_STEPS:]
@@ -65,13 +65,13 @@ def loss_stagnates(losses: Sequence[float]) -> bool:
 
 
 def gradient_spikes(norm: float, before: Sequence[float]) -> bool:
-    """Whether a gradient norm is more than ten times the median of those before."""
+    """Tells whether a gradient norm is more than ten times the median of those before."""
     return len(before) >= NORMS_MIN and norm > GRADIENT_NORM_FACTOR * statistics.median(before)
 
 
 def loss_spikes(loss: float, before: Sequence[float]) -> bool:
-    """Whether a loss is no number, or above the median of those before by 30 % and by five times their spread: the
-    median distance from that, as a standard deviation (times 1.4826)."""
+    """Tells whether a loss is no number, or above the median of those before by 30 % and by five times their spread:
+    the median distance from the median, as a standard deviation (times 1.4826)."""
     if len(before) < NORMS_MIN:
         return False
     usual = statistics.median(before)
@@ -80,7 +80,7 @@ def loss_spikes(loss: float, before: Sequence[float]) -> bool:
 
 
 def steps_are_slow(times: Sequence[float]) -> bool:
-    """Whether the last steps took 15 % longer than those before. All ranks may be slow alike."""
+    """Tells whether the last steps took 15 % longer than those before. All ranks may be slow alike."""
     if len(times) < TIMES_RECENT + TIMES_BEFORE:
         return False
     usual = statistics.median(times[-TIMES_RECENT - TIMES_BEFORE : -TIMES_RECENT])
@@ -88,23 +88,23 @@ def steps_are_slow(times: Sequence[float]) -> bool:
 
 
 def waits_for_data(waited: Sequence[float], times: Sequence[float]) -> bool:
-    """Whether more than a tenth of the time of the last steps was spent waiting for data."""
+    """Tells whether waiting for data took more than a tenth of the last steps' time."""
     return len(times) >= TIMES_RECENT and sum(waited[-TIMES_RECENT:]) > DATA_WAIT_SHARE * sum(times[-TIMES_RECENT:])
 
 
 def checkpoint_is_late(since: float, interval: float) -> bool:
-    """Whether the last commit is more than twice the interval ago, both in steps or both in seconds."""
+    """Tells whether the last commit is more than twice the interval ago, both in steps or both in seconds."""
     return since > CHECKPOINT_INTERVALS * interval
 
 
 def replay_from(steps: int) -> int:
-    """From which of so many steps on a new `Watch` comes to the same answer about the last one as one that saw all: it
-    keeps 150 steps, and tells what lasts at every 50th."""
+    """Returns the step from which a new `Watch` gives the same answer about the last step as one that saw all: it keeps
+    150 steps, and judges lasting states at every 50th."""
     return max(0, steps // LOSS_RECENT_STEPS - 4) * LOSS_RECENT_STEPS
 
 
 class Watch:
-    """Applies the rules to one process's steps, in order. What lasts is told once in 50 steps."""
+    """Applies the rules to one process's steps, in order. Lasting states are told once in 50 steps."""
 
     def __init__(self) -> None:
         kept = LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS
@@ -115,11 +115,11 @@ class Watch:
         self._steps = 0
 
     def norm_spikes(self, grad_norm: float) -> bool:
-        """Whether the gradient norm of the next step is abnormal, before that step counts."""
+        """Tells whether the gradient norm of the next step is abnormal, before that step counts."""
         return gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float, took: float, waited: float) -> list[str]:
-        """The kinds of what is abnormal now. `took` and `waited` (for data) are in one unit of time."""
+        """Returns the kinds of abnormal events now. `took` and `waited` (for data) are in one unit of time."""
         self._steps += 1
         found = [GRADIENT] if self.norm_spikes(grad_norm) else []
         self._losses.append(loss)
@@ -135,7 +135,7 @@ class Watch:
 
 
 class Growth(NamedTuple):
-    """Of a process's memory. `full_in_s`: until its limit is reached if it goes on like that."""
+    """The growth of a process's memory. `full_in_s`: time until its limit at this rate."""
 
     bytes_per_s: float
     full_in_s: float
@@ -158,7 +158,7 @@ class Leak:
         return not self._readings or now_s - self._readings[-1][0] >= self._every_s
 
     def read(self, now_s: float, resident: int, free: int) -> Growth | None:
-        """`resident`: bytes of the process; `free`: bytes until the limit. `None`: nothing is wrong."""
+        """Returns a leak. `resident`: bytes of the process; `free`: bytes until the limit. `None`: no leak."""
         self._readings.append((now_s, resident))
         if len(self._readings) >= MEMORY_KEPT:
             self._readings, self._every_s = self._readings[::2], 2 * self._every_s
@@ -185,11 +185,11 @@ class Spikes:
         self.in_a_row = 0
 
     def abnormal(self, loss: float, grad_norm: float) -> bool:
-        """Whether the next step is far above the usual, before it counts."""
+        """Tells whether the next step is far above the usual, before it counts."""
         return loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float) -> bool:
-        """Whether the training diverges, as far as this step and those before it tell."""
+        """Tells whether the training diverges, by this step and those before it."""
         if self.abnormal(loss, grad_norm):
             self.in_a_row += 1
         else:
@@ -199,7 +199,7 @@ class Spikes:
         return self.in_a_row >= SPIKE_STEPS
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: what is usual is known again at once after a restart."""
+        """Returns the state for a checkpoint, so that usual values are known at once after a restart."""
         return {"losses": list(self._losses), "norms": list(self._norms), "in_a_row": self.in_a_row}
 
     def load(self, state: dict[str, Any]) -> None:

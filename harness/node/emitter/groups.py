@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mount:
-    """Where a hierarchy of control groups is seen."""
+    """The place where a hierarchy of control groups is mounted."""
 
     version: int
     point: pathlib.Path
-    root: str  # which group is mounted there: not the topmost one in a container
+    root: str  # the group mounted there: not the topmost one in a container
     options: frozenset[str]
 
     def locate(self, group: str) -> pathlib.Path:
-        """The folder of a group; the mount point itself where the group lies outside of what is mounted."""
+        """Returns the folder of a group; the mount point itself for a group outside of the mounted hierarchy."""
         inside = group.removeprefix(self.root.rstrip("/")) if group.startswith(self.root.rstrip("/")) else "/"
         path = self.point / inside.strip("/")
         return path if path.is_dir() else self.point

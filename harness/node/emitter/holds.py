@@ -1,4 +1,4 @@
-"""Where a plan stops a trainer, ends it, or tells it a wrong place in the job.
+"""The places where a plan stops a trainer, ends it, or gives it a wrong place in the job.
 
 Loaded by the emitter only where `CHAOS_HOLDS` names a plan's list of such places. The harness arms and releases them
 by files that a node can read and not write. A strike is claimed by a file in `CHAOS_ANSWERS`, the folder of the
@@ -22,7 +22,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def load(path: str, rank: int | None, append: Append) -> Holds | None:
-    """The holds in this file; `None` where there is none."""
+    """Returns the holds in this file; `None` if there are none."""
     try:
         holds = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError):
@@ -31,12 +31,12 @@ def load(path: str, rank: int | None, append: Append) -> Holds | None:
 
 
 def granted(token: str, node: str) -> str:
-    """What the harness renames a token to when it grants the strike to a claim from this node."""
+    """Returns the name to which the harness renames a token when it grants the strike to a claim from this node."""
     return f"{token}.{node}"
 
 
 class Holds:
-    """Those of one process. `append` writes an event without coming here again."""
+    """The holds of one process. `append` writes an event without coming here again."""
 
     def __init__(self, holds: list[dict[str, Any]], rank: int | None, append: Append):
         self._holds = [hold for hold in holds if hold.get("rank") in (None, rank)]
@@ -47,7 +47,7 @@ class Holds:
         return failpoint in self._names
 
     def reached(self, record: Mapping[str, Any]) -> None:
-        """Waits where the plan wants a fault to act, until the harness has acted; or is struck."""
+        """Waits if the plan wants a fault to act here, until the harness has acted; or is struck."""
         for hold in self._holds:
             matches = all(record.get(key) == value for key, value in hold["match"].items())
             if matches and os.path.exists(hold["armed"]):
@@ -57,7 +57,7 @@ class Holds:
                     _wait(hold.get("limit_s", HOLD_S_MAX), lambda: os.path.exists(hold["released"]))  # noqa: B023
 
     def _be_struck(self, hold: Mapping[str, Any], step: int | None) -> None:
-        """Ends or misleads the process, or does to it what is planned, if one of the planned strikes is left for it."""
+        """Ends or misleads the process, or does the planned act to it, if a planned strike is left for it."""
         if not any(_take(token) for token in hold["tokens"]):
             return
         if hold.get("does"):
@@ -78,7 +78,7 @@ class Holds:
 
 
 def _take(token: str) -> bool:
-    """Whether the harness grants this strike to this process. It may have been taken, or taken back, meanwhile."""
+    """Tells whether the harness grants this strike to this process. Another may have it, or it may be withdrawn."""
     answers = os.environ.get(ANSWERS_ENV)
     if not answers or not os.path.exists(token):
         return False

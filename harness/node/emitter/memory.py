@@ -1,4 +1,4 @@
-"""How much memory this process uses, and how much its control group or its machine has. Standard library only."""
+"""Reads how much memory this process uses, and the limits of its control group and machine. Standard library only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def resident_bytes() -> int:
 
 
 def room() -> Room | None:
-    """The tightest of the limits on this process; `None` where none can be read."""
+    """Returns the tightest of the limits on this process; `None` if none can be read."""
     return min([*_groups(), *_machine()], key=lambda each: each.free, default=None)
 
 
@@ -43,7 +43,7 @@ def _machine() -> Iterator[Room]:
 
 
 def _groups() -> Iterator[Room]:
-    """This process's control group and those above it; caches that the kernel would give up do not count."""
+    """Yields limits of this process's control group and those above; caches that the kernel would drop do not count."""
     try:
         own = groups.of_process(SELF / "cgroup")
         mounts = list(groups.mounts(SELF / "mountinfo"))

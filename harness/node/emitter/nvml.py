@@ -1,4 +1,4 @@
-"""What NVIDIA's library tells of this machine's GPUs. Without the library or a GPU there is nothing, never a zero."""
+"""Facts on this machine's GPUs, by NVIDIA's library. Without the library or a GPU there are none, never a zero."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Sample:
-    """One GPU at one moment. `None`: this GPU or its driver does not tell."""
+    """One GPU at one moment. `None`: not told by this GPU or its driver."""
 
     gpu: int
-    busy_percent: float | None = None  # of the driver's last sampling period, in which some kernel ran
+    busy_percent: float | None = None  # share of the driver's last sampling period with a running kernel
     memory_bytes: int | None = None
     memory_bytes_total: int | None = None
     nvlink_bytes: int | None = None  # sent and received on all links, since the driver started to count
@@ -24,7 +24,7 @@ class Sample:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """The library, ready to be asked; `None` where it is not installed, or where there is no driver."""
+    """Yields the initialised library; `None` if it is not installed, or there is no driver."""
     try:
         pynvml = importlib.import_module("pynvml")  # not the standard library's; few nodes have it
         pynvml.nvmlInit()
@@ -39,7 +39,7 @@ def opened() -> Iterator[Any]:
 
 
 def facts() -> dict[str, Any]:
-    """`gpu` (the model), `gpus` (how many), `driver`, `cuda_driver`; empty where there is no GPU."""
+    """Returns `gpu` (the model), `gpus` (how many), `driver`, `cuda_driver`; empty without a GPU."""
     with opened() as nvml:
         count = _told(nvml.nvmlDeviceGetCount) if nvml else None
         if not count:
@@ -55,7 +55,7 @@ def facts() -> dict[str, Any]:
 
 
 def samples(nvml: Any) -> list[Sample]:
-    """Every GPU of this machine, now. `nvml` is what `opened` gave."""
+    """Samples every GPU of this machine. `nvml` is from `opened`."""
     return [_sample(nvml, number) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
 
 
@@ -89,7 +89,7 @@ def _nvlink_bytes(nvml: Any, handle: Any) -> int | None:
 
 
 def _told(ask: Callable[[], Any]) -> Any:
-    """`None` where the driver refuses."""
+    """Returns the driver's answer; `None` if it refuses."""
     try:
         return ask()
     except Exception:

@@ -29,7 +29,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 class Inside:
-    """What a user's own `inject` is given: which rank it is in, after which step. `None`: not told there."""
+    """The argument of a user's own `inject`: its rank, and the last step. `None`: not told there."""
 
     def __init__(self, rank: int | None, step: int | None, append: Append):
         self.rank, self.step = rank, step
@@ -37,7 +37,7 @@ class Inside:
         self._append = append
 
     def log(self, text: object) -> None:
-        """A line in the event log."""
+        """Writes a line into the event log."""
         self._append({"event": "failpoint", "name": "own_code_says", "text": str(text)[:SAID_CHARS_MAX]})
 
 
@@ -49,8 +49,8 @@ def strike(
     step: int | None = None,
     over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """`raise`: an exception with this text comes up in the calling thread, soon. `seize`: no thread runs for so many
-    seconds. `leak`: from now on memory is taken, until `over`; "BYTES_PER_S BYTES_AT_MOST". `call`: `inject` of this
+    """Strikes. `raise`: an exception with this text comes up in the calling thread, soon. `seize`: no thread runs for
+    this many seconds. `leak`: memory is taken until `over`; "BYTES_PER_S BYTES_AT_MOST". `call`: `inject` of this
     source is called."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
@@ -70,7 +70,7 @@ def strike(
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:
-    """An error of the code is its own, not the trainer's: it is printed, and the training goes on."""
+    """Runs the user's code. Its error is printed and returned, and the training goes on."""
     space: dict[str, Any] = {"__name__": "own_code"}
     try:
         exec(compile(source, "<own_code>", "exec"), space)
@@ -82,7 +82,7 @@ def _call(source: str, inside: Inside) -> dict[str, str]:
 
 
 def _raise_soon(text: str) -> None:
-    """From outside of whatever the caller is in: code that guards its telemetry must not swallow it."""
+    """Raises outside of the caller's own code: code that guards its telemetry must not swallow the error."""
     victim = threading.get_ident()
     kind = type("InjectedError", (RuntimeError,), {"__str__": lambda self: text, "__module__": "builtins"})
 
@@ -96,7 +96,7 @@ def _raise_soon(text: str) -> None:
 
 
 def _is_ours(frame: types.FrameType | None) -> bool:
-    """Whether code of the harness is at work in this thread: an emitter, or an observer that guards it."""
+    """Tells whether code of the harness runs in this thread: an emitter, or an observer that guards it."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith("harness."):
             return True

@@ -1,4 +1,4 @@
-"""What a node's network links, memory and GPUs did, sampled by its first worker. Standard library only."""
+"""Samples of a node's network links, memory and GPUs, by its first worker. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
 
 
 def _watch(emit: Emitter, every_s: float) -> None:
-    """There is nothing of GPUs without one; a value that the driver does not tell is left out."""
+    """Emits the usage for ever, of GPUs only if there are any; values that the driver does not tell are left out."""
     with nvml.opened() as library:
         while True:
             told: dict[str, Any] = {"namespace": f"{clock_id()} {os.stat('/proc/self/ns/net').st_ino}"}
@@ -34,7 +34,7 @@ def _watch(emit: Emitter, every_s: float) -> None:
 
 
 def links(table: str = "/proc/self/net/dev") -> list[dict[str, Any]]:
-    """`link`, `received_bytes`, `sent_bytes` of each interface of this network namespace but loopback."""
+    """Returns `link`, `received_bytes`, `sent_bytes` of each interface of this network namespace except loopback."""
     try:
         lines = pathlib.Path(table).read_text().splitlines()[2:]
     except OSError:

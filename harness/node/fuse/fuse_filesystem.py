@@ -78,7 +78,7 @@ class Paths:
         return f"{parent}/{name}" if parent else name
 
     def number(self, path: str, inode: int) -> int:
-        """A file that took another's place gets a number of its own."""
+        """Returns the number of a file; a file that took another's place gets a new one."""
         with self._lock:
             known = self._numbers.get(path)
             if known is not None and known[1] == inode:
@@ -93,7 +93,7 @@ class Paths:
             self._numbers.pop(path, None)
 
     def move(self, old: str, new: str) -> None:
-        """With everything below it."""
+        """Renames a path and everything below it."""
         with self._lock:
             self._numbers.pop(new, None)
             for path in [each for each in self._numbers if each == old or each.startswith(old + "/")]:
@@ -104,7 +104,7 @@ class Paths:
 
 class FileSystem:
     def __init__(self, folder: pathlib.Path):
-        """Opens the folder as it is now; what is mounted over it later is not seen through this."""
+        """Opens the folder as it is now; later mounts over it are not seen through this."""
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         self._root = f"/proc/self/fd/{root}/"
         self._paths = Paths()
@@ -120,7 +120,7 @@ class FileSystem:
         }
 
     def mount(self, folder: pathlib.Path, pid: int = 0) -> None:
-        """Where this process, or process `pid`, sees the folder. Raises `OSError` where the kernel refuses."""
+        """Mounts it where this process, or process `pid`, sees the folder. Raises `OSError` if the kernel refuses."""
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         owner = f"user_id={os.geteuid()},group_id={os.getegid()}"
         options = f"fd={self._device},rootmode=40000,{owner},allow_other,default_permissions"
@@ -131,7 +131,7 @@ class FileSystem:
             kernel.mount("chaos", str(folder), "fuse.chaos", flags, options)
 
     def serve(self) -> None:
-        """Begins to answer; without this whoever touches a file there waits."""
+        """Begins to answer; until then a process that touches a file there waits."""
         for number in range(READERS):
             threading.Thread(target=self._serve, name=f"reader-{number}", daemon=True).start()
 
@@ -145,7 +145,7 @@ class FileSystem:
             return self._numbers
 
     def remove(self, number: int) -> None:
-        """Power comes back with it, and what was not durable is lost by then. Idempotent."""
+        """Ends a rule. Power comes back with it, and data that was not durable is lost by then. Idempotent."""
         with self._lock:
             ended = [rule for rule in self._rules if rule.number == number]
             self._rules = tuple(rule for rule in self._rules if rule.number != number)
@@ -153,7 +153,7 @@ class FileSystem:
             rule.end()
 
     def clear(self) -> None:
-        """Everything is as it was before."""
+        """Ends all rules, so that everything is as before."""
         for rule in self._rules:
             self.remove(rule.number)
 
@@ -164,8 +164,8 @@ class FileSystem:
         raise UsageError(f"unknown storage rule {number}")
 
     def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
-        """How operations of the node of `pid` (`None`: any) fare that such a rule is about: by all rules that are still
-        at work and like it. Changes nothing, and counts as nothing."""
+        """Returns the answers to the operations of such a rule, for the node of `pid` (`None`: any), by all equal rules
+        still at work. Changes nothing, and counts as nothing."""
         spec = StorageRule(**rule | {"operations": tuple(rule["operations"])})
         alike = [each for each in self._rules if each.spec == spec and (pid is None or each.covers(pid))]
         met = [[each.would(operation) for each in alike] for operation in spec.operations]
@@ -239,8 +239,8 @@ class FileSystem:
             self._answer(request, verdict)
 
     def _wait(self, request: FuseRequest, verdict: Verdict) -> bool:
-        """Until the delay is over, or the power back. `True` if whoever asked is being killed meanwhile: the kernel
-        lets no process die before its request is answered."""
+        """Waits until the delay is over, or the power back. Returns True if the asking process is being killed: the
+        kernel lets no process die before its request is answered."""
         interrupted = self._interrupted[request.unique]
         until = time.monotonic() + verdict.delay_s
         while True:
@@ -289,8 +289,8 @@ class FileSystem:
         return wire.ENTRY.pack(self._paths.number(path, found.st_ino), 0, 0, 0, 0, 0) + self._shown(found)
 
     def _shown(self, found: os.stat_result) -> bytes:
-        """The kernel lets nobody write to what belongs to an unknown owner or group (a project's, for instance): that
-        is shown as ours. What may be done to the real file is decided where it is."""
+        """Returns attributes; an unknown owner or group (a project's, for instance) is shown as ours, as the kernel
+        refuses writes to such files. The real file's own rights decide."""
         uid = os.geteuid() if self._strangers and found.st_uid == NO_ID else found.st_uid
         gid = os.getegid() if self._strangers and found.st_gid == NO_ID else found.st_gid
         return wire.pack_attributes(found, uid, gid)
@@ -469,7 +469,7 @@ class FileSystem:
 
 
 def is_dying(pid: int) -> bool:
-    """Whether SIGKILL has been sent to this thread, or it is gone."""
+    """Tells whether SIGKILL has been sent to this thread, or it is gone."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -508,7 +508,7 @@ def start(
 
 
 def wait_ready(link: socket.socket) -> None:
-    """Until what was begun at the other end is mounted. Raises `StageError` where that was refused."""
+    """Waits until the other end has mounted. Raises `StageError` if that was refused."""
     link.settimeout(READY_S_MAX)
     rpc.result(rpc.receive(link))
     link.settimeout(None)

@@ -22,7 +22,7 @@ _NOT_READY: tuple[type[Exception], ...] = (*TIMEOUTS, ConnectionError)
 
 
 async def mount(lab: Lab, folder: str) -> None:
-    """From now on new nodes see `folder` through a file system of ours. Raises `StageError` where that is refused."""
+    """Shows `folder` to new nodes through a file system of ours. Raises `StageError` if that is refused."""
     if folder in lab.storage:
         raise UsageError(f"{folder}: is disturbed already")
     ours, theirs = socket.socketpair()
@@ -39,7 +39,7 @@ async def mount(lab: Lab, folder: str) -> None:
 
 
 async def hand_on(call: str, lab: Lab, folder: str, **params: Any) -> Any:
-    """What the file system over the folder does by itself."""
+    """Passes a call on to the file system over the folder."""
     system = lab.storage.get(folder)
     if system is None:
         raise UsageError(f"{folder}: cannot be disturbed; the workload's mounts are: {', '.join(lab.storage)}")
@@ -51,7 +51,7 @@ async def _hand_on_rule(call: str, lab: Lab, folder: str, node: str, rule: dict[
 
 
 def why_no_device() -> str:
-    """Why this process cannot serve a file system; empty if it can."""
+    """Explains why this process cannot serve a file system; empty if it can."""
     if not pathlib.Path("/dev/fuse").exists():
         return "/dev/fuse is missing: load the module fuse; in a container, add the device"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -60,7 +60,7 @@ def why_no_device() -> str:
 
 
 async def examine(lab: Lab) -> str:
-    """Why no folder can be disturbed here; empty if one can. Leaves nothing."""
+    """Explains why no folder can be disturbed here; empty if one can. Leaves nothing."""
     if reason := why_no_device():
         return reason
     with owner_names.temporary_folder() as place:

@@ -1,4 +1,4 @@
-"""What a disturbed file system does to an operation, and what is lost when its power fails.
+"""The rules of a disturbed file system: the effect on each operation, and the losses when its power fails.
 
 One `FileRule` is one `harness.node.types.StorageRule` at work: it decides, and it counts what it did.
 """
@@ -25,7 +25,7 @@ COUNTS = ("matched", "tried", "failed", "waits", "delayed_ns", "busy_ns", "bytes
 
 @dataclass
 class Verdict:
-    """What to do with one operation: wait, then let `allowed` bytes through (`None`: all), or fail with `error`."""
+    """The answer to one operation: wait, then let `allowed` bytes through (`None`: all), or fail with `error`."""
 
     delay_s: float = 0.0
     error: int = 0
@@ -37,14 +37,14 @@ class Verdict:
 
 @dataclass
 class Volatile:
-    """What of one file is not durable yet. `descriptor` is our own, as the file's may be closed by then."""
+    """The parts of one file that are not durable yet. `descriptor` is our own, as the file's may be closed by then."""
 
     descriptor: int
     ranges: list[tuple[int, int]] = field(default_factory=list)  # offset, size
 
 
 class FileRule:
-    """`pid` is any process of the node it is for, whose PID namespace tells its processes; `None` is every node.
+    """A rule at work. `pid`: any process of its node, whose PID namespace identifies its processes; `None`: every node.
 
     Raises `OSError` for a process that is gone.
     """
@@ -56,7 +56,7 @@ class FileRule:
         if spec.error and not hasattr(errno, spec.error):
             raise UsageError(f"error {spec.error!r}: write the name of an errno, such as EIO or ENOSPC")
         self.number, self.spec = number, spec
-        # Held: the kernel soon gives the name of a namespace that is gone to another, perhaps that of a replacement.
+        # Held open: else the kernel may soon give the namespace's name to another one, perhaps a replacement's.
         self._held = None if pid is None else os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
         self._space = None if self._held is None else os.readlink(f"/proc/self/fd/{self._held}")
         self.errno: int = getattr(errno, spec.error) if spec.error else 0
@@ -124,7 +124,7 @@ class FileRule:
                 verdict.error = self.errno
 
     def would(self, operation: str) -> tuple[float, bool]:
-        """What such an operation of 1 MiB, on a file of the pattern, would meet now: a delay in s, and a refusal."""
+        """Returns the present answer to such an operation of 1 MiB on a matching file: a delay in s, and a refusal."""
         with self._lock:
             moves = operation in ("read", "write") and self.spec.rate_bytes
             delay_s = max(self.spec.delay_s, TRY_BYTES / self.spec.rate_bytes if moves else 0.0)
@@ -162,7 +162,7 @@ class FileRule:
             self._volatile[key].ranges.append((offset, size))
 
     def note_fsync(self, descriptor: int) -> None:
-        """Durable now, unless that is the lie."""
+        """Makes the file's writes durable, except if the rule lies about that."""
         if self.spec.power != "reordered":
             return
         with self._lock:
@@ -177,7 +177,7 @@ class FileRule:
                 self._renamed = (old, new)
 
     def lose(self, rename: Callable[[str, str], None]) -> None:
-        """What was not durable when the power failed is gone. Once only."""
+        """Loses all data that was not durable when the power failed. Once only."""
         with self._lock:
             if self.spec.power == "rename_lost" and self._renamed is not None and not self.counts["lost_renames"]:
                 old, new = self._renamed
@@ -204,7 +204,7 @@ class FileRule:
 
 
 def lose_pages(volatile: Volatile, keep: float, dice: random.Random) -> int:
-    """Zeroes what was written but for a share of the pages, chosen by `dice`; returns the bytes zeroed."""
+    """Zeroes written pages except a share chosen by `dice`; returns the bytes zeroed."""
     pages = {
         page
         for offset, size in volatile.ranges

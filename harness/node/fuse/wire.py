@@ -82,7 +82,7 @@ class Code(enum.IntEnum):
 
 @dataclass(frozen=True)
 class FuseRequest:
-    """One message of the kernel. `body` is what follows the header, valid only until the next one is read."""
+    """One message of the kernel. `body` follows the header, and is valid only until the next message is read."""
 
     code: int
     unique: int
@@ -91,7 +91,7 @@ class FuseRequest:
     body: memoryview
 
     def kept(self) -> FuseRequest:
-        """The same, for longer."""
+        """Returns a copy that stays valid."""
         return FuseRequest(self.code, self.unique, self.node, self.pid, memoryview(bytes(self.body)))
 
     def names(self, start: int) -> list[str]:
@@ -100,7 +100,7 @@ class FuseRequest:
 
 
 def read_request(device: int, buffer: bytearray) -> FuseRequest | None:
-    """The next request; `None` once the file system is unmounted."""
+    """Reads the next request; `None` once the file system is unmounted."""
     while True:
         try:
             size = os.readv(device, [buffer])
@@ -131,7 +131,7 @@ def pack_attributes(found: os.stat_result, uid: int, gid: int) -> bytes:
 
 
 def pack_entries(entries: list[tuple[int, str, int]], start: int, room: int) -> bytes:
-    """`entries`: (inode, name, type as in `st_mode`), from number `start` on as many as there is room for."""
+    """Packs as many entries as fit, from number `start` on. `entries`: (inode, name, type as in `st_mode`)."""
     packed = bytearray()
     for position, (inode, name, mode) in enumerate(entries[start:], start + 1):
         encoded = os.fsencode(name)

@@ -38,7 +38,7 @@ def _wheres(traffic: Traffic) -> list[Where]:
 
 
 def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
-    """What a packet must be to belong to `traffic`: any one of these."""
+    """Returns the matches for packets of `traffic`: any one of them suffices."""
     own: Field = "source" if where == "sent" else "destination"
     other: Field = "destination" if where == "sent" else "source"
     spared = list(traffic["spared"])
@@ -52,7 +52,7 @@ def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match
 
 
 def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
-    """A packet from a node to itself never gets to the wire: rules at the node's own end let it pass."""
+    """Returns the rules at the node's own end. They skip packets to itself, which never reach the wire."""
     rules = []
     for where in _wheres(traffic):
         away = Match("destination" if where == "sent" else "source", host.address, equal=False)
@@ -156,7 +156,7 @@ class Impaired(Disturbance):
 
 
 async def _end_process(pid: int, ended: asyncio.Event) -> None:
-    """Its socket is closed: it ends by itself, or is made to."""
+    """Waits for a process whose socket is closed, and kills it if it does not end by itself."""
     try:
         await asyncio.wait_for(ended.wait(), LINE_END_S_MAX)
     except TIMEOUTS:
@@ -175,7 +175,7 @@ class Cut(Disturbance):
 
 
 class Unplug(Disturbance):
-    """The cable is out: no carrier on the node, and what is sent to it vanishes."""
+    """The cable is out: no carrier on the node, and packets to it vanish."""
 
     async def _act(self) -> None:
         if self.host.key in self.lab.unplugged:
@@ -242,7 +242,7 @@ async def counts(lab: Lab, number: int) -> dict[str, int]:
 
 
 async def examine(lab: Lab, host: Wired) -> dict[str, str]:
-    """Which verbs the kernel refuses, and why: found by doing each to the node."""
+    """Returns the verbs that the kernel refuses, with reasons: found by doing each to the node."""
     tries: dict[str, Disturbance] = {
         "network rate": Shape(lab, host, 10**9, EVERYTHING),
         "network delay": Impaired(lab, host, Impairment(delay_s=0.001), EVERYTHING),

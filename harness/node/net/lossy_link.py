@@ -38,17 +38,17 @@ RECEIVE_BYTES = 8 * 2**20
 
 
 class Fate:
-    """Draws what happens to each packet, from the impairment's seed alone."""
+    """Draws the fate of each packet, from the impairment's seed alone."""
 
     def __init__(self, impairment: Impairment):
         self._impairment = impairment
         self._random = random.Random(impairment.seed)
         self._losing = False
         self._last_release = 0.0
-        self._knots = ((0.0, 0.0), (0.0, 0.0))  # the jitter at two moments, between which it is on a straight line
+        self._knots = ((0.0, 0.0), (0.0, 0.0))  # the jitter at two moments, interpolated in between
 
     def lost(self) -> bool:
-        """Gilbert's model: lossy spells of `burst` packets on average; with a burst of 1 each packet by itself."""
+        """Draws a loss by Gilbert's model: lossy spells of `burst` packets on average (1: independent packets)."""
         share, burst = self._impairment.loss_percent / 100, self._impairment.burst
         if burst <= 1:
             return self._random.random() < share
@@ -61,13 +61,13 @@ class Fate:
         return share > 0 and self._random.random() < share
 
     def damage(self, packet: bytes) -> bytes:
-        """One bit flipped, behind the headers if there is anything."""
+        """Flips one bit, behind the headers if there is payload."""
         begin = min(_HEADERS_BYTES, len(packet) - 1)
         bit = self._random.randrange(begin * 8, len(packet) * 8)
         return packet[: bit // 8] + bytes([packet[bit // 8] ^ 1 << bit % 8]) + packet[bit // 8 + 1 :]
 
     def release(self, now: float) -> float:
-        """When a packet that came `now` goes on."""
+        """Returns when a packet that came at `now` goes on."""
         share = self._impairment.reorder_percent / 100
         if share and self._random.random() < share:
             return now
@@ -101,7 +101,7 @@ class DelayLine:
         return max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
 
     def take(self) -> None:
-        """Whatever the kernel has for us now."""
+        """Takes all packets that the kernel has for us now."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(64):  # then those whose time has come
                 for _, _, body in netlink.messages(memoryview(self.link.recv(262144))):
@@ -136,7 +136,7 @@ class DelayLine:
             self._verdict(last, _ACCEPT, kind=_VERDICT_BATCH)  # and all before it
 
     def let_pass(self) -> None:
-        """All that is held goes on, and so does from now on whatever comes."""
+        """Releases all held packets, and lets later ones pass."""
         self._fate = Fate(Impairment())
         self.take()
         self.release_due(float("inf"))
@@ -153,7 +153,7 @@ def _header(queue: int) -> bytes:
 
 
 def _per_packet(impairment: Impairment) -> bool:
-    """Whether single packets as on a wire matter to it."""
+    """Tells whether the impairment acts on single packets as on a wire."""
     return impairment.loss_percent > 0 or impairment.damage_percent > 0
 
 

@@ -1,4 +1,4 @@
-"""TCP connections of a network namespace: what each has carried, from the kernel's own counters, and their resetting.
+"""TCP connections of a network namespace: their bytes, by the kernel's own counters, and resetting them.
 
 Layouts: linux/sock_diag.h, linux/inet_diag.h, `struct tcp_info` of linux/tcp.h.
 """
@@ -37,16 +37,16 @@ Row = dict[str, Any]  # see `_dump`
 
 
 def _dump(family: int) -> Iterator[tuple[int, Row]]:
-    """Connections of the caller's network namespace, each with the inode of its socket: `cookie` (a number that the
-    kernel gives no other socket), `local` and `remote` address, `sent` and `received` payload bytes since it began,
-    what was sent again included. Raises `OSError` where the kernel does not tell."""
+    """Yields connections of the caller's network namespace, each with the inode of its socket: `cookie` (a number that
+    the kernel gives no other socket), `local` and `remote` address, `sent` and `received` payload bytes since it began,
+    retransmissions included. Raises `OSError` if the kernel does not tell."""
     with netlink.open_socket(SOCK_DIAG) as link:
         for part in _parts(link, family, _LIVING, 1 << _INFO - 1):
             yield _row(family, part)
 
 
 def _parts(link: socket.socket, family: int, states: int, beside: int = 0) -> Iterator[memoryview]:
-    """What the kernel tells of each connection in these states."""
+    """Yields the kernel's message on each connection in these states."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, beside, states, bytes(48))
     link.send(netlink.message(_BY_FAMILY, _DUMP, body))
     while True:
@@ -76,7 +76,7 @@ def _row(family: int, body: memoryview) -> tuple[int, Row]:
 
 
 def _address(family: int, raw: bytes) -> str:
-    """A socket of IPv6 may carry IPv4: then that is its address."""
+    """Returns the address of a socket as text; an IPv4 address inside an IPv6 one as IPv4."""
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[:4])
     if raw.startswith(_V4_IN_V6):
@@ -85,9 +85,9 @@ def _address(family: int, raw: bytes) -> str:
 
 
 def inodes_of(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> set[int] | None:
-    """The sockets of those candidates that their own PID namespace numbers as one of `pids`, and of what they started.
+    """Returns sockets of the candidates with one of `pids` in their own PID namespace, and of their children.
 
-    `None` without candidates, where the node's processes cannot be seen from here, and without `pids`.
+    `None` without candidates (the node's processes cannot be seen from here), and without `pids`.
     """
     if not candidates or not pids:
         return None
@@ -114,7 +114,7 @@ def _sockets(pid: int) -> Iterator[int]:
 
 
 def rdma_bytes() -> int | None:
-    """What all RDMA ports here have sent and received; `None` where there is none."""
+    """Returns the bytes sent and received by all RDMA ports here; `None` if there are none."""
     files = [file for name in _RDMA_COUNTERS for file in _RDMA.glob(f"*/ports/*/counters/{name}")]
     found = []
     for file in files:

@@ -26,7 +26,7 @@ _SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
 
 
 def link_header(index: int = 0, flags: int = 0, change: int | None = None) -> bytes:
-    """`flags` are the new values of the flags in `change` (by default: those given are switched on)."""
+    """Packs a header. `flags`: new values of the flags in `change` (by default the given ones are switched on)."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags if change is None else change)
 
 
@@ -54,13 +54,13 @@ def set_up(name: str) -> None:
 
 
 def set_down(name: str) -> None:
-    """The other end of a veth sees its carrier go; routes through the device here are gone, too."""
+    """Sets a device down: the other end of a veth loses its carrier, and routes through it are removed."""
     header = link_header(socket.if_nametoindex(name), 0, _IFF_UP)
     _request(_NEWLINK, 0, header, f"set {name} down")
 
 
 def add_address(name: str, address: str) -> None:
-    """`address`/32 on the device."""
+    """Adds `address`/32 to the device."""
     header = struct.pack("=BBBBI", socket.AF_INET, 32, 0, _SCOPE_UNIVERSE, socket.if_nametoindex(name))
     packed = socket.inet_aton(address)
     body = header + attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)
@@ -99,7 +99,7 @@ def set_sysctl(name: str, value: int) -> None:
 
 
 def quiet_stack(device: str) -> None:
-    """No IPv6 on `device` (no address detection delays, one address a node), and dead sockets are soon gone."""
+    """Switches IPv6 off on `device` (no detection delays, one address a node), and lets dead sockets end soon."""
     with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
         set_sysctl(f"ipv6/conf/{device}/disable_ipv6", 1)
     # Orphaned connections hold the network namespace: 3 retries end them after about 3 s instead of minutes.
@@ -107,7 +107,7 @@ def quiet_stack(device: str) -> None:
 
 
 def addresses() -> Iterator[str]:
-    """Addresses for the nodes of one lab, none given twice: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
+    """Yields addresses for the nodes of one lab, none given twice: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
     for third in range(256):
         for fourth in range(1, 251):
             yield f"10.77.{third}.{fourth}"

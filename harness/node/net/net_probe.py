@@ -54,7 +54,7 @@ class End:
 
 
 def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
-    """The body of a probe's process: writes what it found, or what went wrong, as one frame."""
+    """Runs a probe in its process: writes the result, or the error, as one frame."""
     kernel.be_prompt()
     try:
         answer: dict[str, Any] = {"result": work()}
@@ -65,7 +65,7 @@ def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
 
 
 def packets(source: End, destination: End, count: int, interval_s: float, size: int, wait_s: float) -> dict[str, Any]:
-    """Sends `count` UDP packets of `size` bytes one way, and waits for the last ones until none came for `wait_s`.
+    """Sends `count` UDP packets of `size` bytes one way, and waits until none has come for `wait_s`.
 
     Returns how many were `sent` and `received`, how many came `late` (overtaken by a later one) or `damaged`
     (the receiver's checksum failed), and the one-way `delays_s` of those received, in order of arrival.
@@ -127,7 +127,7 @@ def _exchange(
 
 
 def _send(sender: socket.socket, data: bytes, to: tuple[str, int]) -> None:
-    """A packet that the network does not take is one that is lost."""
+    """Sends a packet; one that the network does not take counts as lost."""
     try:
         sender.sendto(data, to)
     except OSError as error:
@@ -136,7 +136,7 @@ def _send(sender: socket.socket, data: bytes, to: tuple[str, int]) -> None:
 
 
 def _open(path: str) -> IO[bytes]:
-    """Unbuffered, and bound to the network of the moment it was opened in."""
+    """Opens a file unbuffered; its network is that of the moment of opening."""
     return open(path, "rb", buffering=0)
 
 

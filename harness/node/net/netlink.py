@@ -57,7 +57,7 @@ def message(kind: int, flags: int, body: bytes, number: int = 1) -> bytes:
 
 
 def messages(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Kind, number and body of each message in what one `recv` returned."""
+    """Yields kind, number and body of each message in the data of one `recv`."""
     offset = 0
     while offset + HEADER.size <= len(data):
         length, kind, _, number, _ = HEADER.unpack_from(data, offset)
@@ -84,7 +84,7 @@ def ask(link: socket.socket, kind: int, flags: int, body: bytes, what: str) -> N
 
 
 def transaction(subsystem: int, requests: Sequence[tuple[int, int, bytes]], what: str) -> None:
-    """All of the netfilter requests (kind, flags, body) or none of them. Raises `OSError` with the kernel's reason."""
+    """Does all of the netfilter requests (kind, flags, body), or none. Raises `OSError` with the kernel's reason."""
     edge = struct.pack(">BBH", socket.AF_UNSPEC, 0, subsystem)
     parts = [message(_BATCH_BEGIN, 0, edge, 0)]
     for number, (kind, flags, body) in enumerate(requests, 1):

@@ -45,7 +45,7 @@ class Match:
 
 @dataclass(frozen=True)
 class PacketRule:
-    """What happens to packets for which all of `matches` hold: dropped, or handed to a queue's reader."""
+    """A rule for packets with all of `matches`: they are dropped, or handed to a queue's reader."""
 
     hook: Hook
     matches: tuple[Match, ...]
@@ -100,7 +100,7 @@ def _queue(number: int) -> bytes:
 
 
 def _queue_by_target(number: int) -> bytes:
-    """The same through the older x_tables, for a kernel without nft_queue."""
+    """Queues packets through the older x_tables, for a kernel without nft_queue."""
     return _expression(
         "target", text(1, "NFQUEUE"), be32(2, 3), attribute(3, struct.pack("=HHHxx", number, 1, _BYPASS))
     )

@@ -42,7 +42,7 @@ class PacketReceiver:
         self._thread.start()
 
     def finish(self, wait_s: float) -> dict[str, Any]:
-        """All has been sent: what has come, once nothing came for `wait_s`."""
+        """Returns the arrivals once all was sent and nothing has come for `wait_s`."""
         self._wait_s = wait_s
         self._all_sent.set()
         self._thread.join()
@@ -81,7 +81,7 @@ def send_packets(address: str, to: tuple[str, int], count: int, interval_s: floa
 
 
 def median_rate(passed: Callable[[], int], seconds: float) -> float:
-    """Bits a second of what has `passed`, as the median over short windows, once the sender is up to speed."""
+    """Returns bits a second of `passed` bytes, as the median over short windows, once the sender is up to speed."""
     time.sleep(seconds * net_probe.RAMP_SHARE)
     window_s = seconds * (1 - net_probe.RAMP_SHARE) / net_probe.WINDOWS
     marks = []
@@ -104,7 +104,7 @@ class StreamReceiver:
         threading.Thread(target=self._receive, daemon=True).start()
 
     def rate(self, seconds: float) -> float:
-        """Bits a second on the wire: what was received, headers added."""
+        """Returns bits a second on the wire: the received bytes plus headers."""
         self._begun.wait(WAIT_S_MAX)
         payload = median_rate(lambda: self._received, seconds)
         return payload * (net_probe.SEGMENT_BYTES + net_probe.HEADER_BYTES) / net_probe.SEGMENT_BYTES

@@ -54,7 +54,7 @@ def add_classifier(device: str) -> None:
 
 
 def delete_classifier(device: str) -> None:
-    """With all its filters. One that is gone with its device is fine."""
+    """Deletes it with all its filters. A classifier that is gone with its device is fine."""
     with contextlib.suppress(OSError):
         body = _traffic_header(device, _CLSACT_HANDLE, _CLSACT)
         netlink.request(netlink.ROUTE, _DELETE_QDISC, 0, body, f"no longer classify on {device}")
@@ -76,7 +76,7 @@ def add_detour(device: str, hook: Hook, priority: int, matches: Sequence[Match],
 
 
 def delete_detour(device: str, hook: Hook, priority: int) -> None:
-    """One that is gone with its device is fine."""
+    """Deletes a filter. A filter that is gone with its device is fine."""
     with contextlib.suppress(OSError):
         body = _filter_header(device, hook, priority)
         netlink.request(netlink.ROUTE, _DELETE_FILTER, 0, body, f"delete filter of {device}")

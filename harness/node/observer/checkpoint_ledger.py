@@ -1,8 +1,8 @@
-"""The ledger of a node: what was saved at which step. It outlives the processes that write it.
+"""The ledger of a node: the saves with their steps. It outlives the processes that write it.
 
 It is a file beside the node's event log, `checkpoints.ledger`, of JSON lines; each is one `os.write` to an `O_APPEND`
-descriptor. The ledgers of the run's other nodes are read as well, where they can be: a checkpoint may be loaded
-elsewhere than it was saved. Nothing is believed but well-formed lines of regular files.
+descriptor. The ledgers of the run's other nodes are read as well, if possible: a checkpoint may be loaded elsewhere
+than it was saved. Only well-formed lines of regular files are believed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FOLDERS_MAX = 10_000
 
 @dataclass(frozen=True)
 class Saved:
-    """One file, or one folder, that was saved: the step of its state, none where that was not known.
+    """One saved file or folder, with the step of its state; none if that was not known.
 
-    `each_alone`: whether each optimizer's step was counted as one.
+    `each_alone`: each optimizer's step counted as one.
     """
 
     path: str
@@ -41,10 +41,10 @@ class Saved:
 class Committed:
     """One checkpoint that was whole. `files` are relative to `root`; `lineages` are theirs, in the same order."""
 
-    path: str  # as it is told: a file or a folder
+    path: str  # as told: a file or a folder
     root: str
     step: int | None
-    content: str  # the digest of all of them
+    content: str  # the digest of all files
     files: tuple[str, ...]
     lineages: tuple[str, ...]
 
@@ -62,8 +62,8 @@ _KINDS: dict[str, type] = {"saved": Saved, "committed": Committed, "began": Bega
 
 
 class Ledger:
-    """Of this process's node. `folder` is the node's folder of events, by default the one that the environment names;
-    without it nothing is kept."""
+    """The ledger of this process's node. `folder`: its folder of events, by default from the environment; without it
+    nothing is kept."""
 
     def __init__(self, folder: pathlib.Path | None = None):
         self._folder = folder
@@ -74,7 +74,7 @@ class Ledger:
         return self._folder or (pathlib.Path(named) if named else None)
 
     def add(self, entry: Entry) -> None:
-        """Appends one entry. Raises `OSError` where the disk takes no more."""
+        """Appends one entry. Raises `OSError` if the disk takes no more."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Ledger:
             file.write(line.encode())
 
     def entries(self) -> list[Entry]:
-        """Of all nodes whose ledger can be read, oldest first."""
+        """Returns entries of all nodes whose ledger can be read, oldest first."""
         found = [pair for path in self._paths() for pair in _read(path)]
         return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
@@ -114,7 +114,7 @@ def _read(path: pathlib.Path) -> Iterator[tuple[int, Entry]]:
 
 
 def _entry(line: bytes) -> tuple[int, Entry]:
-    """Raises `ValueError`, `KeyError`, `TypeError`, `OverflowError` or `RecursionError` for a line that is none."""
+    """Parses a line. Raises `ValueError`, `KeyError`, `TypeError`, `OverflowError` or `RecursionError` if invalid."""
     told = json.loads(line)
     if not isinstance(told, dict):
         raise ValueError("no object")

@@ -1,4 +1,4 @@
-"""What the signals of checkpoints share in one process: what is trained, the ledger, saves and restores."""
+"""The common state of a process's checkpoint signals: trained tensors, the ledger, saves and restores."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Checkpointing:
 
 @functools.lru_cache(maxsize=1)
 def of(watch: Watch) -> Checkpointing:
-    """The same one for all signals of a process, which has one watch."""
+    """Returns the state that all signals of a process share, made from its one watch."""
     ledger, live = Ledger(), Live()
     return Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
 
 
 def path_of(target: Any) -> str | None:
-    """Where a file is that was named by its path or by an open file; none for a buffer in memory."""
+    """Returns the path of a file given by path or as an open file; none for a buffer in memory."""
     name = target if isinstance(target, (str, os.PathLike)) else getattr(target, "name", None)
     name = os.fspath(name) if isinstance(name, (str, os.PathLike)) else None
     return os.path.realpath(name) if isinstance(name, str) and name and "://" not in name else None

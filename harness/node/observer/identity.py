@@ -1,10 +1,10 @@
-"""What a checkpoint's files hold, as short texts that can be compared. Standard library only.
+"""The contents of a checkpoint's files, as short texts that can be compared. Standard library only.
 
 Three questions need three answers:
 
 * `lineage`: which save does this file come from? It is cheap, and it outlives damage inside the tensors: the table of
   checksums of a `torch.save` archive, the `.metadata` of a DCP folder, sampled bytes of anything else.
-* `tensors`: do two saves hold the same tensors? It is that table without names, of what a run repeats exactly.
+* `tensors`: do two saves hold the same tensors? It is that table without names, for tensors that a run repeats exactly.
 * `digest`: are these the same bytes? It is taken of all bytes up to `WHOLE_BYTES_MAX`, and of samples beyond; the text
   says which (`whole:` or `sampled:`). Two sampled digests that differ prove a difference; equal ones prove nothing.
 """
@@ -33,14 +33,14 @@ GENERATOR_BYTES = 5056  # the state of torch's random generator on CPUs
 
 @dataclass(frozen=True)
 class Content:
-    """What the files of one checkpoint hold together."""
+    """The content of a checkpoint's files together."""
 
     digest: str
     size: int  # bytes
 
 
 def lineage(path: str) -> str | None:
-    """Which save a file, or a DCP folder, comes from; none where it cannot be read."""
+    """Returns the save that a file, or a DCP folder, comes from; none if it cannot be read."""
     try:
         where = pathlib.Path(path)
         if where.is_dir():
@@ -52,7 +52,7 @@ def lineage(path: str) -> str | None:
 
 
 def lineage_of(file: IO[bytes]) -> str:
-    """The same of an open file or a buffer. The place in it is kept."""
+    """Returns the lineage of an open file or a buffer, and keeps its read position."""
     at = file.tell()
     try:
         return _checksums(file) or _samples(file)
@@ -61,7 +61,7 @@ def lineage_of(file: IO[bytes]) -> str:
 
 
 def of(files: Iterable[str]) -> Content | None:
-    """The bytes of all these files together; their order and their folder do not matter. None: one cannot be read."""
+    """Returns the content of all these files together, in any order and folder; `None` if one cannot be read."""
     try:
         paths = sorted((os.path.basename(path), path) for path in files)
         size = sum(os.stat(path).st_size for _, path in paths)
@@ -74,12 +74,12 @@ def of(files: Iterable[str]) -> Content | None:
 
 
 def text_of(text: str) -> str:
-    """A short name of a long text."""
+    """Returns a short name of a long text."""
     return _hash(text.encode()).hexdigest()
 
 
 def files_below(path: str) -> list[str]:
-    """All regular files of a checkpoint, `FILES_MAX` at most: the file itself, or those in and below a folder."""
+    """Returns all regular files of a checkpoint, at most `FILES_MAX`: the file itself, or those in the folder."""
     if not os.path.isdir(path):
         return [path]
     found: list[str] = []
@@ -89,7 +89,7 @@ def files_below(path: str) -> list[str]:
 
 
 def _checksums(file: IO[bytes]) -> str | None:
-    """The archive's own table of checksums; none where it is no archive. The first folder's name is the file's own."""
+    """Returns the archive's own table of checksums, without the first folder's name; none for other files."""
     file.seek(0)
     if file.read(2) != b"PK":
         return None
@@ -100,7 +100,7 @@ def _checksums(file: IO[bytes]) -> str | None:
 
 
 def tensors(files: Iterable[str]) -> str | None:
-    """What the tensors in `torch.save` archives hold, in whichever order; none where no file is one."""
+    """Returns the tensors' contents in `torch.save` archives, in whichever order; none if no file is one."""
     found: list[str] = []
     for path in files:
         with contextlib.suppress(Exception), _opened(path) as file, zipfile.ZipFile(file) as archive:
@@ -126,7 +126,7 @@ def _sampled(path: pathlib.Path | str) -> str:
 
 
 def _opened(path: pathlib.Path | str) -> IO[bytes]:
-    """A regular file. Raises `OSError` for anything else: a pipe would make the training wait."""
+    """Opens a regular file. Raises `OSError` for any other kind: a pipe would make the training wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
@@ -135,7 +135,7 @@ def _opened(path: pathlib.Path | str) -> IO[bytes]:
 
 
 def _samples(file: IO[bytes]) -> str:
-    """The length, both ends, and blocks at even distances."""
+    """Returns a digest of the length, both ends, and blocks at even distances."""
     size = file.seek(0, io.SEEK_END)
     digest = _hash(str(size).encode())
     places: Iterable[int] = range(0, size, SAMPLE_BYTES)

@@ -79,7 +79,7 @@ class _Telling(Loader):
 
 
 def wait() -> None:
-    """From now on, `import torch` begins the observation."""
+    """Begins the observation at the next `import torch`."""
     finder = Finder()
     begun = _Beginning(finder)
     finder.callbacks[ROOT] = [begun.torch_imported]
@@ -87,7 +87,7 @@ def wait() -> None:
 
 
 class _Beginning:
-    """Loads the signals when torch has been imported: what they hook of torch is all there by then."""
+    """Loads the signals once torch is imported: everything that they hook is there by then."""
 
     def __init__(self, finder: Finder):
         self._finder = finder

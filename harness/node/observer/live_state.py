@@ -1,4 +1,4 @@
-"""What is being trained in this process: the parameters of its optimizers, and their state."""
+"""The trained state of this process: the parameters of its optimizers, and their state."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Live:
                 yield from group["params"]
 
     def storages(self) -> set[int]:
-        """Names of all storages of parameters, and of what the optimizers keep for them."""
+        """Returns names of all storages of parameters, and of the optimizers' state."""
         state = (tensor for optimizer in list(self.optimizers) for tensor in tensors_in(dict(optimizer.state)))
         return {name for tensor in (*self.parameters(), *state) if (name := storage(tensor)) is not None}
 
     def parts(self, held: set[int]) -> list[str]:
-        """Whose storages these are: the model's, the optimizers', or both."""
+        """Returns the owners of these storages: the model, the optimizers, or both."""
         model = {name for tensor in self.parameters() if (name := storage(tensor)) is not None}
         return [name for name, found in (("model", held & model), ("optimizer", held - model)) if found]
 
     def held_by(self, value: Any) -> set[int]:
-        """Which live storages this object holds: shared, or else as equal copies of parameters.
+        """Returns the live storages that this object holds: shared, or else as equal copies of parameters.
 
-        Copies are compared by a few elements, and only where nothing is shared.
+        Copies are compared by a few elements, and only if nothing is shared.
         """
         live = self.storages()
         if not live:
@@ -48,7 +48,7 @@ class Live:
         return {mine[known] for each in alike if (known := points(each)) in mine}
 
     def count(self) -> int | None:
-        """How many steps the optimizers' own state has seen, the largest where they differ; none: they do not count."""
+        """Returns the number of steps in the optimizers' own state, the largest if they differ; `None`: no count."""
         states = (state for optimizer in list(self.optimizers) for state in list(optimizer.state.values()))
         steps = (state.get("step") for state in states if isinstance(state, dict))
         counts = (step for step in steps if step is not None and not isinstance(step, bool))

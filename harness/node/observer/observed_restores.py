@@ -30,12 +30,12 @@ MODEL, OPTIMIZER = "model", "optimizer"
 
 @dataclass
 class Load:
-    """One file, or one DCP folder, that was read. `source`: what it is called; a path, or who sent it."""
+    """One file, or one DCP folder, that was read. `source`: its path, or the name of its sender."""
 
     source: str
     lineage: str | None = None
     own_step: int | None = None
-    committed: dict[str, Any] | None = None  # the checkpoint that it is of, as `restored` tells it
+    committed: dict[str, Any] | None = None  # its checkpoint, as `restored` tells it
     points: set[Any] = field(default_factory=set)
     tags: list[Any] = field(default_factory=list)  # keep the names of its storages from being used again
 
@@ -55,13 +55,13 @@ class Restores:
         self._next.expect()
 
     def await_step(self) -> None:
-        """From now on a state may enter as late as just before the step."""
+        """Lets a state enter as late as just before the step from now on."""
         self._next.steps_only = True
 
     # Loading
 
     def loaded(self, source: str, value: Any, lineage: str | None = None) -> Load:
-        """A file was read. What it holds is known from now on, until it is gone."""
+        """Notes a file that was read. Its content is known from now on, until it is gone."""
         load = Load(source, lineage or identity.lineage(source), _own_step(value))
         self.tag(load, value)
         self._looks += 1
@@ -84,7 +84,7 @@ class Restores:
                 self._of_storage = {name: kept for name, kept in self._of_storage.items() if kept is not gone}
 
     def refused(self, source: str, error: BaseException) -> None:
-        """A load that failed: told as passed over with the next `restored`, where it was a checkpoint of this run."""
+        """Notes a failed load of a checkpoint of this run, to be told with the next `restored`."""
         known: list[str] = []
         for entry in self.ledger.entries():
             if isinstance(entry, (Saved, Committed)):
@@ -96,7 +96,7 @@ class Restores:
 
     @contextlib.contextmanager
     def during(self, load: Load) -> Iterator[None]:
-        """Whatever enters a model or an optimizer meanwhile comes from this load."""
+        """Attributes all state that enters a model or an optimizer to this load, for as long as this lasts."""
         outer = getattr(self._during, "load", None)
         self._during.load = load
         try:
@@ -125,7 +125,7 @@ class Restores:
         return next(([load] for load in reversed(self._loads) if known & load.points), [])
 
     def entered(self, part: str, loads: list[Load]) -> None:
-        """A state from these loads is in a model or an optimizer now."""
+        """Notes that a state from these loads is in a model or an optimizer now."""
         if not self._entered:
             self.watch.state_replaced()
         mine = self._entered.setdefault(part, [])
@@ -133,7 +133,7 @@ class Restores:
         self._next.expect()
 
     def took(self, load: Load, value: Any) -> None:
-        """A load that writes in place has filled this: has it written into what is being trained?"""
+        """Checks whether a load that wrote in place has written into trained state."""
         load.own_step = _own_step(value)
         self.tag(load, value)
         names = {tensors.storage(tensor) for tensor in tensors.tensors_in(value)}
@@ -146,7 +146,7 @@ class Restores:
     # Telling
 
     def told(self) -> None:
-        """Training goes on: tells what it goes on from."""
+        """Tells the restored state when training goes on."""
         entered, self._entered = self._entered, {}
         first, self._first = self._first, False
         if entered:
@@ -177,7 +177,7 @@ class Restores:
         self.watch.emit("restored", **told)
 
     def _steps(self, loads: list[Load], entries: list[Any], with_optimizer: bool) -> dict[str, int]:
-        """Every source that knows the step, the most trusted one first."""
+        """Returns every source that knows the step, the most trusted one first."""
         found = {
             "ledger": next((found.step for load in loads if (found := _saved(load, entries))), None),
             "framework": self.framework_step,
@@ -190,7 +190,7 @@ class Restores:
         return {source: step for source, step in found.items() if step is not None}
 
     def _began(self) -> None:
-        """No load was seen. It is a start from scratch where that is proved, and else nothing is known."""
+        """Tells a start without a load: a start from scratch if that is proved, else nothing is known."""
         rank = self.watch.rank or 0
         state = self._state()
         before = [entry for entry in self.ledger.entries() if isinstance(entry, Began) and entry.rank == rank]
@@ -214,7 +214,7 @@ class Restores:
 
 
 def _own_step(value: Any) -> int | None:
-    """What the checkpoint itself says, at its top."""
+    """Returns the step at the top of the checkpoint itself."""
     for name in STEP_ENTRIES if isinstance(value, Mapping) else ():
         step = value.get(name)
         step = step.item() if hasattr(step, "item") and getattr(step, "numel", lambda: 0)() == 1 else step
@@ -234,8 +234,8 @@ def _files(commit: Committed, root: str) -> list[str]:
 
 
 def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
-    """The checkpoint that these are of: where it is, what its files hold now, and what they held when committed. To be
-    asked when a file is loaded: a job may save at once, under the same name."""
+    """Returns the checkpoint of these loads: its place, its files' content now, and the content when committed. To be
+    called when a file is loaded: a job may save at once, under the same name."""
     commits = [entry for entry in reversed(entries) if isinstance(entry, Committed)]
     for load, by_path, commit in itertools.product(loads, (True, False), commits):
         root = _root_now(commit, load, by_path)
@@ -250,7 +250,7 @@ def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
 
 
 def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
-    """The folder that the checkpoint of this file is in now, if it is that one: it may have been copied."""
+    """Returns the folder that this commit is loaded from, maybe a copy; `None` if the load is of another one."""
     file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
     for name, lineage in zip(commit.files, commit.lineages):
         if by_path and os.path.join(commit.root, name) == file:

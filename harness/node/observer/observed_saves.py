@@ -34,9 +34,9 @@ class Save:
 
     step: int | None
     begun_ns: int
-    accumulated: dict[str, int]  # how far the next step had come when it was begun
+    accumulated: dict[str, int]  # micro-batches of the next step when it was begun
     files: list[str] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)  # storages of live state that are in them
+    held: set[int] = field(default_factory=set)  # storages of live state in its files
     unwritten: set[str] = field(default_factory=set)  # files that another thread may still be writing
     write_ns: int = 0  # from its begin until its last file was there; 0: that is not known
 
@@ -56,7 +56,7 @@ class Saves:
         watch.after_step(lambda _: self._beside.clear())
 
     def begin(self, path: str, held: set[int]) -> Save:
-        """A file with live state is going to be written."""
+        """Notes that a file with live state is going to be written."""
         folder = os.path.dirname(path)
         with self._lock:
             for save in self.open:
@@ -76,7 +76,7 @@ class Saves:
         return save
 
     def begin_known(self, path: str) -> Save:
-        """The same of a file or folder whose writer says when it is whole, and writes all of it."""
+        """Notes the begin of a file or folder whose writer says when it is whole, and writes all of it."""
         save = self._begun(path)
         self._told("checkpoint.started", save, path=path)
         return save
@@ -86,12 +86,12 @@ class Saves:
         return Save(self.watch.step, time.monotonic_ns(), (own and self.watch.accumulated()) or {}, [path])
 
     def whole(self, save: Save, path: str) -> None:
-        """The writer of this file or folder says so."""
+        """Notes that the writer calls this file or folder whole."""
         self.written(save, path)
         self._committed(save, path, identity.files_below(path))
 
     def written(self, save: Save, path: str) -> None:
-        """The file is there: from now on its content leads back to its step."""
+        """Notes that the file is there: from now on its content leads back to its step."""
         if path in save.unwritten:
             save.unwritten.discard(path)
             save.write_ns = time.monotonic_ns() - save.begun_ns
@@ -110,11 +110,11 @@ class Saves:
         self._told("checkpoint.failed", save, error=f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
     def beside(self, path: str) -> None:
-        """A file without live state was written. It belongs to a checkpoint in the same folder, if there is one."""
+        """Notes a file without live state; it belongs to the checkpoint in its folder, if there is one."""
         self._beside.append(path)
 
     def renamed(self, old: str, new: str) -> None:
-        """A file or folder has got another name: its checkpoint is whole where nothing of the live state is missing."""
+        """Notes a new name of a file or folder; its checkpoint is whole if no live state is missing."""
         with self._lock:
             moved = [save for save in self.open if any(_below(file, old) for file in save.files)]
             self._beside = [_moved(file, old, new) for file in self._beside]
@@ -127,7 +127,7 @@ class Saves:
         self._flush(whole)
 
     def flush(self) -> None:
-        """Training goes on, or the process ends: what is open and may be whole is whole."""
+        """Commits open saves that may be whole, when training goes on or the process ends."""
         self._flush([save for save in self.open if save.may_be_whole])
 
     def _flush(self, saves: list[Save]) -> None:
@@ -141,7 +141,7 @@ class Saves:
             self._committed(save, path, sorted({*save.files, *companions}))
 
     def commit(self, path: str, step: int | None = None) -> None:
-        """Somebody who knows says that the checkpoint in this folder is whole, as far as this process writes it.
+        """Commits the checkpoint in this folder, on the word of a framework, as far as this process writes it.
 
         Only files that were seen here are told as its own: another rank may still be writing beside them. `step`: as
         the framework counts, for where the watch does not know.

@@ -1,4 +1,4 @@
-"""What a tensor in the host's memory holds, looked at cheaply: to know it again, and to compare two runs."""
+"""Cheap fingerprints of tensors in the host's memory: to recognise one, and to compare two runs."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _has_memory(tensor: Any) -> bool:
 
 
 def memory(tensor: Any) -> int:
-    """Where it lies. Only of tensors that are alive: memory is used again."""
+    """Returns its address. Only for tensors that are alive: memory is used again."""
     return int(tensor.untyped_storage().data_ptr())
 
 
 def fingerprint(tensor: Any) -> tuple[Any, ...] | None:
-    """Its size and some of its bytes; `None` where it does not lie in one piece, or is empty."""
+    """Returns its size and some of its bytes; `None` if it is not contiguous, or empty."""
     size = tensor.numel() * tensor.element_size()
     if not size or not tensor.is_contiguous():
         return None
@@ -59,7 +59,7 @@ def fingerprint(tensor: Any) -> tuple[Any, ...] | None:
 
 
 def digest(given: list[Any]) -> str | None:
-    """A hash of their bytes; of large ones, of pieces from all of their parts."""
+    """Returns a hash of the tensors' bytes; for large ones, of pieces from all of their parts."""
     found = hashlib.sha1(usedforsecurity=False)
     seen = False
     for tensor in given:

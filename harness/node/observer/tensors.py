@@ -1,7 +1,7 @@
-"""Tensors in whatever a trainer saves or loads, told apart by their storage.
+"""Tensors in saved or loaded objects of any kind, told apart by their storage.
 
-A storage is named by the address of its `StorageImpl`. Whoever keeps such a name keeps a weak reference beside it: the
-address is not used again while there is one, though the memory of the numbers is given back.
+A storage is named by the address of its `StorageImpl`. Code that keeps such a name keeps a weak reference beside it:
+the address is not used again while there is one, though the memory of the numbers is given back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def torch() -> Any:
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
-    """All tensors in nested dictionaries, lists, tuples, modules and optimizers."""
+    """Yields all tensors in nested dictionaries, lists, tuples, modules and optimizers."""
     lib, waiting, seen = torch(), [value], 0
     while waiting and seen < NODES_MAX:
         each = waiting.pop()
@@ -38,12 +38,12 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 
 def local(tensor: Any) -> Any:
-    """This rank's part of a distributed tensor; any other tensor itself."""
+    """Returns this rank's part of a distributed tensor; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def storage(tensor: Any) -> int | None:
-    """The name of its storage; none where it has none (fake, meta, sparse)."""
+    """Returns the name of its storage; none if it has none (fake, meta, sparse)."""
     try:
         held = local(tensor).untyped_storage()
         return int(held._cdata) if held.nbytes() else None
@@ -58,7 +58,7 @@ def weak(tensor: Any) -> Any:
 
 
 def points(tensor: Any) -> tuple[Any, ...] | None:
-    """Shape, type and a few elements of a tensor; none where it has too few to be told apart, or cannot be read."""
+    """Returns shape, type and a few elements; none if it has too few to be recognised, or cannot be read."""
     lib, part = torch(), local(tensor)
     try:
         if part.numel() < POINTS or not part.is_contiguous() or not (part.is_floating_point()):

@@ -1,4 +1,4 @@
-"""What a trainer tells by hand, the observer does not tell again.
+"""Keeps the observer from repeating events that a trainer tells by itself.
 
 Both write to one file, for one process is one life.
 """
@@ -26,7 +26,7 @@ _ALL = set().union(*_OF_KIND.values())
 
 
 class _Joined(Emitter):
-    """The trainer's emitter where the observer had opened the log before: what is in it is not told again."""
+    """The trainer's emitter if the observer had opened the log before: logged phases are not told again."""
 
     def __init__(self, log: Emitter):
         super().__init__(None)
@@ -36,7 +36,7 @@ class _Joined(Emitter):
         return time.monotonic_ns() if event in _OF_KIND["phases"] else self._log.tell(event, fields, at)
 
     def close(self) -> None:
-        """The observer still writes."""
+        """Closes nothing: the observer still writes."""
 
 
 def open_ours(**identity: Any) -> Emitter:
@@ -56,5 +56,5 @@ def _open_theirs(cls: type[Emitter], role: str, **identity: Any) -> Emitter:
 
 
 def notice() -> None:
-    """From now on it is seen when the trainer opens an emitter."""
+    """Notices from now on when the trainer opens an emitter."""
     Emitter.open = classmethod(_open_theirs)  # type: ignore[method-assign, assignment, arg-type]

@@ -1,4 +1,4 @@
-"""What the signals share: one process's place in the job, its step, its event log, and the guard around each hook."""
+"""The common state of all signals: the process's place in the job, its step, its event log, and the guard of hooks."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class Watch:
         self.torch: Any = sys.modules["torch"]
         self.tells: set[str] = set()
         self.restarts = _number("TORCHELASTIC_RESTART_COUNT") or 0
-        self.fresh = True  # no state was put in from elsewhere: the first step is the first one of the training
-        self.quiet = 0  # above 0: what an optimizer does now is no step of the training
-        self.each_alone = False  # each optimizer's step is one of the training: they do not step equally often
-        self.spent_ns = 0  # in our own hooks, as far as they measure it
+        self.fresh = True  # no state was loaded: the first step is the training's first
+        self.quiet = 0  # above 0: optimizer calls are no steps of the training
+        self.each_alone = False  # each optimizer's step counts: they do not step equally often
+        self.spent_ns = 0  # time in our own hooks, as far as measured
         self.accumulated: Callable[[], dict[str, int] | None] = dict  # fields of a save: see the signal `batches`
         self.discarded: Callable[[], Any] = dict  # forgets what was gathered of a step: see the signal `loss`
         self.in_child = _belongs_to_another()
@@ -101,20 +101,20 @@ class Watch:
 
     @property
     def rank(self) -> int | None:
-        """In the job; `None` while nothing tells it. torchft's replicas each count from 0: they follow each other."""
+        """Returns the rank in the job (`None`: not known yet). torchft's replicas, each from 0, are numbered on."""
         rank, group = _of_group("get_rank", "RANK"), _number("REPLICA_GROUP_ID") or 0
         return rank if rank is None else rank + group * (_of_group("get_world_size", "WORLD_SIZE") or 1)
 
     @property
     def world(self) -> int | None:
-        """How many ranks the job has, in all replicas of torchft."""
+        """Returns how many ranks the job has, in all replicas of torchft."""
         world = _of_group("get_world_size", "WORLD_SIZE")
         return world if world is None else world * (_number("NUM_REPLICA_GROUPS") or 1)
 
     # The absolute step
 
     def state_replaced(self) -> None:
-        """A state from elsewhere was put in: how many steps it holds is unknown until the next offer."""
+        """Notes a state from elsewhere: its number of steps is unknown until the next offer."""
         self._offers.clear()
         self.step, self.fresh = None, False
 
@@ -129,8 +129,8 @@ class Watch:
             self.step = step
 
     def count_each_alone(self) -> None:
-        """From now on each optimizer's step is one of the training. What anybody but the ledger said of the steps
-        before counts something else."""
+        """Counts each optimizer's step as one from now on. Earlier counts, except the ledger's, then mean something
+        else."""
         if not self.each_alone and not self.fresh and "ledger" not in self._offers:
             self.state_replaced()
         self.each_alone = True
@@ -150,7 +150,7 @@ class Watch:
         self._of_step.append(self.guard("of_step")(fields))
 
     def when_optimizer_made(self, callback: Callable[[Any], None]) -> None:
-        """Calls it with each optimizer that was made: what that optimizes is there by then."""
+        """Calls back with each new optimizer: its parameters are there by then."""
         self._when_made.append(self.guard("when_optimizer_made")(callback))
 
     def optimizer_made(self, optimizer: Any, _: None) -> None:
@@ -162,21 +162,21 @@ class Watch:
         self._after_step.append(self.guard("after_step")(callback))
 
     def freeze(self) -> None:
-        """What was gathered so far belongs to the step that is being done, whatever comes before it is told."""
+        """Assigns everything gathered so far to the step under way, whatever comes before it is told."""
         for ask in self._of_step:
             self._fields.update(ask() or {})
         for name, value in self._fields.items():
             if name not in self._frozen:
                 self._frozen[name] = value
-            elif name in ADD_UP:  # of what does not add up, the first counts
+            elif name in ADD_UP:  # for fields that do not add up, the first counts
                 first = self._frozen[name]
                 late = isinstance(first, Later) or isinstance(value, Later)
                 self._frozen[name] = _Both(first, value) if late else first + value
         self._fields = {}
 
     def stepped(self, at: Moment, applied: bool = True) -> None:
-        """One more step is done, with what is frozen: called by the signal `steps`. A step of an unknown number is
-        not told."""
+        """Counts one more step, with the frozen fields: called by the signal `steps`. A step of unknown number is not
+        told."""
         if self.step is None and self.fresh:
             self.step = 0
         fields, self._frozen = self._frozen, {}
@@ -196,17 +196,17 @@ class Watch:
 
     @property
     def active(self) -> bool:
-        """Whether this process has told anything of a training."""
+        """Tells whether this process has told anything of a training."""
         return self._emitter is not None
 
     def failpoint(self, name: str) -> None:
-        """A named place where a plan may want to stop this process."""
+        """Marks a named place where a plan may want to stop this process."""
         log = told_by_hand.emitter or self._emitter
         if log is not None and not self.in_child:
             log.failpoint(name)
 
     def flush(self, wait: bool = False) -> None:
-        """Writes what has waited for a device; with `wait` all of it."""
+        """Writes steps whose values have arrived from a device; with `wait` all of them."""
         while self._unwritten:
             name, fields, at = self._unwritten[0]
             late = [value for value in fields.values() if isinstance(value, Later)]
@@ -243,7 +243,7 @@ class Watch:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:
-        """A child that turns out to train (`torch.multiprocessing.spawn` by fork) has a log of its own."""
+        """Gives a forked child its own log, as it may train (`torch.multiprocessing.spawn` by fork)."""
         self._emitter = None
         self._unwritten.clear()
         self.in_child = "RANK" in os.environ
@@ -258,7 +258,7 @@ class Watch:
             self.emit("observer.failed", signal=signal, error=text)
 
     def guard(self, signal: str, remove: Callable[[], None] = lambda: None) -> Callable[[F], F]:
-        """A decorator for hooks: what a hook raises is told once, `remove` is called, and it does nothing any more."""
+        """Decorates hooks: an error of a hook is told once, `remove` is called, and it does nothing any more."""
 
         def around(hook: F) -> F:
             dead = False
@@ -289,7 +289,7 @@ def now() -> Moment:
 
 
 def _belongs_to_another() -> bool:
-    """Whether this process was started by an observed worker: a loader of data, a compiler, a program of its own."""
+    """Tells whether an observed worker started this process: a data loader, a compiler, a program of its own."""
     if "RANK" not in os.environ:
         return False
     pid, job = str(os.getpid()), os.environ.get("TORCHELASTIC_RUN_ID", "")
@@ -301,7 +301,7 @@ def _belongs_to_another() -> bool:
 
 
 def _of_group(getter: str, variable: str) -> int | None:
-    """As the process group says; else as the launcher did."""
+    """Returns a number by the process group, or else by the launcher."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return int(getattr(dist, getter)())

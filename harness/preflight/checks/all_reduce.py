@@ -1,4 +1,4 @@
-"""How fast gradients can be reduced: bus bandwidth, 2(N−1)/N × bytes / time, within nodes and between them apart."""
+"""Measures the speed of all-reduce: bus bandwidth, 2(N−1)/N × bytes / time, within nodes and between them apart."""
 
 from __future__ import annotations
 

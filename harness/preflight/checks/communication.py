@@ -1,4 +1,4 @@
-"""What a step of this trainer sends, and how long that takes by the links' nominal speed and by what was measured."""
+"""Estimates the time for the traffic of a step, by the links' nominal speed and by the measured one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The Check contract: one file a check in this folder, with `CHECK`. A check judges what was told, and runs nothing.
+"""The Check contract: one file a check in this folder, with `CHECK`. A check judges measurements, and runs nothing.
 
-What a check needs is one of the runs that preflight makes: `nodes` (`harness.preflight.node_program`, of which it names
-the part that measures), `canary` (the trainer, without a fault) or `drill` (the trainer, with a rank killed).
+A check needs one of the runs that preflight makes: `nodes` (`harness.preflight.node_program`; the check names the part
+that measures), `canary` (the trainer, without a fault) or `drill` (the trainer, with a rank killed).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ K = TypeVar("K")
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is not as it should be, and where; or, if it is not `certain`, what cannot be said to be as it should be."""
+    """A flaw and its place; or, if it is not `certain`, a doubt."""
 
     words: str
-    cause: str = ""  # what usually causes it
+    cause: str = ""  # the usual cause
     nodes: list[str] = []
     ranks: list[int] = []
     link: list[str] = []  # its two ends, from and to
     figure: float | None = None
-    usual: float | None = None  # what it is held against
+    usual: float | None = None  # the value that it is compared with
     unit: str = ""
     certain: bool = True
 
@@ -50,18 +50,18 @@ def doubt(words: str, cause: str = "", nodes: Sequence[str] = ()) -> Finding:
 
 
 class Judged(msgspec.Struct, omit_defaults=True):
-    """What a check came to. `not_judged`: why nothing could be asked, which is no reason against a launch."""
+    """The result of a check. `not_judged`: why nothing could be checked, which is no reason against a launch."""
 
-    words: str = ""  # in one line, also where nothing was found
+    words: str = ""  # the result in one line, also without findings
     findings: list[Finding] = []
-    figures: dict[str, float] = {}  # by name: what later preflights are compared with
-    shown: dict[str, float] = {}  # by name: what is not, as it is small or a matter of the moment
-    facts: dict[str, str] = {}  # by name: likewise, what must be the same
+    figures: dict[str, float] = {}  # by name: later preflights are compared with these
+    shown: dict[str, float] = {}  # by name: not compared, as they are small or vary
+    facts: dict[str, str] = {}  # by name: later preflights must have the same
     not_judged: str = ""
 
     @property
     def verdict(self) -> Verdict | None:
-        """`None`: not judged, which is neither a pass nor a reason against a launch."""
+        """Returns the verdict; `None`: not judged, which is neither a pass nor a reason against a launch."""
         if self.not_judged and not self.findings:
             return None
         found = [Verdict.FAIL if each.certain else Verdict.INCONCLUSIVE for each in self.findings]
@@ -69,7 +69,7 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
 
 class Told(NamedTuple):
-    """What a process on a node told of one part of its measurements. `rank`: `None` of the node itself."""
+    """One measurement by a process on a node. `rank`: `None` for one of the node itself."""
 
     node: str
     rank: int | None
@@ -79,22 +79,22 @@ class Told(NamedTuple):
 
 @dataclass
 class Seen:
-    """All that a check may look at."""
+    """Everything that a check may look at."""
 
-    plan: Plan  # as the scenario has it
+    plan: Plan  # the scenario's plan
     told: Sequence[Told] = ()
-    nodes: Sequence[str] = ()  # those that there should be, in order
-    environment: Mapping[str, Any] = field(default_factory=dict)  # as the run told of it
-    ended: str = ""  # why the program on the nodes did not come to its end; empty: it did
+    nodes: Sequence[str] = ()  # the planned nodes, in order
+    environment: Mapping[str, Any] = field(default_factory=dict)  # as told by the run
+    ended: str = ""  # why the program on the nodes did not finish; empty: it did
     canary: Scorecard | None = None
-    canary_ended: str = ""  # likewise
+    canary_ended: str = ""  # the same for the canary
     drill: Scorecard | None = None
     drill_ended: str = ""
     damaged: list[str] = field(default_factory=list)  # what nodes told and cannot be read
     one_host: bool = False  # all nodes are on the harness's own, and share its CPUs
 
     def of(self, probe: str, kind: type[T]) -> list[tuple[Told, T]]:
-        """What was told of it, checked: a node may write anything."""
+        """Returns the measurements of one probe, checked: a node may write anything."""
         found = []
         for each in self.told:
             if each.probe == probe:
@@ -123,7 +123,7 @@ class Seen:
         return self.silent(what, map(self.node_of, told), self.plan.workload.ranks_per_node)
 
     def silent(self, what: str, told: Iterable[str], ranks: int = 1) -> list[Finding]:
-        """A finding where fewer than so many ranks of a node, which is in `told` for each of them, said something."""
+        """Returns a finding if a node is in `told` fewer than `ranks` times; `told` has one entry for each rank."""
         heard = Counter([*told])
         missing = [node for node in self.nodes if heard[node] < ranks]
         if not missing:
@@ -133,7 +133,7 @@ class Seen:
         return [doubt(f"{words} ({why})" if why else words, nodes=missing)]
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """Per node, what its program failed with: the first to fail, first."""
+        """Yields each node whose program failed, with the error: the first to fail, first."""
         for each in self.told:
             if each.probe == "failed":
                 stage, error = (str(each.values.get(name, ""))[:300] for name in ("stage", "error"))
@@ -146,10 +146,10 @@ class Check(abc.ABC):
     title: ClassVar[str]
     order: ClassVar[int] = 99  # in reports
     needs: ClassVar[Run] = "nodes"
-    probe: ClassVar[str] = ""  # the part of the program on the nodes that it needs; empty: the look at the node itself
-    least: ClassVar[float | None] = None  # times what the baseline has, its figures must reach
-    most: ClassVar[float | None] = None  # or must not exceed
-    cause: ClassVar[str] = ""  # what usually causes what it finds
+    probe: ClassVar[str] = ""  # the part of the node program that it needs; empty: the look at the node
+    least: ClassVar[float | None] = None  # its figures must reach this multiple of the baseline's
+    most: ClassVar[float | None] = None  # its figures must not exceed this multiple
+    cause: ClassVar[str] = ""  # the usual cause of its findings
 
     @property
     def name(self) -> str:
@@ -165,24 +165,24 @@ load_check: Callable[[str], Check] = _FAMILY.load
 
 
 def in_order(wanted: Collection[str] = ()) -> list[str]:
-    """Those that are wanted, or else all."""
+    """Returns the wanted checks in order, or all."""
     names = [name for name in check_names() if name in wanted or not wanted]
     return sorted(names, key=lambda name: load_check(name).order)
 
 
 def named(names: Sequence[str]) -> str:
-    """`node0, node1 and 3 more`."""
+    """Joins names: `node0, node1 and 3 more`."""
     more = len(names) - NAMES_MAX
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def listed(values: Mapping[str, object]) -> str:
-    """`node0: 3; node1: none`."""
+    """Joins values: `node0: 3; node1: none`."""
     return "; ".join(f"{who}: {value or 'none'}" for who, value in list(values.items())[:NAMES_MAX])
 
 
 def odd_ones(values: Mapping[str, V]) -> tuple[V | None, dict[str, V]]:
-    """What most have, and who has something else. Where no more than half have the same, all are named."""
+    """Returns the value that most have, and the others with theirs. Without a majority, all are returned."""
     groups: dict[V, list[str]] = {}
     for who, value in values.items():
         groups.setdefault(value, []).append(who)
@@ -198,8 +198,8 @@ FAR_BELOW = 0.1  # of the others: so much slower is nothing because a host is bu
 
 
 def accused(words: str, cause: str, share: float, others: int, seen: Seen, **more: Any) -> Finding:
-    """Something is slow, and has this share of the speed of so many others. A doubt where that may be chance: where one
-    alone is there to compare with, or where all of them share the CPUs of one host."""
+    """Makes a finding that one is slow, with this share of the others' speed. It is a doubt if chance may explain it:
+    with a single other to compare with, or if all share the CPUs of one host."""
     why = "all nodes share the CPUs of one host, and what else it does slows some of them" if seen.one_host else ""
     why = why or ("there is one other to compare with" if others < OTHERS_MIN else "")
     if not why or share < FAR_BELOW:
@@ -212,7 +212,7 @@ def measured_again(times: int) -> str:
 
 
 def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
-    """Who has less than this share of the median of the others, and that median."""
+    """Returns those with less than this share of the median of the others, and that median."""
     found = {}
     for who, value in values.items():
         others = [each for other, each in values.items() if other != who]
@@ -243,12 +243,12 @@ class Reduced(msgspec.Struct):
 
 
 def rate(bytes_per_s: float) -> str:
-    """As networks are sold: `9.41 Gbit/s`."""
+    """Formats a rate as networks are sold: `9.41 Gbit/s`."""
     return scaled(8 * bytes_per_s, "bit/s")
 
 
 def scaled(value: float, unit: str) -> str:
-    """`50.6 GFLOP/s`."""
+    """Formats a value with its prefix: `50.6 GFLOP/s`."""
     prefixes = [*" kMGT"]
     while value >= 1000 and len(prefixes) > 1:
         value, prefixes = value / 1000, prefixes[1:]

@@ -1,4 +1,4 @@
-"""What the scenario's command needs is on every node: files, mounts, variables, and settings that are alike."""
+"""Checks that every node has the needs of the scenario's command: files, mounts, variables, and equal settings."""
 
 from __future__ import annotations
 

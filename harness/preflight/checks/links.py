@@ -1,4 +1,4 @@
-"""Each link is as fast as others of its kind: a ring goes at the speed of its slowest link.
+"""Checks that each link is as fast as others of its kind: a ring goes at the speed of its slowest link.
 
 The best that a rank sends to anybody is what its port can send, and the best that comes to it what its port can take.
 So a port that is slow with everybody is told from a single slow link between two good ones.
@@ -77,13 +77,13 @@ class Links(Check):
 
 
 def _is_link(a: int, b: int, work: Workload) -> bool:
-    """As they are measured: within a node, and between those of one number on their nodes."""
+    """Tells whether this link is measured: within a node, and between ranks of one number on their nodes."""
     same_number = a % work.ranks_per_node == b % work.ranks_per_node
     return a != b and b < work.world_size and (same_number or work.node_of(a) == work.node_of(b))
 
 
 def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator[Finding]:
-    """Slow ports first; then links that are slow though both of their ports are not."""
+    """Yields slow ports first, then slow links between ports that are not slow."""
     sends, takes = dict[int, float](), dict[int, float]()
     for (a, b), speed in links.items():
         sends[a], takes[b] = max(sends.get(a, 0.0), speed), max(takes.get(b, 0.0), speed)

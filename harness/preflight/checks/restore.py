@@ -1,4 +1,4 @@
-"""Save, kill, restore: the trainer loses a rank, and must come back from what it saved. That run has its own report."""
+"""Save, kill, restore: the trainer loses a rank, and must come back from its saves. That run has its own report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Restore(Check):
 
 
 def _of_the_restart(headline: str) -> str:
-    """Without what the drill's plan does not expect: the scenario may, and its own run is judged by that."""
+    """Returns the headline of a drill without the words about expectations that its plan lacks."""
     clauses = [each for each in headline.split("; ") if each != "the scenario expects nothing else"]
     return "; ".join(each.replace("not judged: ", "not judged in this step: ", 1) for each in clauses)
 

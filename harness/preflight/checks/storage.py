@@ -1,4 +1,4 @@
-"""Checkpoints can be written, synced, read and listed on every node, and no node is much slower at it."""
+"""Checks that every node can write, sync, read and list checkpoints, and that no node is much slower at it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Storage(Check):
 
 
 def _wrong(values: Told) -> tuple[str, str] | None:
-    """What, and what usually causes it."""
+    """Returns the flaw and its usual cause; `None`: there is none."""
     if values.error:
         return values.error, "a full disk or quota, a mount that is read-only, or rights"
     if not values.same:

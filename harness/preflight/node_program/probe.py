@@ -1,4 +1,4 @@
-"""What `chaos preflight` runs on each node, with the trainer's own Python: the standard library, torch, and
+"""The program of `chaos preflight` on each node, in the trainer's own Python: it needs the standard library, torch, and
 the emitter, which is delivered to every node.
 
 The process that the engine starts looks at the node, without torch, and starts one process for each rank; these look at
@@ -46,7 +46,7 @@ STORED_BYTES, STORED_S, BLOCK, FILES = 64 * 2**20, 5.0, 4 * 2**20, 64
 
 
 class Job:
-    """What all measurements share: who this rank is, and how it speaks with the others."""
+    """The common state of all measurements: this rank, and its way to speak with the others."""
 
     def __init__(self, options: argparse.Namespace, torch: Any, tell: Callable[..., None]):
         self.options, self.torch, self.tell = options, torch, tell
@@ -70,31 +70,31 @@ class Job:
         self.fast = self.group(range(self.size))
 
     def group(self, ranks: Any) -> Any:
-        """The group in which gradients would be reduced. All ranks make each group, also those that are not in it."""
+        """Makes the group in which gradients would be reduced. All ranks make each group, also those outside of it."""
         return self.dist.new_group(
             list(ranks), backend="nccl" if self.gpu else "gloo", timeout=datetime.timedelta(seconds=PATIENCE_S)
         )
 
     def any(self, mine: bool) -> bool:
-        """Whether it is so for any rank; all wait for all here."""
+        """Tells whether it is so for any rank; all wait for all here."""
         told = self.torch.tensor([int(mine)])
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return bool(told.item())
 
     def most(self, mine: float) -> float:
-        """The largest of all ranks; all wait for all here."""
+        """Returns the largest value of all ranks, once all have called this."""
         told = self.torch.tensor([mine], dtype=self.torch.float64)
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return float(told.item())
 
     def settle(self) -> None:
-        """What this rank asked its GPU for is done."""
+        """Waits until this rank's GPU has done its work."""
         if self.gpu:
             self.torch.cuda.synchronize()
 
 
 def compute(job: Job, emit: Emitter) -> None:
-    """The same work on each rank, over and over: how fast each one is, in windows of a second."""
+    """Repeats the same work on each rank, and tells its rate in windows of a second."""
     side = 4096 if job.gpu else 256
     matrix = job.torch.rand(side, side, device=job.device, dtype=job.torch.float16 if job.gpu else job.torch.float32)
 
@@ -142,7 +142,7 @@ def _windows(
 
 
 def clocks(job: Job, emit: Emitter) -> None:
-    """How far the wall clock of each node is from that of the first one, by questions and answers."""
+    """Measures each node's wall clock against the first node's, by questions and answers."""
     moment, offsets = job.torch.zeros(1, dtype=job.torch.float64), []
     for other in range(job.ranks, job.size, job.ranks):
         looks = []
@@ -175,8 +175,8 @@ def tournament(count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
-    """Pairs of ranks that are measured at the same time: first within the nodes, then between them, each rank with
-    those of its number, as a GPU has its network card."""
+    """Returns pairs of ranks that are measured at the same time: first within the nodes, then between them, each rank
+    with those of its number, as a GPU has its network card."""
     firsts = range(0, nodes * ranks, ranks)
     within = [[(first + a, first + b) for first in firsts for a, b in pairs] for pairs in tournament(ranks)]
     between = [[(a * ranks + own, b * ranks + own) for a, b in p] for p in tournament(nodes) for own in range(ranks)]
@@ -186,8 +186,8 @@ def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
 
 
 def links(job: Job, emit: Emitter) -> None:
-    """Bytes a second from each rank to others, one link after the other and then all once more, until the time is used.
-    Of both the better: a host that is busy for a moment is no slow link. What still seems slow is measured again."""
+    """Measures bytes a second from each rank to others, one link after the other and then all once more, until the time
+    is used. The better value counts: a busy host is no slow link. Links that still seem slow are measured again."""
     planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), dict[int, float]()
     message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
     done = 0
@@ -221,7 +221,7 @@ def _measure(job: Job, message: Any, pairs: list[tuple[int, int]], found: dict[i
 def _slow_rounds(
     job: Job, planned: list[list[tuple[int, int]]], found: dict[int, float]
 ) -> list[list[tuple[int, int]]]:
-    """Those with a link that is slower than the fastest of its kind, within a node or between nodes."""
+    """Returns rounds with a link slower than the fastest of its kind, within a node or between nodes."""
     slow = set[int]()
     for within in (True, False):
         mine = {to: speed for to, speed in found.items() if (to // job.ranks == job.node) is within}
@@ -231,7 +231,7 @@ def _slow_rounds(
 
 
 def _send(job: Job, message: Any, to: int) -> float:
-    """The best of some looks: what else a host does makes a link slower, never faster."""
+    """Returns the best of some looks: other work on a host makes a link slower, never faster."""
     count, many, best, looks = job.torch.zeros(1, dtype=job.torch.int64, device=job.device), 1, 0.0, 0
     while looks < LOOKS:
         count[0], begin = many, time.perf_counter()
@@ -262,7 +262,7 @@ def _receive(job: Job, message: Any, sender: int) -> None:
 
 
 def all_reduce(job: Job, emit: Emitter) -> None:
-    """The time of an all-reduce by its size: of all ranks, of those of one node, and of one rank of each node."""
+    """Measures an all-reduce by its size: of all ranks, of those of one node, and of one rank of each node."""
     _reduce(job, "all", job.fast, job.size, 0)
     if job.ranks == 1:
         return
@@ -296,7 +296,7 @@ def _reduce(job: Job, which: str, group: Any, ranks: int, first: int) -> None:
 
 
 def storage(job: Job, emit: Emitter) -> None:
-    """Each node, in its turn, writes, syncs, reads and lists where checkpoints are saved."""
+    """Lets each node in its turn write, sync, read and list in the folder of checkpoints."""
     turns = job.nodes if job.nodes <= ALONE_NODES else 1
     for turn in range(turns):
         if job.local == 0 and turn == job.node % turns:
@@ -306,7 +306,7 @@ def storage(job: Job, emit: Emitter) -> None:
 
 
 def stored(folder: pathlib.Path) -> dict[str, Any]:
-    """The best of some looks: who writes first pays for the memory of the page cache, and a host may be busy."""
+    """Returns the best of some looks: the first writer pays for the page cache's memory, and a host may be busy."""
     looks = list[dict[str, Any]]()
     while len(looks) < LOOKS:
         looks.append(told := _stored(folder))
@@ -319,7 +319,7 @@ def stored(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _stored(folder: pathlib.Path) -> dict[str, Any]:
-    """Seconds of each part, the bytes of the file, and what went wrong."""
+    """Returns the seconds of each part, the bytes of the file, and the error, if any."""
     block, done, told = os.urandom(BLOCK), 0, dict[str, Any]()
     file, doing = folder / "file", "making a folder"
     try:
@@ -358,7 +358,7 @@ STAGES = {"compute": compute, "clocks": clocks, "links": links, "all_reduce": al
 
 
 def look(options: argparse.Namespace) -> dict[str, Any]:
-    """What can be seen of a node without torch."""
+    """Returns facts on a node that need no torch."""
     own = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS) and name not in OWN_SETTINGS}
     memory = _first_line("/proc/meminfo", "MemTotal").split()
     driver = nvml.facts().get("driver") or _first_line("/proc/driver/nvidia/version", "NVRM").partition("Module")[2]
@@ -377,7 +377,7 @@ def look(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _first_line(file: str, begin: str) -> str:
-    """What stands after the colon in the first line that begins so; empty where there is none."""
+    """Returns the text after the colon in the first line that begins so; empty if there is none."""
     with contextlib.suppress(OSError), open(file, errors="replace") as lines:
         return next((line.partition(":")[2].strip() for line in lines if line.startswith(begin)), "")
     return ""
@@ -393,7 +393,7 @@ def _link_speeds() -> Iterator[tuple[str, int]]:
 
 
 def path_seen(path: str) -> dict[str, Any]:
-    """What is there, asked in a thread that may hang."""
+    """Returns the kind of a path, asked in a thread that may hang."""
     found: dict[str, Any] = {"kind": "stuck"}
 
     def ask() -> None:
@@ -433,7 +433,7 @@ def mount_of(path: str) -> tuple[str, str]:
 
 
 def software(torch: Any) -> dict[str, Any]:
-    """Of this rank: its torch, and its GPU if it has one."""
+    """Returns this rank's torch, and its GPU if it has one."""
     told = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or ""), "gpus": torch.cuda.device_count()}
     if told["gpus"]:
         gpu = torch.cuda.get_device_properties(0)
@@ -444,7 +444,7 @@ def software(torch: Any) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """One rank: the stages that were asked for, one after the other."""
+    """Runs the requested stages on one rank, one after the other."""
     rank, size = options.index * options.ranks + options.local_rank, options.nodes * options.ranks
     emit = Emitter.open("trainer", rank=rank, local_rank=options.local_rank, world_size=size)
     emit("started")

@@ -1,4 +1,4 @@
-"""The timeline chart (what every rank did, and what was done to it) and the chart of one recovery."""
+"""The timeline chart (acts of every rank, and faults) and the chart of one recovery."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABEL_MAX = 40  # characters of a fault's label; the mark tells all of it
 
 @dataclass(frozen=True)
 class Phase:
-    """What the whole job was doing in [begin, end), in seconds since the start of the run."""
+    """A phase of the whole job in [begin, end), in seconds since the start of the run."""
 
     name: str  # its colour: `p-<name>` in the style sheet
     label: str
@@ -36,7 +36,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Fault:
-    """One injected fault, in seconds since the start of the run. `story`: whom it hit and what it did."""
+    """One injected fault, in seconds since the start of the run. `story`: its victim and its effect."""
 
     id: str
     kind: str
@@ -64,7 +64,7 @@ class Recovery:
     phases: Sequence[Phase]
 
     def seconds(self) -> dict[str, float]:
-        """The time of each phase by its label, in the order in which they first came."""
+        """Returns the time of each phase by its label, in the order in which they first came."""
         sums: dict[str, float] = {}
         for phase in self.phases:
             sums[phase.label] = sums.get(phase.label, 0.0) + phase.end - phase.begin
@@ -131,8 +131,8 @@ def timeline_chart(run: Chronicle, cast: ranks.Cast, narrow: bool = False) -> Ma
 
 
 def recovery_chart(run: Chronicle, recovery: Recovery, cast: ranks.Cast, narrow: bool = False) -> Markup:
-    """One recovery: a row for each phase with its seconds, above the lanes of the ranks, on the same axis.
-    Time counts from the moment progress stopped."""
+    """Draws one recovery: a row for each phase with its seconds, above the lanes of the ranks, on the same axis. Time
+    counts from the moment progress stopped."""
     form = replace(layout(narrow, len(cast.lanes)), label=112.0 if narrow else 140.0, lane=12.0, pitch=17.0)
     stop, end = recovery.stop, recovery.end
     around = max((end - stop) * 0.06, 1e-3)
@@ -189,7 +189,7 @@ def _row_label(form: Layout, words: str, y: float) -> Markup:
 
 
 def _job(phases: Sequence[Phase], x: svg.Scale, y: float, height: float) -> Markup:
-    """What the whole job was doing, with the name written in where there is room."""
+    """Draws the phases of the whole job, with their names if there is room."""
     parts = []
     for phase in phases:
         took = svg.seconds_text(phase.end - phase.begin)
@@ -286,7 +286,7 @@ def _lanes(cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[li
 
 
 def _captions(lane: ranks.Lane, x: svg.Scale, y: float) -> Markup:
-    """Where each process of a rank ran, above the start of its bar, as far as there is room."""
+    """Writes where each process of a rank ran, above the start of its bar, if there is room."""
     parts = []
     for i, life in enumerate(lane.lives):
         until = lane.lives[i + 1].started if i + 1 < len(lane.lives) else x.high
@@ -299,7 +299,7 @@ def _captions(lane: ranks.Lane, x: svg.Scale, y: float) -> Markup:
 
 
 def _phase_row(phases: Sequence[Phase], total_s: float, form: Layout, x: svg.Scale, y: float) -> Markup:
-    """All of one kind: name on the left, bars in the middle, their seconds beside the last bar."""
+    """Draws all phases of one kind: name on the left, bars in the middle, their seconds beside the last bar."""
     took, kind = svg.seconds_text(total_s), phases[0]
     parts = [svg.text(form.label - TITLE_GAP, y + 12, kind.label, "label", "end")]
     right = x.start

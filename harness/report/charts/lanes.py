@@ -1,4 +1,4 @@
-"""What each rank did: steps, starts and exits as bars on a shared time axis."""
+"""The acts of each rank: steps, starts and exits as bars on a shared time axis."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AllSteps:
 
 @dataclass(frozen=True)
 class Cast:
-    """The ranks that a chart shows, out of how many, and what a usual step of theirs takes."""
+    """The ranks that a chart shows, the number of all ranks, and the usual time of their steps."""
 
     lanes: Sequence[Lane]
     total: int
@@ -76,7 +76,7 @@ class Cast:
 
 
 def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
-    """How many steps (in parts of a step) were done in each bin; shape (len(edges) - 1,), `edges` ascending.
+    """Returns how many steps (in parts of a step) were done in each bin; shape (len(edges) - 1,), `edges` ascending.
 
     A step counts evenly over its duration, so a bin is exact however it cuts the steps: the sum over all
     steps of a clipped ramp, taken at the edges. No sorting, so ten million steps take a second.
@@ -87,7 +87,7 @@ def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
 
 
 def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
-    """Σ rate·(edge − start) over the starts up to each edge."""
+    """Returns Σ rate·(edge − start) over the starts up to each edge."""
     place = np.searchsorted(edges, start)
     slopes = np.bincount(place, weights=rate, minlength=len(edges) + 1).cumsum()[: len(edges)]
     offsets = np.bincount(place, weights=rate * start, minlength=len(edges) + 1).cumsum()[: len(edges)]
@@ -107,7 +107,7 @@ def draw_lane(lane: Lane, x: svg.Scale, y: float, height: float, usual_s: float,
 
 
 def draw_all_ranks(cast: Cast, x: svg.Scale, y: float, height: float) -> Markup:
-    """One lane for all ranks together: full shade where every rank does its usual steps."""
+    """Draws one lane for all ranks together: full shade if every rank does its usual steps."""
     steps = cast.everybody
     low, high = steps.origin + int(x.low * 1e9), steps.origin + int(x.high * 1e9)
     seen = np.flatnonzero((steps.end > low) & (steps.begin < high))

@@ -25,7 +25,7 @@ class Panel:
     """One plotting area of a chart with its value scale."""
 
     x: svg.Scale
-    y: svg.Scale  # of the values, or of their logarithms
+    y: svg.Scale  # scale of the values, or of their logarithms
     logarithmic: bool = False
 
     def points(self, steps: Floats, values: Floats) -> list[tuple[float, float]]:
@@ -57,20 +57,20 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class Curves:
-    """What both charts draw. `apart`: steps and the |difference| to the fault-free run, infinite for a lone NaN."""
+    """The data of both charts. `apart`: steps and the |difference| to the fault-free run, infinite for a lone NaN."""
 
     ours: Series
     fault_free: Series | None
     apart: tuple[Floats, Floats] | None
-    last_step: int  # that was ever done, also if it was rolled back later
+    last_step: int  # last step ever done, also if it was rolled back later
     resumes: Sequence[int] = ()  # steps from which the run went on after a restore, ascending
     rolled_back: Sequence[RolledBack] = ()
     struck: Sequence[tuple[str, float]] = ()  # each fault, and the step that was under way when it acted
 
 
 def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
-    """Two panels: losses (or `what` they are), and below them the difference on a logarithmic scale. `None` without any
-    step."""
+    """Draws two panels: losses (or `what` they are), and below them the difference on a logarithmic scale. `None`
+    without any step."""
     ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
@@ -92,8 +92,8 @@ def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Mark
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and fault-free run. A step
-    without a duration is a gap. `None` where no step has one."""
+    """Draws the time of each surviving step (the slowest rank's), on a logarithmic scale, for the run and the
+    fault-free run. A step without a duration is a gap. `None` if no step has one."""
     ours, fault_free = curves.ours, curves.fault_free
     everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
     everything = everything[everything > 0]
@@ -112,7 +112,7 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 
 
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
-    """From step 0 to the last one done by the run (also if it was rolled back later) or by its fault-free run."""
+    """Returns the scale from step 0 to the last step of the run (rolled back ones, too) or of its fault-free run."""
     highest = max(curves.last_step, 1)
     if curves.fault_free and len(curves.fault_free.step):
         highest = max(highest, int(curves.fault_free.step[-1]))
@@ -120,7 +120,7 @@ def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
 
 
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
-    """Linear, unless the losses span more than a factor of fifty."""
+    """Returns the panel of losses, logarithmic if they span more than a factor of fifty."""
     reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
     everything = np.concatenate([curves.ours.loss, *(undone.loss for undone in curves.rolled_back), reference])
     finite = np.clip(everything[np.isfinite(everything)], -LOSS_MAX, LOSS_MAX)
@@ -144,7 +144,7 @@ def _frame(panel: Panel, title: str, words: object = None) -> Markup:
 
 
 def _power(value: float) -> str:
-    """`0.5`, but `10⁻⁶` where people would have to count zeros."""
+    """Formats a number as `0.5`, or as `10⁻⁶` if people would have to count zeros."""
     if value <= 0 or 1e-3 < value < 1e5:
         return f"{value:g}"
     digits, _, exponent = f"{value:.0e}".partition("e")
@@ -216,7 +216,7 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
 
 
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
-    """The lower panel. All equal: one line that says so; otherwise a logarithmic panel above a zero line."""
+    """Draws the lower panel: one line that says so if all are equal, else a logarithmic panel above a zero line."""
     same = not len(steps) or not apart.any()
     told = "Difference to the fault-free run" if same else f"Largest difference of any rank{LOGARITHMIC}"
     title = svg.text(x.start, top - 3, told, "panel-title")

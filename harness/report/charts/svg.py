@@ -24,7 +24,7 @@ def number(value: float) -> str:
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """One element. Children and attribute values are escaped unless they are `Markup`; `None` is left out."""
+    """Makes one element. Children and attribute values are escaped unless they are `Markup`; `None` is left out."""
     parts = []
     for key, value in attributes.items():
         if value is not None:
@@ -57,7 +57,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 
 def picture(width: float, height: float, label: str, parts: Iterable[Markup], class_: str = "") -> Markup:
-    """A chart that scales with its container; `label` is what a screen reader says instead of it."""
+    """Makes a chart that scales with its container. `label`: a screen reader's text for it."""
     box = f"0 0 {number(width)} {number(height)}"
     return tag("svg", *parts, viewBox=box, role="img", aria_label=label, class_=class_ or None)
 
@@ -88,7 +88,7 @@ def time_step(span_s: float, count: int) -> float:
 
 
 def time_label(seconds: float, step_s: float) -> str:
-    """`0.2 s`, `15 s`, `2 min`, `1 h 30 min`: as precise as the distance between ticks needs."""
+    """Formats seconds as `0.2 s`, `15 s`, `2 min`, `1 h 30 min`: as precise as the distance between ticks needs."""
     if seconds < 0:
         return "-" + time_label(-seconds, step_s)
     if step_s < 1:
@@ -107,14 +107,14 @@ def round_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def multiples(step: float, low: float, high: float) -> list[float]:
-    """Those of `step` inside [low, high]. So that they are few, `step` comes from `high - low`."""
+    """Returns the multiples of `step` inside [low, high]. They are few, as `step` comes from `high - low`."""
     if not step:
         return []
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def _part(span: float, count: int) -> float:
-    """One of `count` parts; 0 of a span that is empty, or that floats cannot part."""
+    """Returns one of `count` equal parts; 0 for a span that is empty, or that floats cannot divide."""
     return span / max(count, 1) if _SPAN_MIN < span < math.inf else 0.0
 
 
@@ -126,8 +126,8 @@ def _round_up(value: float) -> float:
 
 
 def thin(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
-    """At most about `4 * buckets` points that draw like all of them: of each bucket the first, the last, the
-    lowest and the highest, so that no spike is lost. Non-finite values stay as the gaps they are.
+    """Returns at most about `4 * buckets` points that draw like all of them: the first, last, lowest and highest of
+    each bucket, so that no spike is lost. Non-finite values stay as gaps.
 
     `x` and `y` have shape (n,), `x` ascending.
     """
@@ -146,7 +146,7 @@ def thin(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
 
 
 def polyline(points: Iterable[tuple[float, float]], class_: str) -> Markup:
-    """A line through the points, broken where y is not finite; lone points become dots."""
+    """Draws a line through the points, broken where y is not finite; lone points become dots."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if math.isfinite(y):

@@ -29,7 +29,7 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Point:
-    """One run. `value` is `None` where nothing was measured; its mark is then below the axis, or above the chart."""
+    """One run. `value` is `None` if nothing was measured; its mark is then below the axis, or above the chart."""
 
     value: float | None
     verdict: str
@@ -72,8 +72,8 @@ def trend_chart(
     above: str,
     narrow: bool = False,
 ) -> Markup:
-    """Runs from left to right in their order; a line at each level, and a mark where it changed. `above`: what the
-    row above the chart means. The row below it, marked `?`, is of runs without a value."""
+    """Draws runs from left to right in their order; a line at each level, and a mark where it changed. `above`: the
+    meaning of the row above the chart. The row below it, marked `?`, holds runs without a value."""
     told = [point.known for point in points if point.known is not None]
     high = min(max([*told, 0.0]) * 1.12, sys.float_info.max) or 1.0
     left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)
@@ -119,7 +119,7 @@ def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
 
 
 def _labels(labels: Sequence[str], x: svg.Scale, y: float) -> Markup:
-    """Each label where it changes, as far as there is room for it; the last ones end with the chart."""
+    """Writes each label where it changes, if there is room for it; the last ones end with the chart."""
     parts, free = [], -math.inf
     for i, label in enumerate(labels):
         at = min(x(i - 0.4), x.stop + MARGIN - ROOM)

@@ -26,7 +26,7 @@ POINTER_BYTES_MAX = 4096
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """One checkpoint. `path` is its folder, or its only or first file; `step` is `None` where nothing tells it."""
+    """One checkpoint. `path` is its folder, or its only or first file; `step` is `None` if nothing tells it."""
 
     path: str
     files: tuple[str, ...]
@@ -48,7 +48,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies in a place, newest first."""
+    """The checkpoints in a place, newest first."""
 
     layout: str
     checkpoints: Sequence[FoundCheckpoint]
@@ -60,31 +60,31 @@ class Listing:
 
 
 class Layout(abc.ABC):
-    """How one kind of checkpoint looks. Subclasses say which files belong together, and when one is whole."""
+    """One layout of checkpoints. Subclasses say which files belong together, and when a checkpoint is whole."""
 
     order: int  # `auto` asks the layout with the smallest first
-    mark = ""  # the file of a checkpoint that is written last, where there is one
-    marked_beside = False  # what is written last lies beside the checkpoints, and tells of all
-    step_key = ""  # under which a file of a checkpoint holds its step, by this layout's own word
-    manifest = False  # the mark tells what the other files hold
-    shapes: Sequence[tuple[str, type[msgspec.Struct]]] = ((".index.json", formats.Index),)  # JSON, by how its path ends
+    mark = ""  # the file of a checkpoint that is written last, if any
+    marked_beside = False  # the file written last lies beside the checkpoints, for all of them
+    step_key = ""  # key under which a file holds its step, in this layout
+    manifest = False  # the mark lists the contents of the other files
+    shapes: Sequence[tuple[str, type[msgspec.Struct]]] = ((".index.json", formats.Index),)  # JSON files, by suffix
 
     @abc.abstractmethod
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
-        """The checkpoints that this layout recognises: path → its files. Empty where it recognises none."""
+        """Returns the checkpoints that this layout recognises: path → its files. Empty if it recognises none."""
 
     def step(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> int | None:
-        """By default what its name says, else what a file of it says."""
+        """Returns the step of a checkpoint: by default from its name, else from one of its files."""
         named = names.step_in(path.rpartition("/")[2])
         told = (step for file in files if (step := formats.step_in(place, file)) is not None)
         return next(told, None) if named is None else named
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Whether it was written to its end. By default: whether every file of a known format is complete."""
+        """Tells whether it was written to its end. By default: whether every file of a known format is complete."""
         return bool(files) and all(formats.is_complete(place, file) for file in files)
 
     def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-        """By default a link to a checkpoint, or a small text that holds the name of one, beside them."""
+        """Returns the pointer: by default a link to a checkpoint, or a small text with the name of one, beside them."""
         return find_pointer(place, checkpoints)
 
     @property
@@ -92,7 +92,7 @@ class Layout(abc.ABC):
         return type(self).__module__.rpartition(".")[2]
 
     def list(self, place: CheckpointFolder) -> Listing:
-        """Everything of this layout in the place."""
+        """Lists all checkpoints of this layout in the place."""
         found = []
         for path, files in self.groups(place).items():
             whole = not place.is_temporary(path) and self.whole(place, path, files)
@@ -102,13 +102,13 @@ class Layout(abc.ABC):
 
 
 def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int, str]:
-    """Later is larger: by step, and by the time of the last write where no step is known."""
+    """Returns a sort key, larger for later saves: the step, then the time of the last write."""
     changed = max((place.changed_ns(file) for file in checkpoint.files), default=0)
     return (-1 if checkpoint.step is None else checkpoint.step), changed, checkpoint.path
 
 
 def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-    """The first one by name. One whose target is gone is found by the usual names of pointers alone."""
+    """Returns the first pointer by name; one to a missing save is found only by the usual names of pointers."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
     folders = {each.path.rpartition("/")[0] for each in checkpoints}
@@ -124,7 +124,7 @@ def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]
 
 
 def _named_by(place: CheckpointFolder, path: str) -> str | None:
-    """The last part of what a link leads to, or of what a small text says."""
+    """Returns the last part of a link's target, or of a small text's path."""
     if path in place.links:
         return place.links[path].rstrip("/").rpartition("/")[2]
     if not 0 < place.sizes[path] <= POINTER_BYTES_MAX:
@@ -139,7 +139,7 @@ load_layout: Callable[[str], Layout] = _FAMILY.load
 
 @functools.cache
 def layout_names() -> tuple[str, ...]:
-    """All layouts, in the order in which `auto` asks them."""
+    """Returns all layouts, in the order in which `auto` asks them."""
     return tuple(sorted(_FAMILY.names(), key=lambda name: load_layout(name).order))
 
 
@@ -149,7 +149,7 @@ def check_layout(name: str) -> str:
 
 
 def list_checkpoints(place: CheckpointFolder, layout: str = AUTO) -> Listing:
-    """What lies in the place, by this layout; by `auto` of the first one that recognises anything."""
+    """Lists checkpoints by this layout; by `auto`, with the first layout that recognises anything."""
     if layout != AUTO:
         return load_layout(layout).list(place)
     for name in layout_names():

@@ -22,7 +22,7 @@ class DeepSpeed(Layout):
         return {path: files for path, files in found.items() if any(_RANK_FILE.search(file) for file in files)}
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Begun before the one that `latest` names, or that one."""
+        """Tells whether a save is whole: only if it is not newer than the one that `latest` names."""
         parent, _, name = path.rpartition("/")
         latest = names.step_in(place.read(f"{parent}/latest", 256).decode(errors="replace").strip())
         step = names.step_in(name)

@@ -21,7 +21,7 @@ class Megatron(Layout):
         return grouping.folders_named(place, _FOLDER)
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Begun before the one that the tracker names, or that one."""
+        """Tells whether a save is whole: only if it is not newer than the one that the tracker names."""
         told, step = _told(place, _tracker(path)), names.step_in(path.rpartition("/")[2])
         return told is not None and step is not None and step <= told and super().whole(place, path, files)
 

@@ -1,4 +1,4 @@
-"""Folders of `*.safetensors`, with an index where the weights are in several, or single files of it."""
+"""Folders of `*.safetensors`, with an index if the weights are in several files; or single files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Safetensors(Layout):
         return found | single
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Every file is complete, and all that an index names are there."""
+        """Tells whether every file is complete, and all files that an index names are there."""
         named = [name for file in files if file.endswith(".index.json") for name in _named(place, file)]
         return all(name in place.sizes for name in named) and super().whole(place, path, files)
 

@@ -16,7 +16,7 @@ class TorchFolder(Layout):
 
 
 def _of_several_steps(path: str, files: list[str]) -> bool:
-    """A folder of whole checkpoints, each a file, is no checkpoint itself."""
+    """Tells whether the folder holds saves of several steps: then it is no save itself."""
     steps = {names.step_in(file.rpartition("/")[2]) for file in grouping.within(files, path)}
     return len(steps - {None}) > 1
 

@@ -1,11 +1,11 @@
-"""The Reader contract: trainers that cannot be observed are read by what they write themselves.
+"""The Reader contract: trainers that cannot be observed are followed by the files that they write themselves.
 
 One file in `harness/trainers/readers/` per format; the file name is its name in the YAML:
 
     trainer: {command: [...], read: {torchtitan: "{run_dir}/out/structured_logs/*.jsonl"}}
 
-The file holds `READER`, a subclass of `Reader`: its parameters, what it `tells`, and how a source's bytes become events
-of a trainer. What it reads is hostile: a reader raises nothing over it but `ValueError`, for what it cannot understand.
+The file holds `READER`, a subclass of `Reader`: its parameters, the kinds that it `tells`, and how bytes become events
+of a trainer. The bytes are hostile: a reader raises nothing over them but `ValueError`, if it cannot understand them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PART = re.compile(r"\*\*|\*|\{\w*\}")
 
 @dataclass(frozen=True)
 class Told:
-    """One event. `wall_ns`: when, by the source's own clock; `None`: it does not say; when it was read counts.
+    """One event. `wall_ns`: its time by the source's own clock; `None`: the time of reading counts.
 
-    `took_ns`: how long the step took, where the source tells that. `rank`: whose it is.
+    `took_ns`: the duration of the step, if told. `rank`: the rank that it belongs to.
     """
 
     event: str
@@ -58,12 +58,12 @@ def _checked_pattern(pattern: str) -> str:
 
 
 class Source(abc.ABC):
-    """What one file has told so far."""
+    """The state of reading one file."""
 
     @abc.abstractmethod
     def feed(self, data: bytes) -> Iterator[Told]:
-        """The events in what was written since. A reader of whole files is given all of the file, again and again.
-        Raises `ValueError` for what it does not understand; the rest of the file is read on."""
+        """Yields the events in newly written bytes. A reader of whole files gets all of the file each time. Raises
+        `ValueError` for bytes that it does not understand; the rest of the file is read on."""
 
 
 class Reader(Parameters, abc.ABC):
@@ -77,19 +77,19 @@ class Reader(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def open(self) -> Source:
-        """For one file."""
+        """Makes a source for one file."""
 
     @property
     def name(self) -> str:
         return type(self).__module__.rpartition(".")[2]
 
     def folder(self) -> str:
-        """The folder below the run's that holds all files that are meant."""
+        """Returns the folder below the run's folder that holds all files to read."""
         fixed = _PART.split(self.file.removeprefix(RUN_DIR))[0]
         return fixed.rpartition("/")[0] or "."
 
     def matching(self) -> re.Pattern[str]:
-        """What the path of a file must be, relative to the run's folder."""
+        """Returns the pattern of paths, relative to the run's folder."""
         text = self.file.removeprefix(RUN_DIR)
         parts = re.split(f"({_PART.pattern})", text)
         return re.compile("".join(_WILD[part] if part in _WILD else re.escape(part) for part in parts))
@@ -122,7 +122,7 @@ class LineSource(Source):
 
 
 def number(text: object) -> float | None:
-    """A number as trainers print it; `None` for what is none."""
+    """Parses a number as trainers print it; `None` for anything else."""
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         return None
     try:
@@ -132,13 +132,13 @@ def number(text: object) -> float | None:
 
 
 def count(value: object) -> int | None:
-    """A whole number that is not negative and fits 64 bits; `None` for what is none."""
+    """Parses a whole number that is not negative and fits a float exactly; `None` for anything else."""
     found = number(value)
     return int(found) if found is not None and found.is_integer() and 0 <= found < 2**53 else None
 
 
 def known(**fields: Any) -> dict[str, Any]:
-    """The fields that are told."""
+    """Returns the fields that are not `None`."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -148,7 +148,7 @@ load_reader: Callable[[str], type[Reader]] = _FAMILY.load
 
 
 def build_reader(written: object) -> Reader:
-    """From its form in YAML: `{torchtitan: <file>}` or `{lines: {file: …, regex: …}}`."""
+    """Builds a reader from YAML: `{torchtitan: <file>}` or `{lines: {file: …, regex: …}}`."""
     if isinstance(written, Reader):
         return written
     if not isinstance(written, Mapping) or len(written) != 1:

@@ -1,7 +1,7 @@
-"""Hugging Face's `trainer_state.json`: the history of what was logged, written anew with each checkpoint.
+"""Hugging Face's `trainer_state.json`: the history of logged figures, written anew with each checkpoint.
 
-`<output>/checkpoint-*/trainer_state.json` is the last file of a checkpoint that is written: that it is there tells that
-the checkpoint is. It has no times, and the steps before a save are told at the save.
+`<output>/checkpoint-*/trainer_state.json` is the last file of a checkpoint to be written: once it is there, the
+checkpoint is whole. It has no times, and the steps before a save are told at the save.
 """
 
 from __future__ import annotations

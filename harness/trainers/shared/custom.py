@@ -1,4 +1,4 @@
-"""What every trainer that is not ours has in common: its environment, its files, what it tells, its placeholders."""
+"""The common parts of every trainer that is not ours: environment, files, kinds that it tells, placeholders."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class CustomTrainer(Trainer):
 
     @abc.abstractmethod
     def commands(self, workload: Workload, run_id: str) -> tuple[Command, Command | None]:
-        """What runs on every node, and what runs beside the nodes; placeholders are yet to be filled."""
+        """Returns the command for every node, and one that runs beside the nodes; placeholders are not filled yet."""
 
     @abc.abstractmethod
     def words(self) -> dict[Path, str]:
-        """The words that the scenario holds, by their places below `trainer`; placeholders may stand in them."""
+        """Returns the scenario's words by their places below `trainer`, with placeholders."""
 
     def scripts(self) -> list[str]:
-        """Those words that are files, found from the scenario's folder."""
+        """Returns the words that are files, found from the scenario's folder."""
         return []
 
     def modules(self) -> list[str]:
-        """The names of modules that it starts, besides those after `-m` in its words."""
+        """Returns the names of modules that it starts, besides those after `-m` in its words."""
         return []
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
@@ -94,7 +94,7 @@ class CustomTrainer(Trainer):
         return self.model_copy(update={"scenario_dir": str(folder)}) if used and not self.scenario_dir else self
 
     def files(self) -> list[pathlib.Path]:
-        """Those that the scenario names, and what the words of its commands name here."""
+        """Returns the files that the scenario names, and those here that its commands name."""
         for name in self.digest:
             if not os.path.isfile(name):
                 raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
@@ -146,7 +146,7 @@ class CustomTrainer(Trainer):
         return self.env
 
     def to_json(self) -> dict[str, Any]:
-        """Its own keys first."""
+        """Returns it as in YAML, its own keys first."""
         data = self.model_dump(mode="json")
         common = {name: data.pop(name) for name in CustomTrainer.model_fields}
         unsaid = {name for name in ("scenario_dir", "read") if common[name] is None}
@@ -171,7 +171,7 @@ def _known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
 
 
 def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """What the workload says and nothing would read."""
+    """Yields parts of the workload that nothing would read."""
     if workload.args:
         yield ("args",), "is for the reference trainer; write the arguments of this one inside trainer:"
     if workload.env:
@@ -202,5 +202,5 @@ def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:
 
 
 def beside_scenario(word: str) -> str:
-    """A file of the trainer's: beside the scenario, unless it is absolute or begins with a placeholder."""
+    """Returns a trainer's file: beside the scenario, unless it is absolute or begins with a placeholder."""
     return word if word.startswith(("/", "{")) else f"{{scenario_dir}}/{word}"

@@ -11,8 +11,8 @@ from pydantic_core import CoreSchema, core_schema
 
 @dataclass(frozen=True)
 class Written:
-    """Annotates such a field. `build` makes the model from what is written and raises `ValueError` for what is none;
-    `to_json` writes it again; `schema` makes the JSON Schema of all forms."""
+    """Annotates a field with several written forms. `build` makes the model and raises `ValueError` for an invalid
+    form; `to_json` writes it again; `schema` makes the JSON Schema of all forms."""
 
     build: Callable[[object], object]
     to_json: Callable[[Any], object]

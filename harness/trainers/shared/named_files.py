@@ -23,7 +23,7 @@ _SHELL_SCRIPTS = (".sh", ".bash")
 
 
 def named_files(words: Sequence[str], folders: Sequence[str], modules: Sequence[str] = ()) -> list[pathlib.Path]:
-    """Those that are here. Modules, and those after `-m`, are looked for in `folders`; nothing is imported."""
+    """Returns files here that words name; modules, also after `-m`, are found in `folders`, without an import."""
     importlib.invalidate_caches()
     whole = dict.fromkeys(word for word in words if os.path.isfile(word))
     tokens = [token for word in words for token in _tokens(word)]
@@ -42,7 +42,7 @@ def _of(tokens: Sequence[str], folders: Sequence[str], modules: Sequence[str] = 
 
 
 def _tokens(text: str) -> list[str]:
-    """The words of a shell's line, without quotes, comments and operators. A word without spaces is one."""
+    """Returns the words of a shell line, without quotes, comments and operators."""
     if not re.search(r"\s", text):
         return [text]
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
@@ -54,7 +54,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _read_only(tokens: Iterator[str]) -> Iterator[str]:
-    """Without the files that the line writes, by `>` or tee: they differ after each run."""
+    """Yields words without the files that the line writes, by `>` or tee: they differ after each run."""
     written = tee = False
     for token in tokens:
         operator = not token.strip("();<>|&")
@@ -83,7 +83,7 @@ def _text(script: str) -> str:
 
 
 def _module(name: str, folders: Sequence[str]) -> Iterator[str]:
-    """The file of the module, and those that its packages begin with: the modules beside them belong to it."""
+    """Yields the file of a module, and the files that begin its packages: the modules beside them belong to it."""
     if not _MODULE.fullmatch(name):
         return
     path: Sequence[str] = folders

@@ -1,4 +1,4 @@
-"""What decides the outcome of a fault-free run: the workload with its data and source, and this machine."""
+"""The inputs of a fault-free run's outcome: the workload with its data and source, and this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
 
 
 def data_digest() -> str:
-    """Of the data that `write_data` writes, whatever the number of shards."""
+    """Returns the digest of the data that `write_data` writes, whatever the number of shards."""
     return hashlib.sha256(_text()).hexdigest()[:16]
 
 
@@ -49,7 +49,7 @@ def _text() -> bytes:
 
 
 def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
-    """Names what decides a fault-free run bit for bit: workload, seed, trainer source, torch, Python, CPU, backend."""
+    """Returns a digest of all that decides a fault-free run: workload, seed, sources, torch, Python, CPU, backend."""
     decides = {
         "workload": workload.to_json(),
         "seed": seed,
@@ -63,7 +63,7 @@ def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
 
 
 def source_digest(trainer: Trainer) -> str:
-    """Of the files that its commands name, and of the Python files beside them: what a script imports."""
+    """Returns the digest of the files that its commands name, and of the Python files beside them."""
     source = hashlib.sha256()
     for file in _sources(trainer.files()):
         with file.open("rb") as content:  # a word of a command may name a large one
@@ -72,7 +72,7 @@ def source_digest(trainer: Trainer) -> str:
 
 
 def knows_code(trainer: Trainer) -> bool:
-    """Whether a change of its code would be noticed: a program or a script is among its files."""
+    """Tells whether a change of its code would be noticed: a program or a script is among its files."""
     return any(
         file.suffix in _SCRIPTS or (os.access(file, os.X_OK) and not _INTERPRETER.fullmatch(file.name))
         for file in trainer.files()
@@ -80,14 +80,14 @@ def knows_code(trainer: Trainer) -> bool:
 
 
 def _sources(named: Sequence[pathlib.Path]) -> list[pathlib.Path]:
-    """These files, and the modules and packages beside scripts among them; at most `MODULES_MAX` of those."""
+    """Returns these files, and the modules and packages beside scripts among them; at most `MODULES_MAX` of those."""
     folders = dict.fromkeys(file.resolve().parent for file in named if file.suffix in _SCRIPTS)
     modules = itertools.islice((path for folder in folders for path in _modules(folder, DEPTH_MAX)), MODULES_MAX)
     return list(dict.fromkeys([*named, *modules]))
 
 
 def _modules(folder: pathlib.Path, depth: int) -> Iterator[pathlib.Path]:
-    """What a run writes is no package: a folder counts if it has an `__init__.py`."""
+    """Yields Python files. A folder counts if it has an `__init__.py`: the output of a run is no package."""
     with os.scandir(folder) as entries:
         found = sorted(itertools.islice(entries, ENTRIES_MAX), key=lambda entry: entry.name)
     for entry in found:

@@ -1,4 +1,4 @@
-"""What `{name}` stands for in a trainer's command, arguments and environment.
+"""The meaning of `{name}` in a trainer's command, arguments and environment.
 
 The plan knows some of it (`{steps}`), the rest is known on each node (`{address}`). A shell's `${name}` is no
 placeholder, `{{name}}` is the text `{name}`, and braces around anything else stay as they are.
@@ -39,7 +39,7 @@ def names_in(word: str) -> list[str]:
 
 
 def unknown_in(word: str) -> str | None:
-    """Why the word cannot be filled; `None` where it can."""
+    """Explains why the word cannot be filled; `None` if it can."""
     for name in names_in(word):
         if name not in ALLOWED:
             allowed = ", ".join(f"{{{each}}}" for each in ALLOWED)
@@ -48,7 +48,7 @@ def unknown_in(word: str) -> str | None:
 
 
 def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """The words with what is in `values`; all else, escaped names too, is left for the node."""
+    """Fills the words with `values`; other names, escaped ones too, are left for the node."""
 
     def value(match: re.Match[str]) -> str:
         return str(values[match[2]]) if match[2] is not None and match[2] in values else match[0]
@@ -57,15 +57,15 @@ def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def escaped(text: str) -> str:
-    """The text such that filling gives it back: a folder may be called `{index}`."""
+    """Returns a text that filling turns back into this one: a folder may be called `{index}`."""
     return _ANY.sub(lambda match: match[0] if match[2] is None else f"{{{match[0]}}}", text)
 
 
 def for_nodes(word: str) -> bool:
-    """Whether something is left that only a node can fill."""
+    """Tells whether a placeholder is left that only a node can fill."""
     return any(match[2] is not None for match in PLACEHOLDER.finditer(word))
 
 
 def plain(word: str) -> str:
-    """The word with `{{name}}` as `{name}`, where nothing is left to fill."""
+    """Returns the word with `{{name}}` as `{name}`, for words that are not filled."""
     return _ANY.sub(lambda match: match[0] if match[1] is None else f"{{{match[1]}}}", word)

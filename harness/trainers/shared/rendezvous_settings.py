@@ -47,10 +47,10 @@ MAX_RESTARTS: Any = Field(
 
 
 def options(given: Mapping[str, object]) -> str:
-    """As one word; what is given wins."""
+    """Joins the options in one word; given values replace defaults."""
     return ",".join(f"{name}={value}" for name, value in {**OPTIONS, **given}.items())
 
 
 def store(python: str) -> Command:
-    """The command beside the nodes."""
+    """Returns the command that runs beside the nodes."""
     return (python, "-m", "harness.node.torch_store", "{control}", str(PORT))

@@ -12,7 +12,7 @@ from harness.trainers.shared.custom import Command, CustomTrainer, beside_scenar
 
 
 class ScriptTrainer(CustomTrainer):
-    """Its kind's own key names the script."""
+    """A trainer that is a script, under the key named like its kind."""
 
     fixed_size: ClassVar[bool] = False  # its launcher cannot go on with fewer nodes
 
@@ -35,7 +35,7 @@ class ScriptTrainer(CustomTrainer):
         return beside_scenario(self.python) if "/" in self.python else self.python
 
     def script(self) -> Command:
-        """What a launcher is given last."""
+        """Returns the last words for a launcher: the script and its arguments."""
         what = ("-m", self.as_module) if self.as_module else (beside_scenario(self.target),)
         return (*what, *self.args)
 

@@ -18,7 +18,7 @@ def _wait_for_torch() -> None:
 
 
 def _run_hidden() -> None:
-    """The next `sitecustomize` on the path, as if this one were not there: it may fail as it would have."""
+    """Runs the next `sitecustomize` on the path, as if this one were not there; its errors stay its own."""
     others = [place for place in sys.path if os.path.abspath(place or ".") != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:

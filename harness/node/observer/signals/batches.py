@@ -1,4 +1,4 @@
-"""Which samples each step consumed, and how long it waited for them.
+"""The samples that each step consumed, and its wait for them.
 
 A loader says which indices a batch has; the outermost module says which batch it was given. Between the two a batch
 may wait (it was fetched ahead) or be passed over (a resumed job that skips). A module's input is the batch that holds
@@ -42,7 +42,7 @@ class Batch:
         self.digest = tensor_fingerprint.digest(tensors) if indices is None else None
 
     def likeness(self, inputs: list[Any], prints: set[Any]) -> int:
-        """How many of these tensors it holds; the same memory counts for more than the same content."""
+        """Counts how many of these tensors it holds; the same memory counts for more than the same content."""
         mine = {tensor_fingerprint.memory(tensor) for tensor in (ref() for ref in self.alive) if tensor is not None}
         same = sum(1 for tensor in inputs if tensor_fingerprint.memory(tensor) in mine)
         return 1000 * same + len(self.prints & prints)
@@ -62,7 +62,7 @@ class Batches:
         self._indexed = False  # samples of known indices were consumed
 
     def fetched(self, asked: tuple[Any, int], data: Any) -> None:
-        """`asked`: the iterator that gave them, and when it was asked."""
+        """Notes a fetched batch. `asked`: its iterator, and when it was asked."""
         iterator, began_ns = asked
         self._watch.add("data_ns", time.monotonic_ns() - began_ns)
         self.look("batch")
@@ -113,7 +113,7 @@ class Batches:
             each._forward_pre_hooks[number], each._forward_pre_hooks_with_kwargs[number] = hook, True
 
     def without_hook(self, module: Any, reduced: Any) -> Any:
-        """What a module is pickled or copied as, without our hook."""
+        """Returns a module's pickled or copied form without our hook."""
         state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 and module in self._hooks else None
         if not isinstance(state, dict):
             return reduced
@@ -139,7 +139,7 @@ class Batches:
                 self._digests.append(digest)
 
     def _consume(self, batch: Batch) -> None:
-        """Those of the same loader that came before it were passed over."""
+        """Notes a consumed batch; earlier ones of the same loader were skipped."""
         kept = [other for other in self._waiting if other.source != batch.source]
         after = [other for other in self._waiting if other.source == batch.source]
         self._consumed.append(batch)
@@ -148,12 +148,12 @@ class Batches:
 
     @property
     def _since_frozen(self) -> int:
-        """Micro-batches that have had a backward pass. Two losses of one batch are one; what was only put into a module
-        may be looked at alone."""
+        """Counts micro-batches with a backward pass. Two losses of one batch count once; an input alone may only have
+        been looked at."""
         return min(self._backward, len(self._consumed) + len(self._digests)) or self._backward
 
     def accumulated(self) -> dict[str, int]:
-        """How far the step that is being done has come, and what the one before took."""
+        """Returns the micro-batches of the present step so far, and of the step before."""
         whole = {"micro_batches_a_step": self._of_last_step} if self._of_last_step else {}
         return {"micro_batches": max(self._taken, self._since_frozen)} | whole
 
@@ -209,7 +209,7 @@ def _runs(indices: list[int]) -> list[list[int]]:
 
 
 def _run(indices: list[int], at: int) -> tuple[int, int]:
-    """How many from here on are equally far apart, and how far."""
+    """Returns how many indices from here on are equally far apart, and how far."""
     if at + 1 == len(indices):
         return 1, 1
     stride, count = indices[at + 1] - indices[at], 2
@@ -235,7 +235,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 
 
 def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
-    """A module is saved, copied and compiled to TorchScript as if nobody looked at it."""
+    """Saves, copies and compiles modules to TorchScript as if they were not observed."""
     guard, module = watch.guard("batches"), torch.nn.Module
     reduce, without = module.__reduce_ex__, guard(batches.without_hook)
 
@@ -249,7 +249,7 @@ def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
 
 
 def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
-    """An iterator's indices are asked for in the order in which its batches come."""
+    """Watches iterators, which ask for indices in the order in which their batches come."""
     guard, failpoint = watch.guard("batches"), watch.guard("failpoint")(watch.failpoint)
 
     def fetching(iterator: Any) -> tuple[Any, int]:
@@ -278,7 +278,7 @@ def _asked(iterator: Any, index: Any) -> None:
 
 
 def _indices_of(iterator: Any) -> list[int] | None:
-    """In the data set itself, where its loader's are known. Workers that deliver out of order tell none."""
+    """Returns indices in the data set itself, if known. Workers that deliver out of order tell none."""
     asked = getattr(iterator, _ASKED, None)
     if not asked or getattr(iterator, "_in_order", True) is False:
         return None
@@ -289,7 +289,7 @@ def _indices_of(iterator: Any) -> list[int] | None:
 
 
 def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
-    """The places of a subset are no identities."""
+    """Returns the indices in the outermost data set, as places in a subset do not identify samples."""
     for depth in itertools.count():
         if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
             break

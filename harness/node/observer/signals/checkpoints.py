@@ -36,7 +36,7 @@ def install(watch: Watch, torch: ModuleType) -> None:
 
 @dataclass(frozen=True)
 class _Writing:
-    """What `torch.save` is at: a file by its path, or a buffer. `save`: where it holds live state."""
+    """A `torch.save` under way: a file by its path, or a buffer. `save`: if it holds live state."""
 
     path: str | None
     file: Any

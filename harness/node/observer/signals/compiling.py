@@ -1,6 +1,6 @@
-"""Tells torch's compiler to leave our hooks alone, as it would compile them and lose what they see.
+"""Tells torch's compiler to leave our hooks alone, as it would compile them and lose their observations.
 
-Hooks that lie on functions that it does trace are not among them: they look for themselves.
+Hooks on functions that it does trace are not among them: they check by themselves.
 """
 
 from __future__ import annotations

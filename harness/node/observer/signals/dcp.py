@@ -33,7 +33,7 @@ def install(watch: Watch, module: ModuleType) -> None:
 
 
 def _install_setters(watch: Watch, module: ModuleType, state: Checkpointing) -> None:
-    """They hand over new tensors where they gather or spread a state; the load that it came from stays known."""
+    """Wraps the functions that gather or spread a state: their new tensors stay known as of its load."""
 
     def before(*args: Any, **kwargs: Any) -> contextlib.ExitStack | None:
         found = state.restores.whence([*args[1:], *kwargs.values()])
@@ -62,7 +62,7 @@ def _entered(state: Checkpointing, load: Load) -> contextlib.ExitStack:
 
 
 def _folder(arguments: Mapping[str, Any], storage: str) -> str | None:
-    """From `checkpoint_id`, or else from the reader or writer."""
+    """Returns the folder from `checkpoint_id`, or else from the reader or writer."""
     where = arguments.get("checkpoint_id")
     where = getattr(arguments.get(storage), "path", None) if where is None else where
     return path_of(where) if where is not None else None

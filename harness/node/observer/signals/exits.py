@@ -1,4 +1,4 @@
-"""How the process ends: finished, over an error of its own, or over the loss of a peer. Only a launcher sees a kill."""
+"""The end of the process: finished, an error of its own, or the loss of a peer. Only a launcher sees a kill."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reason(error: BaseException) -> str:
 
 
 def chain(error: BaseException | None) -> list[BaseException]:
-    """The error with those that it came of, the first one first."""
+    """Returns the error and its causes, the first one first."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.insert(0, error)
@@ -59,8 +59,8 @@ def text(error: BaseException) -> str:
 
 
 def _of_peer(error: BaseException) -> bool:
-    """Whether a collective failed: a class of torch's own, words that only a backend says, or words of a backend from a
-    call into torch. A script that waits for its own collective has no frame in torch."""
+    """Tells whether a collective failed: by a class of torch's own, by words that only a backend says, or by words of a
+    backend in a call into torch. A script that waits for its own collective has no frame in torch."""
     dist = sys.modules.get("torch.distributed")
     classes = tuple(
         each

@@ -1,4 +1,4 @@
-"""The norm of the gradient, where the training clips it: what the clipping function returns.
+"""The norm of the gradient, if the training clips it: the clipping function's result.
 
 Compilers trace these functions, and find the original in place of the hook.
 """
@@ -19,7 +19,7 @@ def install(watch: Watch, module: Any) -> None:
 
     @watch.guard("gradients")
     def note(norm: Any) -> None:
-        """Of a distributed tensor only this rank's part: to ask for the whole is a collective."""
+        """Notes the norm; of a distributed tensor only this rank's part, as the whole would need a collective."""
         norm = norm.to_local() if hasattr(norm, "to_local") else norm
         if not getattr(norm, "is_cuda", False):
             watch.note(grad_norm=float(norm))

@@ -13,7 +13,7 @@ AFTER = "transformers.trainer"
 
 
 def install(watch: Watch, module: ModuleType) -> None:
-    """Every `Trainer` makes one of `DEFAULT_CALLBACKS` each."""
+    """Adds a callback: every `Trainer` makes one of each of `DEFAULT_CALLBACKS`."""
     state, guard = checkpointing.of(watch), watch.guard("hugging_face")
 
     @guard

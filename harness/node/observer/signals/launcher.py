@@ -24,7 +24,7 @@ def install(watch: Watch, module: Any) -> None:
 
 
 def _around(watch: Watch, owner: Any, name: str, before: Any, after: Any) -> None:
-    """`before(self)` and `after(self)` around a method; `after` also when it raises."""
+    """Calls `before(self)` and `after(self)` around a method; `after` also when it raises."""
     method = getattr(owner, name)
     before, after = watch.guard("launcher")(before), watch.guard("launcher")(after)
 

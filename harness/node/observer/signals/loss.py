@@ -1,4 +1,4 @@
-"""The loss: what `backward` was called on, summed over the micro-batches of a step. No device is waited for.
+"""The loss: the argument of `backward`, summed over the micro-batches of a step. No device is waited for.
 
 A figure on a device is cloned when `backward` begins, and copied to the host while the device goes on; the step is
 told when it has arrived.
@@ -38,14 +38,14 @@ class Loss:
         self._scaled: collections.deque[tuple[Any, Any]] = collections.deque(maxlen=SCALED_MAX)
 
     def backward(self, tensors: Any, grad_tensors: Any) -> None:
-        """Only a number that nobody gave a gradient for is a loss: other calls are parts of a larger one."""
+        """Notes the loss: a single number without a given gradient; other calls are parts of a larger one."""
         given = (tensors,) if isinstance(tensors, self._torch.Tensor) else tuple(tensors or ())
         gradients = grad_tensors if isinstance(grad_tensors, (list, tuple)) else (grad_tensors,)
         if any(each is not None for each in gradients):
             return
         for tensor in given:
             if tensor.numel() == 1 and not (self._watch.evaluates_again and (self._host or self._device)):
-                # Where gradient scaling has made this tensor of another one, that one is the loss.
+                # If gradient scaling made this tensor of another one, that one is the loss.
                 plain = next((plain for scaled, plain in self._scaled if scaled() is tensor), tensor)
                 self._add(plain.detach())
 

@@ -1,4 +1,4 @@
-"""Steps: what the hooks around every optimizer's `step` tell.
+"""Steps, by hooks around every optimizer's `step`.
 
 One step of the training is one call of each optimizer: a step is over when all of them have stepped. Once one steps
 again before all have, they do not take turns (a discriminator may step five times as often as its generator), and from
@@ -79,7 +79,7 @@ class Steps:
             self.over(optimizer, applied=True)
 
     def over(self, optimizer: Any, applied: bool) -> None:
-        """This optimizer is done with its part of the step."""
+        """Notes that this optimizer is done with its part of the step."""
         if self._watch.step is None and not self._watch.each_alone:
             _offer(self._watch, optimizer, applied)
         self._watch.freeze()
@@ -90,13 +90,13 @@ class Steps:
             self.close(self._last)
 
     def cleared(self, *_: Any, **__: Any) -> None:
-        """Gradients that no optimizer has used are thrown away: of a warm-up, or of a batch that is left out. Where
-        there are several optimizers, those of another one may be kept."""
+        """Notes gradients that are thrown away unused: of a warm-up, or of a batch that is left out. With several
+        optimizers nothing follows: another one's may be kept."""
         if not self._watch.quiet and not self._inside and len({id(each) for each in self.made} - self._nested) == 1:
             self._watch.discarded()
 
     def _again(self, me: int) -> None:
-        """Closes the step where this optimizer has had its part of it already: others have not."""
+        """Closes the step if this optimizer has had its part of it already: others have not."""
         if me in self._done:
             self._watch.count_each_alone()
             self.close(self._last)
@@ -107,7 +107,7 @@ class Steps:
         self._watch.stepped(at, applied)
 
     def finish(self) -> None:
-        """At the end of the process no further optimizer steps."""
+        """Closes an open step at the end of the process: no further optimizer steps."""
         if self._done and not self._watch.in_child:
             self.close(self._last)
 
@@ -115,7 +115,7 @@ class Steps:
         return optimizer, self.calls
 
     def scaled(self, before: tuple[Any, int], _: Any) -> None:
-        """Where no optimizer has stepped meanwhile, gradient scaling skipped this one's update."""
+        """Notes a skipped update, if no optimizer has stepped since: gradient scaling skipped it."""
         optimizer, calls = before
         if self.calls > calls:
             return
@@ -126,7 +126,7 @@ class Steps:
 
 
 def _offer(watch: Watch, optimizer: Any, applied: bool) -> None:
-    """Adam and its kin count their updates: how many there were before this one."""
+    """Offers the number of earlier updates, which Adam and similar optimizers count."""
     state = next(iter(optimizer.state.values()), None) if optimizer.state else None
     count = state.get("step") if isinstance(state, dict) else None
     if count is None or getattr(count, "is_cuda", False):
@@ -137,7 +137,7 @@ def _offer(watch: Watch, optimizer: Any, applied: bool) -> None:
 
 
 def _note_rate(watch: Watch, optimizer: Any) -> None:
-    """The learning rate of the first group; it is read before a scheduler changes it."""
+    """Notes the learning rate of the first group, before a scheduler changes it."""
     groups = getattr(optimizer, "param_groups", None)
     rate = groups[0].get("lr") if groups else None
     if rate is not None and not getattr(rate, "is_cuda", False):

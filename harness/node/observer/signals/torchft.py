@@ -44,7 +44,7 @@ class _Worlds:
 
 
 def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
-    """What a registered function loads comes from a peer, with the step that the manager has taken over."""
+    """Wraps registered functions: their loads come from a peer, with the step that the manager took over."""
     register = module.Manager.register_state_dict_fn
 
     def registering(manager: Any, key: str, load_state_dict: Any, state_dict: Any) -> Any:

@@ -27,7 +27,7 @@ class TooLarge(ValueError):
 
 
 class Member(NamedTuple):
-    """One file of an archive: its name and where its content lies, from `start` up to `end`. torch packs none."""
+    """One file of an archive: its name and the place of its content, from `start` up to `end`. torch packs none."""
 
     name: str
     start: int
@@ -37,7 +37,7 @@ class Member(NamedTuple):
 
 
 class _Window:
-    """A part of a file, as a file. Refuses what a directory never needs: a damaged one may ask for terabytes."""
+    """A part of a file, as a file. Refuses reads that a directory never needs: a damaged one may ask for terabytes."""
 
     def __init__(self, file: IO[bytes], begin: int, end: int):
         self._file, self.begin, self.end, self._at = file, begin, end, begin
@@ -70,7 +70,7 @@ class _Window:
 
 
 def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
-    """Of the archive that torch reads in this part of a file, and how many bytes lie behind it.
+    """Returns the members of the archive that torch reads in this part of a file, and the number of bytes behind it.
 
     torch counts each place from the begin of the file, `zipfile` from the begin of the last archive in it: where that
     is elsewhere, torch's directory lies earlier by as much. Raises `ValueError` where it is none, or damaged.
@@ -85,7 +85,7 @@ def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
 
 
 def entries(file: IO[bytes]) -> Iterator[Member]:
-    """What is not empty, of all archives in the file, the last one first. What is no archive is passed over."""
+    """Yields non-empty members of all archives in the file, the last archive first. Other bytes are skipped."""
     end, left = file.seek(0, os.SEEK_END), SEARCHED_MAX
     while left > 0:
         at, searched = _find_end(file, end, left)
@@ -99,7 +99,7 @@ def entries(file: IO[bytes]) -> Iterator[Member]:
 
 
 def is_complete(file: IO[bytes]) -> bool:
-    """Whether the file ends with an archive that reads to its begin."""
+    """Tells whether the file ends with an archive that reads to its begin."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _END_BYTES))
     try:
@@ -123,7 +123,7 @@ def _find_end(file: IO[bytes], end: int, most: int) -> tuple[int, int]:
 
 
 def _read(window: _Window) -> tuple[int, list[Member]]:
-    """Where the archive at the end of it begins in the file, and what is in it. Raises `ValueError`."""
+    """Returns the place where the last archive begins in the file, and its members. Raises `ValueError`."""
     try:
         with zipfile.ZipFile(window) as opened:
             told = opened.infolist()

@@ -18,7 +18,7 @@ ENTRIES_MAX = 100_000
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """`folder` below `root`. `root` is ours, what is below is written by nodes. All paths are relative to `root`."""
+    """The contents of `folder` below `root`. `root` is ours; nodes write below it. Paths are relative to `root`."""
 
     root: pathlib.Path
     folder: str
@@ -30,7 +30,7 @@ class CheckpointFolder:
 
     @classmethod
     def look(cls, root: pathlib.Path, folder: str) -> CheckpointFolder:
-        """What is there now; at most `ENTRIES_MAX` entries. Nothing is there where the folder is missing."""
+        """Lists the folder now; at most `ENTRIES_MAX` entries. A missing folder is empty."""
         place = cls(root, os.path.normpath(folder))
         with contextlib.suppress(FileNotFoundError), untrusted_files.opened_folder(root, folder) as descriptor:
             place._walk(descriptor)
@@ -63,7 +63,7 @@ class CheckpointFolder:
 
     @property
     def is_full(self) -> bool:
-        """Whether more may lie there than was looked at."""
+        """Tells whether the folder may hold more than was listed."""
         return len(self.sizes) + len(self.links) >= ENTRIES_MAX
 
     @property
@@ -78,13 +78,13 @@ class CheckpointFolder:
         return self.times_ns.get(path, 0)
 
     def is_temporary(self, path: str) -> bool:
-        """Whether its name, or that of a folder on the way to it from here, says that it is still being written."""
+        """Tells whether a name on the path from here says that it is still being written."""
         inside = path.rpartition("/")[2] if path == self.folder else path.removeprefix(f"{self.folder}/")
         return names.is_temporary(inside)
 
     @property
     def links_away(self) -> list[str]:
-        """Those that lead to nothing that was looked at."""
+        """Returns links that lead to nothing in the listing."""
         seen, leads = {self.folder}, dict[str, str]()
         for file in self.sizes:
             while file not in seen:
@@ -107,7 +107,7 @@ class CheckpointFolder:
         return untrusted_files.open_reader(self.root, path)
 
     def read(self, path: str, limit_bytes: int) -> bytes:
-        """Its first bytes; nothing where it cannot be read any more."""
+        """Returns the first bytes of a file; none if it cannot be read any more."""
         try:
             with self.open(path) as file:
                 return file.read(limit_bytes)

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, in one pass over its bytes: a digest of its files, and one of each tensor in them.
+"""Digests of a checkpoint's contents, in one pass over its bytes: one of its files, and one of each tensor in them.
 
 Very large ones are digested by samples. Where a sample lies in a tensor follows from the sizes alone, so those of two
 saves can be compared. The cost is that of reading `BYTES_MAX` twice at the most, whatever the size.
@@ -33,13 +33,13 @@ class TensorContent:
 
     @property
     def trained(self) -> bool:
-        """Whether training changes it: it is no counter, and no random generator's state (or those of all ranks)."""
+        """Tells whether training changes it: it is no counter and no random generator's state."""
         return self.size > COUNTER_BYTES_MAX and all(self.size % each for each in GENERATORS)
 
 
 @dataclass(frozen=True)
 class Content:
-    """`tensors`: the trained ones, the largest first; `None` where no file has a known format of tensors."""
+    """The digests. `tensors`: the trained ones, the largest first; `None` if no file has a known format of tensors."""
 
     sha256: str
     sampled: bool
@@ -47,7 +47,7 @@ class Content:
 
     @property
     def of_tensors(self) -> str | None:
-        """The same for the same tensors, whatever files and order they are in."""
+        """Returns a digest that is the same for the same tensors, whatever files and order they are in."""
         if self.tensors is None:
             return None
         return hashlib.sha256("\n".join(f"{each.size} {each.sha256}" for each in self.tensors).encode()).hexdigest()
@@ -82,7 +82,7 @@ def content(place: CheckpointFolder, files: Sequence[str]) -> Content:
 
 
 def _spans(place: CheckpointFolder, files: Sequence[str]) -> dict[str, list[Extent] | None]:
-    """Where each file's tensors lie; of no file, where there are too many."""
+    """Returns the places of each file's tensors; of no file if there are too many."""
     found, left = dict[str, list[Extent] | None](), TENSORS_MAX
     for path in files:
         with place.open(path) as file:
@@ -111,7 +111,7 @@ def _add(digested: hashlib._Hash, parts: Iterator[bytes]) -> None:
 
 
 def blocks(file: IO[bytes], span: Extent) -> Iterator[bytes]:
-    """All of it, as far as the file goes."""
+    """Yields the bytes of a span in blocks, as far as the file goes."""
     at, end = span
     file.seek(at)
     while at < end and (block := file.read(min(BLOCK_BYTES, end - at))):
@@ -120,7 +120,7 @@ def blocks(file: IO[bytes], span: Extent) -> Iterator[bytes]:
 
 
 def _parts(file: IO[bytes], span: Extent, share: int | None) -> Iterator[bytes]:
-    """The same, or samples from its first to its last byte, equally far apart: `share` bytes together."""
+    """Yields all bytes, or samples at equal distances from the first byte to the last, `share` bytes in total."""
     start, end = span
     if share is None or end - start <= share:
         yield from blocks(file, span)

@@ -1,4 +1,4 @@
-"""What a file of a save says of itself: which tensors it holds and where, its step, and what of that cannot be true.
+"""Reads the description in a file of a save: its tensors and their places, its step, and contradictions.
 
 Read from headers, directories and pickles alone, each with a bound; nothing is unpickled. What is missing in a file, or
 does not fit together, is *wrong*; what is not looked into is *unclear*.
@@ -54,7 +54,7 @@ _OF_SAFETENSORS = {name: (size, number) for size, number, _, names in _ALL_NUMBE
 
 
 class Span(NamedTuple):
-    """A tensor; without a name, what lies between two. `number`: what it is made of, as numpy calls it."""
+    """A tensor; without a name, the bytes between two tensors. `number`: its type by numpy's name."""
 
     name: str
     start: int
@@ -65,14 +65,14 @@ class Span(NamedTuple):
 
 @dataclass
 class Inside:
-    """`wrong`: tensor (or an empty text) and what; `known`: it is of a format that holds tensors."""
+    """The description. `wrong`: (tensor or empty text, problem); `known`: the format holds tensors."""
 
     spans: list[Span] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
     unclear: list[str] = field(default_factory=list)
     known: bool = True
-    top: Mapping[str, Any] = field(default_factory=dict)  # what its outermost dictionary holds
-    places: dict[str, list[Place]] = field(default_factory=dict)  # of `.metadata`: by file of its folder
+    top: Mapping[str, Any] = field(default_factory=dict)  # its outermost dictionary
+    places: dict[str, list[Place]] = field(default_factory=dict)  # from `.metadata`: by file of its folder
 
     @property
     def step(self) -> int | None:
@@ -81,7 +81,7 @@ class Inside:
 
     @property
     def loss(self) -> float | None:
-        """Of Hugging Face's Trainer the last one in its history."""
+        """Returns the loss; for Hugging Face's Trainer the last one in its history."""
         history = self.top.get("log_history")
         entries = [each for each in (history if isinstance(history, list) else []) if isinstance(each, dict)]
         told = (entry.get("loss") for entry in (*reversed(entries), self.top))
@@ -114,7 +114,7 @@ def look(file: IO[bytes], name: str) -> Inside:
 
 
 def step_in(place: CheckpointFolder, path: str) -> int | None:
-    """Of JSON and `torch.save`; `None` where it tells none, is large, or is damaged."""
+    """Returns the step in JSON or `torch.save`; `None` if it is not told, or the file is large or damaged."""
     try:
         with place.open(path) as file:
             if path.endswith(".json"):
@@ -130,7 +130,7 @@ def step_in(place: CheckpointFolder, path: str) -> int | None:
 
 
 def is_complete(place: CheckpointFolder, path: str) -> bool:
-    """Whether a file of a known format has its end. A file of another format is taken as it is."""
+    """Tells whether a file of a known format has its end. A file of another format counts as complete."""
     try:
         with place.open(path) as file:
             kind = _kind(file)
@@ -140,14 +140,14 @@ def is_complete(place: CheckpointFolder, path: str) -> bool:
 
 
 def is_of_torch(place: CheckpointFolder, path: str) -> bool:
-    """By the name, or by how it begins. An empty or half-written file is one, too, if its name says so."""
+    """Tells whether a file is torch's, by its name (also if it is empty or half-written) or its first bytes."""
     return path.endswith(SUFFIXES) or place.read(path, 4).startswith((BEGIN, _OLD))
 
 
 def tensors(file: IO[bytes], most: int = TENSORS_MAX) -> list[Extent] | None:
-    """Where their bytes lie, of `torch.save` those of each storage: sorted, disjoint, none empty.
+    """Returns the places of tensors' bytes (of storages for `torch.save`): sorted, disjoint, none empty.
 
-    `None` where the format is none of tensors, the file is damaged, or far more than `most` are in it.
+    `None` if the format holds no tensors, the file is damaged, or far more than `most` are in it.
     """
     kind = _kind(file)
     if kind is None:
@@ -168,7 +168,7 @@ def tensors(file: IO[bytes], most: int = TENSORS_MAX) -> list[Extent] | None:
 
 
 def spans(place: CheckpointFolder, path: str) -> list[Extent]:
-    """The same, those that touch as one; none where there is none, or it cannot be read."""
+    """Returns the places of tensors' bytes, with touching ones joined; empty if there are none, or unreadable."""
     found = list[Extent]()
     try:
         with place.open(path) as file:
@@ -181,7 +181,7 @@ def spans(place: CheckpointFolder, path: str) -> list[Extent]:
 
 
 def _kind(file: IO[bytes]) -> str | None:
-    """By how it begins."""
+    """Returns the format by the first bytes."""
     file.seek(0)
     head = file.read(9)
     if head[:4] == BEGIN:
@@ -199,7 +199,7 @@ def _words(error: Exception) -> str:
 
 
 class Index(msgspec.Struct):
-    """Of Hugging Face: tensor → the file beside it that holds it."""
+    """An index by Hugging Face: tensor → the file beside it that holds it."""
 
     weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
 
@@ -210,7 +210,7 @@ class File(msgspec.Struct):
 
 
 class Files(msgspec.Struct):
-    """A manifest: what each file beside it holds."""
+    """A manifest: the contents of each file beside it."""
 
     files: Annotated[dict[str, File], msgspec.Meta(min_length=1)]
 
@@ -275,7 +275,7 @@ def _json(file: IO[bytes]) -> Inside:
 
 
 def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
-    """What `torch.save` wrote into this part of a file. `must`: nothing else may be there."""
+    """Reads an archive of `torch.save` in this part of a file. `must`: nothing else may be there."""
     inside = Inside()
     try:
         members, behind = archives.members(file, begin, end)
@@ -297,7 +297,7 @@ def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
 
 
 def _read_records(file: IO[bytes], records: Mapping[str, Member], root: str, inside: Inside) -> None:
-    """Those that are no tensors are checked at once. Raises `TooLarge`, and `ValueError` for a pickle that is none."""
+    """Reads an archive's records; checks those without tensors. Raises `TooLarge`, or `ValueError` if invalid."""
     folder, tensors = root.removesuffix("data.pkl") + "data/", dict[str, Span]()
     summed = records[root].crc32 != 0  # else it was told to write none
     for name, record in records.items():

@@ -1,4 +1,4 @@
-"""How files are put together: folders by their names, or folders and files by what they hold."""
+"""Groups files: by the names of folders, or by the contents of folders and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str
 
 
 def beside(found: dict[str, list[str]], marked: Callable[[str, list[str]], bool]) -> dict[str, list[str]]:
-    """Those in whose folder one at least has the mark."""
+    """Returns the checkpoints in folders with at least one marked checkpoint."""
     folders = {path.rpartition("/")[0] for path, files in found.items() if marked(path, files)}
     return {path: files for path, files in found.items() if path.rpartition("/")[0] in folders}
 

@@ -1,4 +1,4 @@
-"""What names of files and folders tell."""
+"""Facts that names of files and folders tell."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def step_in(name: str) -> int | None:
 
 
 def without_rank(name: str) -> str:
-    """The same for all ranks' files of one checkpoint."""
+    """Returns a name without the rank: the same for all ranks' files of one checkpoint."""
     return _RANK.sub("", name)
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a part of the path says that it is still being written."""
+    """Tells whether a part of the path says that it is still being written."""
     return any(_TEMPORARY.search(part) for part in path.split("/"))
 
 
 def is_pointer(path: str) -> bool:
-    """Whether it has one of the usual names of pointers to the newest checkpoint."""
+    """Tells whether it has one of the usual names of pointers to the newest checkpoint."""
     return bool(_POINTER.match(path.rpartition("/")[2]))

@@ -1,4 +1,4 @@
-"""What a pickle would make, as plain data. Nothing is imported, called or made: an evil pickle does nothing here.
+"""Reads pickles as plain data. Nothing is imported, called or made: an evil pickle does nothing here.
 
 A dictionary is a `Made` of pairs: a key may be anything, and hashing what somebody else nested can end this process.
 """
@@ -21,7 +21,7 @@ _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """An object, by the name of what makes it. `items`: what it holds; of a dictionary key, value, key, value …"""
+    """An object, by the name of its constructor. `items`: its elements; for a dictionary key, value, key, value …"""
 
     name: str
     args: Any = ()
@@ -34,7 +34,7 @@ class Made:
 
 
 class Stored(NamedTuple):
-    """A tensor's bytes: where it stands in the pickle, their key, what they are as torch names it, and how many."""
+    """A tensor's bytes: its place in the pickle, their key, their type by torch's name, and their number."""
 
     path: str
     key: str
@@ -43,7 +43,7 @@ class Stored(NamedTuple):
 
 
 def fields(made: object) -> dict[str, Any]:
-    """By name what an object or a dictionary holds."""
+    """Returns the named fields of an object or a dictionary."""
     if not isinstance(made, Made):
         return {}
     inner = made.state.pairs if isinstance(made.state, Made) else ()
@@ -51,7 +51,7 @@ def fields(made: object) -> dict[str, Any]:
 
 
 def read(content: bytes, operations_max: int = OPERATIONS_MAX) -> Any:
-    """Raises `ValueError` for what is no pickle or has no end, `TooLarge` for more than is looked into."""
+    """Reads a pickle. Raises `ValueError` for an invalid or unfinished one, `TooLarge` for one beyond the limits."""
     if len(content) > BYTES_MAX:
         raise TooLarge(f"more than {BYTES_MAX:,} bytes of pickle")
     try:
@@ -88,7 +88,7 @@ def _made(content: bytes, operations_max: int) -> Any:
 
 
 def _do(stack: list[Any], name: str, argument: Any) -> None:
-    """What takes nothing from below a mark."""
+    """Does an operation that takes nothing from below a mark."""
     if name in _TUPLES:
         items = [stack.pop() for _ in range(_TUPLES[name])]
         stack.append(tuple(reversed(items)))
@@ -121,7 +121,7 @@ def _do(stack: list[Any], name: str, argument: Any) -> None:
 
 
 def stored(tree: Any) -> Iterator[Stored]:
-    """What the tree says of tensors, each object once, without recursion."""
+    """Yields the tensors in the tree, each object once, without recursion."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         path, each = waiting.pop()
