@@ -57,21 +57,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": _ACTING | {"spec"},
     "run": _ACTING | {"spec", "plan"},
     "campaign": _TRUNK,
-    # Metrics of a job: counts what an observer hears. Its trace: of a run that is over.
-    "monitoring": {
-        "log",
-        "node.emitter",
-        "timeline",
-        "judge.facts",
-        "judge",
-        "run",
-        "campaign",
-        "report",
-        "report.words",
-    },
     # What commands share, and those of the trunk. The one file that collects all commands stands on top of the house.
-    "cli": _TRUNK | {"report.charts", "campaign", "monitoring"},
-    "cli.main": {"cli", "run", "report.words", "adopt", "forecast", "gameday", "gate", "matrix", "preflight"},
+    "cli": _TRUNK | {"report.charts", "campaign"},
+    "cli.main": {
+        "cli",
+        "run",
+        "report.words",
+        "adopt",
+        "forecast",
+        "gameday",
+        "gate",
+        "matrix",
+        "monitoring",
+        "preflight",
+    },
     "__main__": {"cli.main"},
     "": set(),
 }
@@ -83,6 +82,7 @@ WINGS = {
     "gameday": ("codes", "day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
     "matrix": ("restart_log", "resume_comparison", "moments", "told_saves"),
+    "monitoring": ("spans",),
     "preflight": (),
 }
 MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
