@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import inspect
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +19,9 @@ import typer
 from harness.campaign.campaign_observers import CampaignObserver, Together
 from harness.cli.output import say
 from harness.errors import UsageError
-from harness.extras import how_to_install, needed
+from harness.extras import needed
 from harness.judge.score import Scorecard
+from harness.plugins import entry_points
 
 GROUP = "chaos_harness.exports"
 Live = contextlib.AbstractContextManager[tuple[CampaignObserver, str]]
@@ -50,24 +50,8 @@ Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the val
 
 @functools.cache
 def exports() -> Mapping[str, Export]:
-    """Returns all exports by name; nothing where this package was not installed. Raises `UsageError` if two have the
-    same name."""
-    known: dict[str, importlib.metadata.EntryPoint] = {}
-    for each in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
-        if (other := known.setdefault(each.name, each)) is not each:
-            raise UsageError(f"two exports are called {each.name!r}: {_origin(other)} and {_origin(each)}; remove one")
-    return {name: point.load() for name, point in known.items()}
-
-
-def _origin(point: importlib.metadata.EntryPoint) -> str:
-    return f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}"
-
-
-def none_known() -> str:
-    """Says why no export is known, and what helps. Empty if some are."""
-    if exports():
-        return ""
-    return f"no exports are known, as this package is not installed here: {how_to_install()}"
+    """Returns all exports by name; nothing where this package was not installed."""
+    return {name: point.load() for name, point in entry_points(GROUP).items()}
 
 
 def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:

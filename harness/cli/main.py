@@ -232,9 +232,10 @@ def _exit_code(error: BaseException) -> int:
     if (show := getattr(error, "show", None)) is not None:  # the command line's own mistakes, in its own words
         show()
         if type(error).__name__ == "NoSuchOption":  # it may be that of an export
-            from harness.cli.exports import none_known
+            from harness.cli.exports import GROUP
+            from harness.plugins import not_installed
 
-            if told := none_known():
+            if told := not_installed(GROUP):
                 _say(told)
         return 2
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # nobody but the user gives such names

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from harness.campaign.run_store import Store
 from harness.campaign.wings import stored_kind_of
-from harness.cli.exports import Chosen, exports, none_known, offering, writers
+from harness.cli.exports import GROUP, Chosen, exports, offering, writers
 from harness.cli.output import say
 from harness.cli.shared_options import REPORTS, ReportsOption, RunArg
 from harness.errors import UsageError
+from harness.plugins import not_installed
 
 
 @offering(lambda export: export.stored is not None)
@@ -18,7 +19,7 @@ def export(run: RunArg, chosen: Chosen, reports: ReportsOption = REPORTS) -> Non
     """
     if not chosen:
         known = (f"--{name} {each.metavar}" for name, each in exports().items() if each.stored)
-        raise UsageError(none_known() or f"say what to write: {', '.join(known)}")
+        raise UsageError(not_installed(GROUP) or f"say what to write: {', '.join(known)}")
     ready = writers(chosen)
     folder = Store(reports).find(run)
     if stored_kind_of(folder) and not (folder / "events").is_dir():

@@ -15,9 +15,15 @@ from harness.cli import exports as exports_module
 from harness.cli.exports import GROUP, Export, exports, offering
 from harness.errors import UsageError
 from harness.extras import how_to_install
+from harness.plugins import entry_points
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MINE = Export("PLACE", "Print it.", stored=lambda value: lambda run_dir: f"{run_dir.name} went to {value}", each=True)
+
+
+def clear() -> None:
+    exports.cache_clear()
+    entry_points.cache_clear()
 
 
 @pytest.fixture
@@ -27,14 +33,14 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Any:
     def replace(*points: tuple[str, str]) -> None:
         found = [EntryPoint(name, value, GROUP) for name, value in points]
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
-        exports.cache_clear()
+        clear()
 
     yield replace
-    exports.cache_clear()
+    clear()
 
 
 def test_ours_are_declared_in_pyproject() -> None:
-    exports.cache_clear()
+    clear()
     assert sorted(exports()) == ["metrics", "mlflow", "otlp", "perfetto"]
 
 
@@ -81,4 +87,7 @@ def test_a_checkout_that_is_not_installed_says_so(command: str) -> None:
         env={"COLUMNS": "300"},
     )
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"no exports are known, as this package is not installed here: {how_to_install()}" in done.stderr
+    assert (
+        f"none of chaos_harness.exports are known, as this package is not installed here: {how_to_install()}"
+        in done.stderr
+    )
