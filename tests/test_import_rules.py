@@ -85,6 +85,7 @@ WINGS = {
     "monitoring": ("spans",),
     "preflight": (),
 }
+MAY_IMPORT["attach"] = {"log", "node", "backends"}
 MAY_IMPORT["object_store"] = {"node", "trainers"}
 MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
 for wing, judging in WINGS.items():
