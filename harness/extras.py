@@ -23,12 +23,13 @@ def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
         raise CannotRunError(f"{what} needs {error.name}: {how_to_install(extra)}{instead}") from error
 
 
-def how_to_install(extra: str) -> str:
-    """The command for this copy of the package: a checkout, one that was installed from a place, or from an index."""
+def how_to_install(extra: str = "") -> str:
+    """The command, with an extra, for this copy: a checkout, one that was installed from a place, or from an index."""
+    wanted = f"[{extra}]" if extra else ""
     if (_ROOT / "pyproject.toml").is_file():
-        return "pip install -e " + shlex.quote(f"{_ROOT}[{extra}]")
+        return "pip install -e " + shlex.quote(f"{_ROOT}{wanted}")
     source = _source()
-    return "pip install " + shlex.quote(f"chaos-harness[{extra}]" + (f" @ {source}" if source else ""))
+    return "pip install " + shlex.quote(f"chaos-harness{wanted}" + (f" @ {source}" if source else ""))
 
 
 def _source() -> str:

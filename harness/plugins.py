@@ -1,14 +1,20 @@
-"""Plug-ins are found by their file names: `harness/faults/hang.py` is the fault `hang`. To add one, add a file."""
+"""Plug-ins are found by their file names: `harness/faults/hang.py` is the fault `hang`. To add one, add a file.
+
+What other packages may bring, too, is found by its entry point: one more line, in pyproject.toml.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import UsageError, choice
+from harness.extras import how_to_install
 
 CONTRACT = "contract"  # the one module beside the plug-ins that is none
 
@@ -71,3 +77,27 @@ def _has(folder: pkgutil.ModuleInfo, part: str) -> bool:
     spec = folder.module_finder.find_spec(folder.name, None)
     places = spec.submodule_search_locations if spec else None
     return part in {each.name for each in pkgutil.iter_modules(places)}
+
+
+@functools.cache
+def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
+    """Returns those of this group by name; none where this package was not installed. Raises `UsageError` if two have
+    the same name."""
+    known: dict[str, importlib.metadata.EntryPoint] = {}
+    for each in sorted(importlib.metadata.entry_points(group=group), key=lambda point: (point.name, point.value)):
+        if (other := known.setdefault(each.name, each)) is not each:
+            raise UsageError(
+                f"two of {group} are called {each.name!r}: {_origin(other)} and {_origin(each)}; remove one"
+            )
+    return known
+
+
+def _origin(point: importlib.metadata.EntryPoint) -> str:
+    return f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}"
+
+
+def not_installed(group: str, before: str = "") -> str:
+    """Says why no entry point of this group is known, and what helps. Empty if some are."""
+    if entry_points(group):
+        return ""
+    return f"{before}none of {group} are known, as this package is not installed here: {how_to_install()}"

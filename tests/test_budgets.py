@@ -9,10 +9,12 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WING = 4_500
-WINGS = {"adopt": WING, "forecast": WING, "gameday": 4_800, "gate": WING, "matrix": WING, "preflight": WING}
+WINGS = {
+    wing: WING for wing in ("adopt", "attach", "forecast", "gate", "matrix", "monitoring", "object_store", "preflight")
+} | {"gameday": 4_800}
 # By part: what it may have today, and what it should come to. Who shrinks a part lowers its first figure.
 BUDGETS = {
-    "trunk": (57_900, 55_000),  # harness without the wings
+    "trunk": (55_000, 55_000),  # harness without the wings
     "judge": (11_850, 9_000),  # part of the trunk
     **{wing: (most, most) for wing, most in WINGS.items()},
     "tests": (54_300, 50_000),

@@ -1,26 +1,23 @@
 """A running job that somebody else started: its state, and acts on it, from outside.
 
-An engine offers this in `harness/backends/<engine>/attached.py`: `attach(text)` finds the job, and refuses one whose
-owner did not allow it; `UNDO` takes back one deed. Nothing here can start or end a job.
+An engine offers this in a module that is an entry point of the group `chaos_harness.attach`. `attach(text)` finds the
+job, and refuses one whose owner did not allow it; `HOW` says how `text` is written; `UNDO` takes back one deed. Nothing
+here can start or end a job.
 """
 
 from __future__ import annotations
 
 import abc
-import importlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from harness.errors import UsageError, choice
+from harness.plugins import entry_points, not_installed
 
 OPT_IN = "chaos.allow"  # set by the job's owner: `true`, or `kill` for deeds that end processes, too
-ENGINES = {
-    "docker": "docker:KEY=VALUE, a label that all containers of the job have and no others (docker inspect shows it)",
-    "slurm": "slurm:JOBID, as squeue shows it",
-    "kubernetes": "kubernetes:SELECTOR, labels that all pods of the job have and no others, such as job-name=llama",
-}
+GROUP = "chaos_harness.attach"
 ALLOWED = "docker:KEY=VALUE, slurm:JOBID or kubernetes:SELECTOR"
 RUNNING, ENDED = "running", "ended"
 STATE_AFTER = {"pause": "paused", "stop": "stopped", "disconnect": "disconnected", "kill": ENDED}  # by verb
@@ -101,12 +98,15 @@ def attach(text: str) -> AttachedJob:
 
     Raises `UsageError` for a job that is not there or not allowed.
     """
-    engine, colon, selection = text.partition(":")
-    if engine in ENGINES and not selection:
-        raise UsageError(f"--attach {text!r} does not say which job: write {ENGINES[engine]}")
-    if engine not in ENGINES or not colon:
-        raise UsageError(f"--attach {text!r}: write {ALLOWED}; {choice(engine, ENGINES)}")
-    found: AttachedJob = importlib.import_module(f"harness.backends.{engine}.attached").attach(selection)
+    engine, _, selection = text.partition(":")
+    engines = entry_points(GROUP)
+    if engine not in engines:
+        known = choice(engine, engines) if engines else not_installed(GROUP)
+        raise UsageError(f"--attach {text!r}: write {ALLOWED}; {known}")
+    offered = engines[engine].load()
+    if not selection:
+        raise UsageError(f"--attach {text!r} does not say which job: write {offered.HOW}")
+    found: AttachedJob = offered.attach(selection)
     return found
 
 

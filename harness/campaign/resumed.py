@@ -40,13 +40,15 @@ from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
+from harness.trainers.shared.stores import DIRECTORY
 
 REPEATS = 3  # runs of the third kind for a job that does not compute the same twice
 
 
 def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
     """Returns where the run first changed its number of nodes, if that is judged and can be repeated."""
-    reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store != "s3"  # a store that ends with the job
+    # Any other store ends with the job.
+    reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store == DIRECTORY
     return made_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
 
 

@@ -115,7 +115,7 @@ COMMANDS = {
         ),
         "report": ("harness.cli.runs:report", "Write a stored run's report files again. Exits 0 whatever the verdict."),
         "export": (
-            "harness.cli.export:export",
+            "harness.monitoring.export_command:export",
             "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
         ),
         "validate": (
@@ -231,6 +231,12 @@ def _exit_code(error: BaseException) -> int:
         return UNEXPECTED
     if (show := getattr(error, "show", None)) is not None:  # the command line's own mistakes, in its own words
         show()
+        if type(error).__name__ == "NoSuchOption":  # it may be that of an export
+            from harness.cli.exports import GROUP
+            from harness.plugins import not_installed
+
+            if told := not_installed(GROUP):
+                _say(told)
         return 2
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # nobody but the user gives such names
         _say(f"error: {error.strerror}: {os.fsdecode(error.filename or '')}; {NAMES_IN_WORDS}")

@@ -15,7 +15,7 @@ from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
 from harness.campaign.repeats import repeat_verdict
 from harness.cli.display import Display
-from harness.cli.monitoring import MetricsOption, MlflowOption, OtlpOption, SummaryOption, Telling, watched
+from harness.cli.exports import Chosen, Telling, offering, watched
 from harness.cli.output import out, safe, say
 from harness.cli.scenarios import plan_of
 from harness.cli.shared_options import (
@@ -31,6 +31,7 @@ from harness.cli.shared_options import (
     cap_of,
     labels_of,
 )
+from harness.cli.summary import SummaryOption, summary_to
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
@@ -39,8 +40,10 @@ from harness.report.view import in_words
 from harness.run.stop import stop
 
 
+@offering(lambda export: export.live is not None or export.each)
 def run(
     context: typer.Context,
+    chosen: Chosen,
     scenario: Annotated[str, typer.Argument(help="A name from `chaos list`, or a path to a YAML file.")] = "",
     plan: Annotated[str, typer.Option(help="Instead of a scenario: a stored plan.json, or the run it is from.")] = "",
     backend: BackendOption = "local",
@@ -52,9 +55,6 @@ def run(
     fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Repeat the fault-free run.")] = False,
     label: LabelOption = None,
     max_gpu_hours: GpuHoursOption = None,
-    metrics: MetricsOption = "",
-    otlp: OtlpOption = "",
-    mlflow: MlflowOption = "",
     summary: SummaryOption = None,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
@@ -83,12 +83,12 @@ def run(
     if fresh_fault_free:
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
-    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, metrics, Telling(otlp, mlflow, summary)))
+    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, chosen, Telling(chosen, *summary_to(summary))))
 
 
-def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, metrics: str, telling: Telling) -> int:
+def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, chosen: Chosen, telling: Telling) -> int:
     """Runs them one after the other; returns the exit code."""
-    with Display(out) as display, watched(display, metrics) as observer:
+    with Display(out) as display, watched(display, chosen) as observer:
         cards, interrupted = run_repeatedly(plans, reports, engine, Together(observer, telling), stop)
     if interrupted:
         return INTERRUPTED

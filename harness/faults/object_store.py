@@ -1,6 +1,6 @@
 """An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss the newest writes.
 
-The trainer must reach its store through our proxy (`harness.node.s3_proxy`), started with the folder named
+The trainer must reach its store through our proxy (`harness.object_store.s3_proxy`), started with the folder named
 here.
 """
 
@@ -24,7 +24,7 @@ from harness.units import Duration
 TOLERANCE = 0.25
 WATCHED_S = 1.0
 COUNTS_BYTES_MAX = 64 * 2**10
-PROXY = "harness.node.s3_proxy"
+PROXY = "harness.object_store.s3_proxy"
 
 _WORDS = {
     "error": "answered with 500",

@@ -21,13 +21,13 @@ from harness.forecast.answer import (
     inputs,
     sentence,
 )
+from harness.forecast.choice_chart import bars_chart, choice_chart
 from harness.forecast.job_model import Origin
 from harness.forecast.money import IN_TIME, Money
 from harness.forecast.outcome import Range
 from harness.forecast.simulator import PATIENCE
 from harness.report import html_page
 from harness.report.charts import svg
-from harness.report.charts.choice import bars_chart, choice_chart
 from harness.report.section import Section
 from harness.report.words import DASH, percent, seconds
 from harness.units import counted

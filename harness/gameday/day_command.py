@@ -21,7 +21,7 @@ from harness.backends.contract import Backend, load_backend
 from harness.campaign.campaign_observers import CampaignObserver, Stage, Together
 from harness.campaign.experiment import new_run_id
 from harness.cli.display import Display
-from harness.cli.monitoring import MetricsOption, watched
+from harness.cli.exports import Chosen, offering, watched
 from harness.cli.output import out, safe, say
 from harness.cli.shared_options import (
     REPORTS,
@@ -63,7 +63,9 @@ READ_S = 600.0  # seconds for which the page stays with the report, if somebody 
 NOTE_S = 10.0
 
 
+@offering(lambda export: export.live is not None)
 def run(
+    chosen: Chosen,
     plan: Annotated[str, typer.Argument(help="A name in scenarios/gamedays/, or a path to a YAML file.")],
     backend: BackendOption = "local",
     seed: SeedOption = 1,
@@ -80,7 +82,6 @@ def run(
     tls_key: Annotated[pathlib.Path | None, typer.Option(help="Its key, PEM.")] = None,
     label: LabelOption = None,
     max_gpu_hours: GpuHoursOption = None,
-    metrics: MetricsOption = "",
     attach: Annotated[
         str,
         typer.Option(
@@ -121,7 +122,7 @@ def run(
         check_capabilities(act.plan, capability)
     place = (address, port, tls_cert, tls_key) if page else None
     budget = day.budget.wasted_percent
-    with Display(out) as display, watched(display, metrics, None if budget is None else budget / 100) as observer:
+    with Display(out) as display, watched(display, chosen, None if budget is None else budget / 100) as observer:
         director = Director(day)
         with _page(day, director, reports.resolve(), place) as shown:
             ended = run_day(day, reports.resolve(), engine, director, Together(observer, shown), stop)

@@ -12,7 +12,6 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from harness.cli.display import Display
-from harness.cli.monitoring import SummaryOption, append_summary
 from harness.cli.output import STYLES, err, note, out, print_json, print_table, safe, say
 from harness.cli.shared_options import (
     REPORTS,
@@ -23,6 +22,7 @@ from harness.cli.shared_options import (
     ScenariosOption,
     SeedOption,
 )
+from harness.cli.summary import SummaryOption, append_summary
 from harness.errors import UsageError
 from harness.gate import baseline as baselines
 from harness.gate import stored_gate

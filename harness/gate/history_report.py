@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from harness.campaign.run_store import Store, StoredRun, Wanted
 from harness.gate.change_points import Change, changes
+from harness.gate.trend_chart import Point, Step, sparkline, trend_chart
 from harness.judge.verdict import Verdict
 from harness.report import html_page, run_report
-from harness.report.charts.trend import Point, Step, sparkline, trend_chart
 from harness.report.view import wasted_percent
 from harness.report.words import DASH, percent, plain, seconds, short_commit
 

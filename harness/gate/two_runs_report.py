@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.gate.beside_chart import beside_chart
 from harness.gate.two_runs_difference import Line, lines, rank_lines
 from harness.report import html_page, view
-from harness.report.charts.beside import beside_chart
 from harness.report.run_report import Report
 from harness.report.words import DASH, gpu_seconds, is_number, seconds, words
 

@@ -1,21 +1,24 @@
-"""Logs a judged run to MLflow: its parameters, its figures, its loss, and its report."""
+"""The export `mlflow`: a judged run as a run of MLflow, with its figures, losses and report."""
 
 from __future__ import annotations
 
 import math
 import pathlib
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
-
+from harness.cli.exports import Export
 from harness.errors import ChaosError
 from harness.judge.facts import losses
 from harness.report import run_report
 from harness.report.run_report import Report
 from harness.report.words import one_line
 from harness.timeline import timeline
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
 
 METRICS_AT_ONCE = 1000  # that one call takes
 LOSSES_MAX = 20_000
@@ -28,6 +31,10 @@ def log(run_dir: pathlib.Path, uri: str) -> str:
 
     Raises `ChaosError` where there is no report, or MLflow does not take it.
     """
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+    from mlflow.exceptions import MlflowException
+
     report = run_report.read(run_dir / "report.json")
     curve = losses.surviving(timeline.load(run_dir).steps)
     now_ms = int(time.time() * 1000)
@@ -42,6 +49,8 @@ def log(run_dir: pathlib.Path, uri: str) -> str:
 
 
 def _log(client: MlflowClient, run_dir: pathlib.Path, report: Report, losses: list[Metric]) -> str:
+    from mlflow.entities import Param, RunTag
+
     name = f"chaos/{report.scenario}"
     known = client.get_experiment_by_name(name)
     experiment = known.experiment_id if known is not None else client.create_experiment(name)
@@ -61,6 +70,8 @@ def _log(client: MlflowClient, run_dir: pathlib.Path, report: Report, losses: li
 
 def _figures(report: Report) -> list[Metric]:
     """Numbers of the scores and the metrics, one level deep: `wasted_gpu_hours.percent`, `metrics.step_seconds_p50`."""
+    from mlflow.entities import Metric
+
     now_ms = int(time.time() * 1000)
     found = {"metrics": report.metrics, **report.scores}
     pairs = [(f"{score}.{name}", value) for score, values in found.items() for name, value in values.items()]
@@ -71,3 +82,12 @@ def _figures(report: Report) -> list[Metric]:
         for name, value in pairs
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     ]
+
+
+def _stored(uri: str) -> Callable[[pathlib.Path], str]:
+    import mlflow  # noqa: F401 - says at once whether the extra is there
+
+    return lambda run_dir: f"Run {log(run_dir, uri)} of MLflow."
+
+
+EXPORT = Export("URI", "Log runs to this MLflow, e.g. http://127.0.0.1:5000.", "mlflow", stored=_stored, each=True)

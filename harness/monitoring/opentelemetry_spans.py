@@ -25,7 +25,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from harness.errors import ChaosError, EventLogError, UsageError
 from harness.log.event_log import read_writer
-from harness.report.spans import Span, spans_of
+from harness.monitoring.spans import Span, spans_of
 from harness.report.words import one_line
 from harness.timeline import timeline
 

@@ -28,6 +28,7 @@ from harness.run.live_progress import LiveProgress
 from harness.run.observers import Heard, Observer, Silent, Status
 from harness.run.stop import StopRequest
 from harness.run.undo import DRILL
+from harness.trainers.shared.stores import DIRECTORY
 
 FOLDER = "drill"
 SECOND = "second-restart"
@@ -186,7 +187,7 @@ class Again:
 def is_wanted(plan: Plan, committed_step: int) -> bool:
     """Tells whether to make a drill: by default yes, but never without faults, without a told checkpoint, or if the
     harness cannot see the checkpoints, as in a store that ends with the job."""
-    reached = plan.backend in REACHED and plan.workload.checkpoint.store != "s3"
+    reached = plan.backend in REACHED and plan.workload.checkpoint.store == DIRECTORY
     return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached
 
 

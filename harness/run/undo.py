@@ -1,8 +1,8 @@
 """Undoes the changes of a run: at its end, by the reverter that outlives the harness, and later by `chaos heal`.
 
 Before a run touches anything that could outlive it, it appends a record to its journal (`harness.log.journal`). A
-record names an action and its arguments. An action is the `UNDO` of a backend, of its `attached`, of a fault, of
-`run.drill` or of `spec.secrets`: `backends.local`, `faults.checkpoint_corruption`. Nothing else can be named.
+record names an action and its arguments. An action is the `UNDO` of a backend, of an engine's side of `--attach`, of a
+fault, of `run.drill` or of `spec.secrets`: `backends.local`, `faults.checkpoint_corruption`. Nothing else can be named.
 Undoing is idempotent. A reverter process waits for the harness to end, however it ends, and undoes what is open.
 `chaos heal` does the same later, for runs whose reverter died too.
 """
@@ -30,6 +30,7 @@ from harness.faults.contract import fault_names
 from harness.log import journal
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.node import owner_names
+from harness.plugins import entry_points
 
 SECRETS = "spec.secrets"
 DRILL = "run.drill"
@@ -141,8 +142,8 @@ def resolve(action: str) -> Callable[..., object]:
         module = f"harness.{action}"
     elif kind == "backends" and name in backend_names():
         module = f"harness.backends.{name}.backend"
-    elif kind == "attached" and name in attached.ENGINES:
-        module = f"harness.backends.{name}.attached"
+    elif kind == "attached" and name in (engines := entry_points(attached.GROUP)):
+        module = engines[name].value
     elif kind == "faults" and name in fault_names():
         module = f"harness.faults.{name}"
     else:
@@ -155,7 +156,10 @@ def resolve(action: str) -> Callable[..., object]:
 
 def actions() -> list[str]:
     faults = [name for name in fault_names() if hasattr(importlib.import_module(f"harness.faults.{name}"), "UNDO")]
-    engines = [*(f"backends.{name}" for name in backend_names()), *(f"attached.{name}" for name in attached.ENGINES)]
+    engines = [
+        *(f"backends.{name}" for name in backend_names()),
+        *(f"attached.{name}" for name in entry_points(attached.GROUP)),
+    ]
     return [SECRETS, DRILL, *engines, *(f"faults.{name}" for name in faults)]
 
 

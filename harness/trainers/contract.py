@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +32,7 @@ from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO, check_layout
 from harness.trainers.readers.contract import Reader
 from harness.trainers.shared.field_forms import Written
+from harness.trainers.shared.stores import DIRECTORY, check_store
 from harness.units import Duration
 
 Path = tuple[str | int, ...]
@@ -149,8 +150,8 @@ class Checkpoint(Parameters):
         None, description="A checkpoint after this much time since the last one, instead of every_steps."
     )
     keep: int = Field(2, ge=1, le=STEPS_MAX, description="How many checkpoints are kept.")
-    store: Literal["directory", "s3"] = Field(
-        "directory", description="directory: one that all nodes see; s3: an S3-compatible server beside the nodes."
+    store: Annotated[str, AfterValidator(check_store)] = Field(
+        DIRECTORY, description="directory: one that all nodes see; s3: an S3-compatible server beside the nodes."
     )
     path: str = Field("{checkpoints}", max_length=200, description="The folder in which the trainer saves.")
     layout: str = Field(AUTO, description="How checkpoints look there; auto recognises them.")

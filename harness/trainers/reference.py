@@ -8,13 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from harness.backends.contract import Launch
 from harness.node.emitter import TELLS, Tell
-from harness.node.node_paths import KEY_ENV, KEY_NAME
 from harness.trainers.contract import Path, Trainer, Workload
+from harness.trainers.shared.stores import DIRECTORY, load_store
 
 STORE_PORT = 29400
-S3_PORT = 29500
 GLOBAL_BATCH = 16  # the trainer's own default
-S3_BUCKET = "checkpoints"
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -29,17 +27,20 @@ class ReferenceTrainer(Trainer):
     )
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
-        command = (*_launcher(workload, run_id), *_training(workload, seed))
-        store = ("{python}", "-m", "reference_trainer.store", "--host", "{control}", "--port", str(STORE_PORT))
-        if workload.checkpoint.store != "s3":
-            return Launch(command, workload.nodes, workload.ranks_per_node, workload.env, control=store)
-        # fsspec reads settings of a file system from the environment; botocore wants some region.
-        keys = f'AWS_ACCESS_KEY_ID={KEY_NAME} AWS_SECRET_ACCESS_KEY=${KEY_ENV} AWS_DEFAULT_REGION=us-east-1 exec "$@"'
-        settings = ("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}", "sh", "-c", keys, "sh")
-        where = ("{control}", str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
-        server = ("{python}", "-m", "harness.node.s3_store", *where)
-        control = (*server, *store)
-        return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, workload.env, control=control)
+        command: tuple[str, ...] = (*_launcher(workload, run_id), *_training(workload, seed))
+        store: tuple[str, ...] = (
+            "{python}",
+            "-m",
+            "reference_trainer.store",
+            "--host",
+            "{control}",
+            "--port",
+            str(STORE_PORT),
+        )
+        if workload.checkpoint.store != DIRECTORY:
+            beside = load_store(workload.checkpoint.store)
+            command, store = (*beside.around, *command), (*beside.server, *store)
+        return Launch(command, workload.nodes, workload.ranks_per_node, workload.env, control=store)
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
         return workload.model_copy(update={"args": [*workload.args, *words]})
@@ -83,9 +84,9 @@ def _launcher(workload: Workload, run_id: str) -> tuple[str, ...]:
 def _training(workload: Workload, seed: int) -> tuple[str, ...]:
     saved = workload.checkpoint
     place: tuple[str, ...] = ("--checkpoint-dir", "{run_dir}/checkpoints")
-    if saved.store == "s3":
+    if saved.store != DIRECTORY:
         staging = "{run_dir}/staging/{index}-{incarnation}"  # a new node comes with an empty disk
-        place = ("--checkpoint-dir", f"s3://{S3_BUCKET}/job", "--staging-dir", staging)
+        place = ("--checkpoint-dir", load_store(saved.store).place, "--staging-dir", staging)
     rhythm = ("--checkpoint-every", str(saved.every_steps))
     if saved.every is not None:
         rhythm = ("--checkpoint-every-s", f"{saved.every.s:g}")

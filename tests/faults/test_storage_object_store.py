@@ -19,8 +19,8 @@ from fault_context import FaultContext
 
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault
-from harness.node import s3_signature
 from harness.node.node_paths import KEY_ENV, KEY_NAME
+from harness.object_store import s3_signature
 
 if importlib.util.find_spec("moto") is None or importlib.util.find_spec("botocore") is None:
     pytest.skip("moto and botocore are not installed", allow_module_level=True)
@@ -29,7 +29,7 @@ import botocore.exceptions
 import botocore.session
 from botocore.config import Config
 
-from harness.node import s3_store
+from harness.object_store import s3_store
 
 SECRET = "the key of this run"
 
@@ -61,7 +61,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     command = [
         sys.executable,
         "-m",
-        "harness.node.s3_proxy",
+        "harness.object_store.s3_proxy",
         "127.0.0.1",
         "0",
         s3_store.way_to(behind),
@@ -222,7 +222,7 @@ def test_a_killed_store_leaves_no_file(tmp_path: pathlib.Path) -> None:
     up = "import time; print('up', flush=True); time.sleep(600)"
     command = [*("127.0.0.1", "0"), str(folders[1]), "checkpoints", sys.executable, "-c", up]
     running = subprocess.Popen(
-        [sys.executable, "-m", "harness.node.s3_store", *command],
+        [sys.executable, "-m", "harness.object_store.s3_store", *command],
         stdout=subprocess.PIPE,
         env=os.environ | {KEY_ENV: SECRET, "TMPDIR": str(folders[0])},
         start_new_session=True,

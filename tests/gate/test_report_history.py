@@ -13,8 +13,8 @@ from report_pages import Page, moment, risen
 from harness.gate import history_report
 from harness.gate.change_points import changes
 from harness.gate.history_report import render, series_of, to_json
+from harness.gate.trend_chart import Point, sparkline, trend_chart
 from harness.judge.verdict import Verdict
-from harness.report.charts.trend import Point, sparkline, trend_chart
 
 
 def test_a_change_of_level_is_found_at_its_place() -> None:

@@ -10,10 +10,10 @@ import pytest
 from docs.test_metrics_doc import example
 from http_servers import Asked, serving
 
-from harness.cli.monitoring import logger
 from harness.errors import ChaosError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
+from harness.monitoring import mlflow
 from harness.report import write_reports
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def run_dir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
 @pytest.mark.filterwarnings("ignore")  # those of MLflow's own imports
 def test_a_run_is_logged_with_its_figures_losses_and_report(run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with tracking(tmp_path / "artifacts") as (url, calls):
-        assert logger(url)(run_dir) == "r1"
+        assert mlflow.log(run_dir, url) == "r1"
     asked = dict(calls)
     assert asked["experiments/create"]["name"] == "chaos/example"
     assert asked["runs/create"]["run_name"] == "example-1"
@@ -77,4 +77,4 @@ def test_a_run_is_logged_with_its_figures_losses_and_report(run_dir: pathlib.Pat
 @pytest.mark.filterwarnings("ignore")
 def test_a_server_that_refuses_is_an_error(run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with tracking(tmp_path, 400) as (url, _), pytest.raises(ChaosError, match="did not take the run"):
-        logger(url)(run_dir)
+        mlflow.log(run_dir, url)

@@ -11,11 +11,12 @@ from http_servers import Asked, serving
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from harness.cli.monitoring import SUMMARY_BYTES_MAX, Telling, append_summary
+from harness.cli.exports import Telling
+from harness.cli.summary import SUMMARY_BYTES_MAX, append_summary, summary_to
 from harness.errors import ChaosError, UsageError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
-from harness.monitoring import opentelemetry_spans
+from harness.monitoring import opentelemetry_spans, otlp
 from harness.report import write_reports
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -130,7 +131,7 @@ def test_a_judged_run_is_told_to_both(card: Scorecard, run_dir: pathlib.Path, tm
     summary = tmp_path / "summary.md"
     summary.write_text("what was there before\n")
     with collector() as (url, got):
-        Telling(url, summary=summary).judged(card, write_reports(card, run_dir))
+        Telling({"otlp": (otlp.EXPORT, url)}, *summary_to(summary)).judged(card, write_reports(card, run_dir))
     assert got
     text = summary.read_text()
     assert text.startswith("what was there before\n# ") and "## Where the GPU time went" in text
@@ -141,8 +142,8 @@ def test_a_verdict_is_never_lost_over_telling_it(
 ) -> None:
     files = write_reports(card, run_dir)
     with collector(400) as (url, _):
-        Telling(url).judged(card, files)
-    Telling(summary=tmp_path).judged(card, files)
+        Telling({"otlp": (otlp.EXPORT, url)}).judged(card, files)
+    Telling({}, *summary_to(tmp_path)).judged(card, files)
     assert capsys.readouterr().out.count("The verdict stands, but") == 2
 
 

@@ -15,17 +15,18 @@ import numpy as np
 import pytest
 from judge.test_forged import unpack
 
+from harness.forecast.choice_chart import bars_chart, choice_chart
+from harness.gate.beside_chart import beside_chart
+from harness.gate.trend_chart import Point, Step, trend_chart
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.report import charts, write_reports
 from harness.report.charts import gantt, lanes, svg
-from harness.report.charts.beside import beside_chart
-from harness.report.charts.choice import bars_chart, choice_chart
 from harness.report.charts.loss_curves import Curves, RolledBack, Series, loss_chart, step_time_chart
 from harness.report.charts.throughput import throughput_chart
-from harness.report.charts.trend import Point, Step, trend_chart
 
 ELEMENTS_MAX = 400  # of a chart of a few rows
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 DRAWN_WITHIN_S = 20
 TIMES = (-3e8, 0.0, 1e-9, 1.0, 3e8 - 1e-6, 3e8)  # 3e8 s: as far apart as two times of a log can be
 VALUES = (math.nan, math.inf, -math.inf, -1.7e308, 0.0, 5e-324, 1e-300, 1.0, 1.7e308)
@@ -133,9 +134,9 @@ def test_odd_values_are_drawn_with_few_elements(chart: Callable[..., Any]) -> No
 
 
 def test_every_chart_is_drawn_with_odd_values() -> None:
-    modules = [
-        importlib.import_module(f"{charts.__name__}.{each.name}") for each in pkgutil.iter_modules(charts.__path__)
-    ]
+    names = [f"{charts.__name__}.{each.name}" for each in pkgutil.iter_modules(charts.__path__)]
+    files = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("harness/*/*_chart.py")]
+    modules = [importlib.import_module(name) for name in [*names, *(".".join(file.parts) for file in files)]]
     found = {made for module in modules for name, made in vars(module).items() if name.endswith("_chart")}
     assert found == set(CHARTS)
 

@@ -2,6 +2,7 @@
 
 import base64
 import importlib
+import importlib.metadata
 import json
 import pathlib
 import sys
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import harness.trainers
+from harness import plugins
 from harness.backends.contract import PLACEHOLDERS, Launch, fill_placeholders
 from harness.errors import ScenarioError, UsageError
 from harness.spec.scenario import parse_scenario
@@ -63,7 +65,7 @@ def test_a_checkpoint_store_of_its_own_is_started_before_the_rendezvous_store() 
     launch = given.trainer.launch(given, "run-1", 7)
     assert launch.command[0] == "env" and "s3://checkpoints/job" in launch.command and "--data" in launch.command
     assert launch.control is not None
-    assert launch.control.index("harness.node.s3_store") < launch.control.index("reference_trainer.store")
+    assert launch.control.index("harness.object_store.s3_store") < launch.control.index("reference_trainer.store")
 
 
 def test_a_command_of_ones_own_is_taken_as_it_is() -> None:
@@ -336,3 +338,17 @@ def test_only_placeholders_are_filled(parts: list[str]) -> None:
 
 def test_every_option_of_the_rendezvous_is_one_word() -> None:
     assert rendezvous_settings.options({}).count(",") == len(rendezvous_settings.OPTIONS) - 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "told"), [(True, "unknown store 'S3'; .*s3"), (False, "is not installed here: pip install")]
+)
+def test_a_store_that_is_not_known_is_refused(installed: bool, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not installed:
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [])
+    plugins.entry_points.cache_clear()
+    try:
+        with pytest.raises(ValueError, match=told):
+            workload(checkpoint={"store": "S3"})
+    finally:
+        plugins.entry_points.cache_clear()

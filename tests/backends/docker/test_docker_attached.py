@@ -12,7 +12,7 @@ import pytest
 from backends.attached_days import TRAINER, chaos, told
 from waiting import HANG_S, until
 
-from harness.backends.docker import attached
+from harness.attach import docker as attached
 from harness.backends.docker.engine import Engine
 from harness.backends.docker.request import IMAGE
 from harness.errors import UsageError

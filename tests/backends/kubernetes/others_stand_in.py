@@ -16,7 +16,7 @@ from typing import Any
 from backends.kubernetes.stand_in import NAMESPACES, Handler, Object, StandIn
 from waiting import until
 
-from harness.backends.kubernetes import ephemeral
+from harness.attach.kubernetes import ephemeral
 
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "llama", "uid": "job-1", "controller": True}
 # A worker under a shell that starts it anew, from the step in its file, when it is lost: somebody's elastic launcher.

@@ -15,7 +15,7 @@ from backends.attached_days import chaos, told
 from backends.kubernetes.others_stand_in import LAUNCHER, OthersStandIn
 from waiting import until
 
-from harness.backends.kubernetes import attached
+from harness.attach.kubernetes import attached
 from harness.errors import BackendError, UsageError
 from harness.gameday.attach.strikes_file import AttachedDay
 from harness.gameday.attach.striking import check

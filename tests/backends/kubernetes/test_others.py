@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.backends.kubernetes import others
+from harness.attach.kubernetes import others
+from harness.attach.kubernetes.comes_back import Returns
 from harness.backends.kubernetes.api import Api, Refused
-from harness.backends.kubernetes.comes_back import Returns
 
 Object = dict[str, Any]
 GONE = "2026-01-01T00:00:00Z"

@@ -11,7 +11,7 @@ import pytest
 from backends.attached_days import TRAINER, chaos, told
 from waiting import until
 
-from harness.backends.slurm import attached
+from harness.attach import slurm as attached
 from harness.backends.slurm.engine import Slurm, find_slurm
 from harness.errors import BackendError, CannotRunError, UsageError
 

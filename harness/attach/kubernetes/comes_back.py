@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.attach.kubernetes.others import controller_of, name_of
 from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.manifests import Object
-from harness.backends.kubernetes.others import controller_of, name_of
 
 ALWAYS = ("StatefulSet", "ReplicaSet", "ReplicationController", "DaemonSet")  # replace every pod, however it went
 BACKOFF_LIMIT = 6  # of a Job that names none

@@ -19,7 +19,7 @@ from simulator import Outage
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
-from harness.report import perfetto
+from harness.monitoring import perfetto
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 

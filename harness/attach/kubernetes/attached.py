@@ -11,12 +11,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from harness.attach.kubernetes import ephemeral, others
+from harness.attach.kubernetes.comes_back import Returns
 from harness.backends.attached import NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, all_stopped, refuse_unasked
 from harness.backends.contract import environment_as_recorded
-from harness.backends.kubernetes import ephemeral, others
 from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.backend import BACKEND
-from harness.backends.kubernetes.comes_back import Returns
 from harness.backends.kubernetes.manifests import Object
 from harness.backends.kubernetes.settings import read_settings
 from harness.errors import BackendError, UsageError
@@ -88,7 +88,7 @@ class KubernetesJob(AttachedJob):
         pod = self._allowed_still(node)
         right, resource = RIGHTS[verb].split()
         if not self.api.may(right, resource):
-            where = "harness/backends/kubernetes/rbac-attach.yaml has what is needed"
+            where = "harness/attach/kubernetes/rbac-attach.yaml has what is needed"
             raise UsageError(f"{verb}: no right to {right} {resource} in namespace {self.api.namespace}; {where}")
         if verb in NEEDS_KILL and (why := self._returns.why_not(verb, pod, self._all())):
             raise UsageError(f"{verb} of pod {others.name_of(pod)}: {why}; strike it with stop instead")
@@ -285,3 +285,4 @@ def _undo_beside(api: Api, pod: Object, shell: str) -> None:
 
 
 UNDO = _undo
+HOW = "kubernetes:SELECTOR, labels that all pods of the job have and no others, such as job-name=llama"

@@ -27,7 +27,7 @@ from typing import Any
 
 from harness.node.compat import TIMEOUTS
 from harness.node.node_paths import KEY_ENV, KEY_NAME
-from harness.node.s3_signature import Key, is_signed
+from harness.object_store.s3_signature import Key, is_signed
 
 HEAD_BYTES_MAX = 1 << 16
 CHUNK_BYTES = 1 << 16

@@ -137,3 +137,4 @@ def _undo(job_id: int, host: str, environment: dict[str, str]) -> None:
 
 
 UNDO = _undo
+HOW = "slurm:JOBID, as squeue shows it"

@@ -186,3 +186,4 @@ def _join(engine: Engine, container: str, network: str, kept: Mapping[str, Any])
 
 
 UNDO = _undo
+HOW = "docker:KEY=VALUE, a label that all containers of the job have and no others (docker inspect shows it)"

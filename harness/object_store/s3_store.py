@@ -4,7 +4,7 @@
 
 The proxy listens at HOST and PORT, and asks for the run's key; only it reaches the store. The store keeps everything in
 memory; it is there when COMMAND starts. The three live and die together. What the proxy is to do is in FOLDER (see
-`harness.node.s3_proxy`).
+`harness.object_store.s3_proxy`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Seque
     try:
         _create_bucket(way_to(behind), bucket)
         arguments = [host, str(port), way_to(behind), str(folder)]
-        proxy = boot.command(sys.executable, boot.place(), "harness.node.s3_proxy", arguments)
+        proxy = boot.command(sys.executable, boot.place(), "harness.object_store.s3_proxy", arguments)
         running += [subprocess.Popen(proxy, pass_fds=[behind]), subprocess.Popen(command)]
         while True:
             for process in running:

@@ -1,5 +1,5 @@
-"""A run as a trace for ui.perfetto.dev: a track for each rank with its lives and steps, tracks for phases, recoveries,
-faults and checkpoints, and the loss as a counter.
+"""The export `perfetto`: a run as a trace for ui.perfetto.dev. It has a track for each rank with its lives and steps,
+tracks for phases, recoveries, faults and checkpoints, and the loss as a counter.
 
 Chrome's JSON trace format, which Perfetto reads: times in microseconds; slices of one track nest, and what may overlap
 (faults, checkpoints) is told as asynchronous pairs.
@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import pathlib
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import numpy as np
 
-from harness.report.spans import Span, spans_of
+from harness.cli import path_arguments
+from harness.cli.exports import Export
+from harness.monitoring.spans import Span, spans_of
 from harness.report.words import one_line
+from harness.timeline import timeline
 from harness.timeline.timeline import Ints, Timeline
 
 SLICES_MAX = 200_000  # of steps; of more, several consecutive ones share a slice
@@ -142,3 +146,19 @@ def _finite(args: dict[str, Any]) -> dict[str, Any]:
 
 def _us(run: Timeline, at_ns: int) -> float:
     return (at_ns - run.begin) / 1000
+
+
+def _stored(value: str) -> Callable[[pathlib.Path], str]:
+    path = pathlib.Path(value)
+    path_arguments.file_to_write("--perfetto")(path)
+
+    def export(run_dir: pathlib.Path) -> str:
+        with path.open("w") as file:
+            together = write(timeline.load(run_dir), file)
+        shared = f"; {together} consecutive steps share a slice" if together > 1 else ""
+        return f"{path}: open it at ui.perfetto.dev{shared}"
+
+    return export
+
+
+EXPORT = Export("FILE", "Write a trace for ui.perfetto.dev into this file.", stored=_stored)

@@ -1,0 +1,131 @@
+"""Exports: each hands runs to another tool. Commands offer each as an option of its name.
+
+An export is an entry point of the group `chaos_harness.exports`: one file that defines an `Export`, and one line in
+pyproject.toml. Other packages may bring exports of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from harness.campaign.campaign_observers import CampaignObserver, Together
+from harness.cli.output import say
+from harness.errors import UsageError
+from harness.extras import needed
+from harness.judge.score import Scorecard
+from harness.plugins import entry_points
+
+GROUP = "chaos_harness.exports"
+Live = contextlib.AbstractContextManager[tuple[CampaignObserver, str]]
+
+
+@dataclass(frozen=True)
+class Export:
+    """`metavar`, `help`: of its option. `extra`: the extra of this package that it needs. At least one of:
+
+    `stored`: takes the option's value, checks it, and returns a function that exports a run's folder and says so in a
+    sentence. With `each`, runs are exported as soon as they are judged, too.
+    `live`: takes the option's value and the part of the GPU time that may be wasted, where the plan of the job does not
+    say it. As long as it lasts, its observer hears the job. The text says where that shows.
+    """
+
+    metavar: str
+    help: str
+    extra: str = ""
+    stored: Callable[[str], Callable[[pathlib.Path], str]] | None = None
+    each: bool = False
+    live: Callable[[str, float | None], Live] | None = None
+
+
+Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the value of its option
+
+
+@functools.cache
+def exports() -> Mapping[str, Export]:
+    """Returns all exports by name; nothing where this package was not installed."""
+    return {name: point.load() for name, point in entry_points(GROUP).items()}
+
+
+def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the options of these exports to a command. It gets those that were chosen as `chosen`."""
+
+    def offer(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        offered = {name: export for name, export in exports().items() if wanted(export)}
+        for name in offered.keys() & own.parameters.keys():
+            raise UsageError(f"the export {name!r} and an option of chaos {command.__name__} have the same name")
+
+        @functools.wraps(command)
+        def with_exports(**given: Any) -> None:
+            values = {name: given.pop(name) for name in offered}
+            command(**given, chosen={name: (offered[name], value) for name, value in values.items() if value})
+
+        options = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, _option(name, export)]
+            )
+            for name, export in offered.items()
+        ]
+        kept = [each for name, each in own.parameters.items() if name != "chosen"]
+        with_exports.__signature__ = own.replace(parameters=[*kept, *options])  # type: ignore[attr-defined]
+        return with_exports
+
+    return offer
+
+
+def _option(name: str, export: Export) -> Any:
+    extra = f" Needs the extra {export.extra}." if export.extra else ""
+    return typer.Option(f"--{name.replace('_', '-')}", metavar=export.metavar, help=export.help + extra)
+
+
+def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:
+    """Returns for each chosen export the function that exports a run's folder.
+
+    Raises `UsageError` for a value that is wrong, `CannotRunError` without the extra."""
+    found = []
+    for name, (export, value) in chosen.items():
+        if export.stored is not None:
+            with needed(f"--{name}", export.extra):
+                found.append(export.stored(value))
+    return found
+
+
+class Telling(CampaignObserver):
+    """Exports each run that was judged. An error there is told, and changes no verdict."""
+
+    def __init__(self, chosen: Chosen, *others: Callable[[pathlib.Path], str | None]) -> None:
+        self._tell = [*others, *writers(chosen)]
+
+    def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
+        for tell in self._tell:
+            try:
+                if told := tell(files["report.json"].parent):
+                    say(told, "dim")
+            except Exception as error:  # whatever breaks here, the verdict is already known
+                say(f"The verdict stands, but others could not be told of it: {error}")
+
+
+@contextlib.contextmanager
+def watched(observer: CampaignObserver, chosen: Chosen, budget: float | None = None) -> Iterator[CampaignObserver]:
+    """Yields the observer, joined by those of the chosen exports.
+
+    `budget`: the part of the GPU time that may be wasted, where the plan of the job does not say it.
+    """
+    with contextlib.ExitStack() as stack:
+        watching = [observer]
+        for name, (export, value) in chosen.items():
+            if export.live is not None:
+                with needed(f"--{name}", export.extra, ", or leave the option out"):
+                    live = export.live(value, budget)
+                more, shown = stack.enter_context(live)
+                say(f"  {name}: {shown}", "dim")
+                watching.append(more)
+        yield Together(*watching)

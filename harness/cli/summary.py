@@ -1,0 +1,34 @@
+"""The option `--summary`: reports in Markdown, appended to a file that a CI job shows."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from harness.cli import path_arguments
+
+SummaryOption = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        help="Append the report to this file as Markdown, e.g. $GITHUB_STEP_SUMMARY.",
+        callback=path_arguments.file_to_write("--summary"),
+    ),
+]
+SUMMARY_BYTES_MAX = 1_000_000  # of one report; GitHub takes 1 MiB of a step
+
+
+def summary_to(path: pathlib.Path | None) -> list[Callable[[pathlib.Path], None]]:
+    """Returns the function that appends the report of a run's folder; none without a path."""
+    return [] if path is None else [lambda run_dir: append_summary(path, (run_dir / "report.md").read_text())]
+
+
+def append_summary(path: pathlib.Path, report: str) -> None:
+    """Appends a report in Markdown, cut where it is too long for a job summary."""
+    text = report.encode()
+    if len(text) > SUMMARY_BYTES_MAX:
+        text = text[:SUMMARY_BYTES_MAX].rpartition(b"\n")[0] + b"\n\n(cut: the whole report is in its folder)\n"
+    with path.open("ab") as file:
+        file.write(text + b"\n")

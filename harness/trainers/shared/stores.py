@@ -1,0 +1,36 @@
+"""Where checkpoints are kept: in a directory that all nodes see, or in a store beside the nodes.
+
+A store is an entry point of the group `chaos_harness.stores`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import choice
+from harness.plugins import entry_points, not_installed
+
+DIRECTORY = "directory"
+GROUP = "chaos_harness.stores"
+
+
+@dataclass(frozen=True)
+class Store:
+    """`server`: the words before a command that run the store beside it; the two live and die together.
+    `around`: the words before a trainer's command that give it access. `place`: the URL of its checkpoints."""
+
+    server: tuple[str, ...]
+    around: tuple[str, ...]
+    place: str
+
+
+def check_store(name: str) -> str:
+    """Returns the name. Raises `ValueError` for one that is neither `directory` nor a store."""
+    if name != DIRECTORY and name not in (known := entry_points(GROUP)):
+        raise ValueError(f"unknown store {name!r}; {choice(name, (DIRECTORY, *known))}{not_installed(GROUP, '; ')}")
+    return name
+
+
+def load_store(name: str) -> Store:
+    found: Store = entry_points(GROUP)[name].load()
+    return found

@@ -1,0 +1,93 @@
+"""Exports are found by their entry points, and each is an option of its name."""
+
+import importlib.metadata
+import pathlib
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from docs.test_metrics_doc import example
+from typer.testing import CliRunner
+
+from harness.cli import exports as exports_module
+from harness.cli.exports import GROUP, Export, exports, offering
+from harness.errors import UsageError
+from harness.extras import how_to_install
+from harness.plugins import entry_points
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MINE = Export("PLACE", "Print it.", stored=lambda value: lambda run_dir: f"{run_dir.name} went to {value}", each=True)
+
+
+def clear() -> None:
+    exports.cache_clear()
+    entry_points.cache_clear()
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Replaces the entry points."""
+
+    def replace(*points: tuple[str, str]) -> None:
+        found = [EntryPoint(name, value, GROUP) for name, value in points]
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
+        clear()
+
+    yield replace
+    clear()
+
+
+def test_ours_are_declared_in_pyproject() -> None:
+    clear()
+    assert sorted(exports()) == ["metrics", "mlflow", "otlp", "perfetto"]
+
+
+def test_an_export_of_another_package_is_an_option(known: Any, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "job-1").mkdir()
+    example(tmp_path / "job-1" / "events")
+    known(("mine", f"{__name__}:MINE"))
+    sys.modules.pop("harness.monitoring.export_command", None)
+    from harness.cli.main import make_app
+
+    done = CliRunner().invoke(make_app(), ["export", str(tmp_path / "job-1"), "--mine", "x"])
+    sys.modules.pop("harness.monitoring.export_command", None)
+    assert done.exit_code == 0 and "job-1 went to x" in done.output, done.output
+
+
+def test_two_of_one_name_are_an_error_that_names_both(known: Any) -> None:
+    known(("mine", f"{__name__}:MINE"), ("mine", "somebody.elses:EXPORT"))
+    with pytest.raises(UsageError, match=r"'mine': somebody\.elses:EXPORT of .* and .*:MINE of"):
+        exports()
+
+
+def test_an_export_may_not_be_called_like_an_option_of_the_command(known: Any) -> None:
+    known(("seed", f"{__name__}:MINE"))
+
+    def command(chosen: exports_module.Chosen, seed: int = 1) -> None:
+        """Does nothing."""
+
+    with pytest.raises(UsageError, match="'seed' and an option of chaos command"):
+        offering(lambda export: True)(command)
+
+
+@pytest.mark.slow  # whole commands
+@pytest.mark.parametrize("command", ["export last", "export last --perfetto x", "run rank-kill --otlp http://h:1"])
+def test_a_checkout_that_is_not_installed_says_so(command: str) -> None:
+    script = (
+        "import importlib.metadata; importlib.metadata.entry_points = lambda **_: ();"
+        "from harness.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"COLUMNS": "300"},
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert (
+        f"none of chaos_harness.exports are known, as this package is not installed here: {how_to_install()}"
+        in done.stderr
+    )
