@@ -41,10 +41,9 @@ def log(run_dir: pathlib.Path, uri: str) -> str:
     every = max(1, math.ceil(len(curve.step) / LOSSES_MAX))
     pairs = zip(curve.step[::every].tolist(), curve.loss[::every].tolist(), strict=True)
     told = [Metric("loss", loss, now_ms, step) for step, loss in pairs if math.isfinite(loss)]
-    client = MlflowClient(tracking_uri=uri)
     try:
-        return _log(client, run_dir, report, told)
-    except (MlflowException, OSError) as error:
+        return _log(MlflowClient(tracking_uri=uri), run_dir, report, told)
+    except (MlflowException, OSError, ImportError) as error:  # a store in a database needs further packages
         raise ChaosError(f"MLflow at {uri} did not take the run: {one_line(error)[:TEXT_MAX]}") from error
 
 

@@ -78,3 +78,9 @@ def test_a_run_is_logged_with_its_figures_losses_and_report(run_dir: pathlib.Pat
 def test_a_server_that_refuses_is_an_error(run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with tracking(tmp_path, 400) as (url, _), pytest.raises(ChaosError, match="did not take the run"):
         mlflow.log(run_dir, url)
+
+
+@pytest.mark.parametrize("store", ["{}/mlruns", "sqlite:///{}/runs.db", "nothing://x"])
+def test_a_store_that_cannot_be_used_is_an_error(store: str, run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ChaosError, match="did not take the run"):
+        mlflow.log(run_dir, store.format(tmp_path))
