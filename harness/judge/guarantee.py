@@ -41,8 +41,7 @@ Flaws = Iterator[str]  # of a fault, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """`facts`: the words of others that it rests on. Without any the harness saw it, or the one told it whom it speaks
-    against."""
+    """`facts`: the words of others that it rests on. Without any it is seen, or told by the one whom it accuses."""
     return Breach(words, max((fact.by for fact in facts), default=By.SEEN), tuple(grounds), of, idle)
 
 

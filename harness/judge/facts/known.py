@@ -12,6 +12,14 @@ class By(enum.IntEnum):
     TOLD = 1  # one word stands against another one, or nobody but the trainer could know
     MISSING = 2  # nobody told it: it follows from what is not there
 
+    @property
+    def by(self) -> "By":
+        return self
+
+    @property
+    def sure(self) -> bool:
+        return self is By.SEEN
+
 
 class Known(Protocol):
     @property

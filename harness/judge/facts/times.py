@@ -12,13 +12,12 @@ import bisect
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from harness.judge.facts import by_time
+from harness.judge.facts import by_time, tellers
 from harness.judge.facts.by_time import Window
-from harness.judge.facts.known import By
+from harness.judge.facts.known import Odd
 from harness.judge.thresholds import (
     ALLOCATED_NS,
     APART_NS,
@@ -44,21 +43,9 @@ FACTORS = np.array([2654435761, 40503, 1, 2246822519, 3266489917]) * 4294967311 
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
 
-@dataclass(frozen=True)
-class Impossible:
-    """`seen`: the harness saw itself that it is not so. Else what was told contradicts itself."""
-
-    words: str
-    seen: bool = False
-
-    @property
-    def by(self) -> By:
-        return By.SEEN if self.seen else By.TOLD
-
-
 def impossible(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window], resumed: Iterable[Timeline] = ()
-) -> Iterator[Impossible]:
+) -> Iterator[Odd]:
     """The worst of each kind. `resumed`: more fault-free runs, none of which may be a copy."""
     steps, usual = Told(run), [Told(other) for other in fault_free_runs]
     margin = run.uncertainty_ns + steps.grain
@@ -68,7 +55,7 @@ def impossible(
         most = max((int(excess(other).max(initial=0)) for other in usual), default=0)
         worst = int(over.argmax()) if len(over) else -1
         if worst >= 0 and over[worst] > max(limit + margin, USUAL_FACTOR * most):
-            yield Impossible(words.format(step=steps.named(worst), apart=format_duration(int(over[worst]))))
+            yield Odd(words.format(step=steps.named(worst), apart=format_duration(int(over[worst]))), tellers.TIMES)
     yield from _before_their_peers(steps, [other for other in usual if other.run.largest_world > 1], margin)
     yield from _two_in_one_place(run, margin)
     yield from copies(steps, [*usual, *map(Told, resumed)])
@@ -77,7 +64,7 @@ def impossible(
     yield from _saved_for_longer(run, fault_free_runs, margin)
     for fault, told, seen in itertools.islice(seen_recoveries(run), 1):
         text = f"the job tells that it had recovered from {fault} {format_duration(seen - told)} before"
-        yield Impossible(f"{text} the harness saw a step that was new")
+        yield Odd(f"{text} the harness saw a step that was new", tellers.TIMES)
     yield from _saved_before_it_was_seen(run, fault_free_runs, disturbed)
 
 
@@ -149,7 +136,7 @@ _KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
 )
 
 
-def _outside(told: Told) -> Iterator[Impossible]:
+def _outside(told: Told) -> Iterator[Odd]:
     """Steps before their node was given to the job, and parts of them that are longer than the job had it."""
     run = told.run
     if not len(told.end):
@@ -163,16 +150,17 @@ def _outside(told: Told) -> Iterator[Impossible]:
     worst = int(early.argmax())
     if early[worst] > APART_NS + run.uncertainty_ns:
         text = f"{told.named(worst)} began {format_duration(int(early[worst]))} before the job had its node"
-        yield Impossible(text, certain and bool(early[worst] > ALLOCATED_NS))
+        yield Odd(text, tellers.NODE_TIMES[certain and bool(early[worst] > ALLOCATED_NS)])
     for part, words in PARTS.items():
         over = told.part(part) - had[told.process]
         worst = int(over.argmax())
         if over[worst] > ALLOCATED_NS + run.uncertainty_ns:
             took, length = (format_duration(int(each[worst])) for each in (told.part(part), had[told.process]))
-            yield Impossible(f"{told.named(worst)} {words} for {took}, but the job had its node for {length}", certain)
+            text = f"{told.named(worst)} {words} for {took}, but the job had its node for {length}"
+            yield Odd(text, tellers.NODE_TIMES[certain])
 
 
-def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Impossible]:
+def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Odd]:
     """A process says nothing after its end, but for what it left to another one: the end of a save."""
 
     def late(process: Process) -> int:
@@ -182,7 +170,7 @@ def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[
     worst = max(run.processes, key=late, default=None)
     if worst is not None and late(worst) > max(LAST_WORDS_NS, USUAL_FACTOR * usual) + run.uncertainty_ns:
         text = f"rank {worst.rank} on {worst.node} told something {format_duration(late(worst))} after it had ended"
-        yield Impossible(text)
+        yield Odd(text, tellers.TIMES)
 
 
 def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
@@ -198,14 +186,14 @@ def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
             yield event["duration_ns"] - (event["at"] - since), text
 
 
-def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin: int) -> Iterator[Impossible]:
+def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin: int) -> Iterator[Odd]:
     usual = max((over for other in fault_free_runs for over, _ in _longer_saves(other)), default=0)
     over, save = max(_longer_saves(run), default=(0, ""))
     if over > max(APART_NS + margin, USUAL_FACTOR * usual):
-        yield Impossible(f"{save} took {format_duration(over)} longer than from its begin to its end")
+        yield Odd(f"{save} took {format_duration(over)} longer than from its begin to its end", tellers.TIMES)
 
 
-def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
+def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
     """No two processes, of this run or of another one, take the same nanoseconds for the same steps in a row, if their
     clocks are fine enough to tell."""
     logs = [each for each in (run, *others) if 0 < each.grain < FINE_NS]
@@ -222,7 +210,7 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
         mine, theirs = int(one[place]), int(two[place])
         text = f"{COPIED_STEPS} steps up to {run.named(int(rows[mine]))} took the same nanoseconds as those up to"
         text += f" {logs[number[theirs]].named(int(rows[theirs]))}{' in another run' if number[theirs] else ''}"
-        yield Impossible(f"{text}: one log is a copy of the other")
+        yield Odd(f"{text}: one log is a copy of the other", tellers.TIMES)
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
@@ -232,7 +220,7 @@ def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
     return run.begin if process.started >= run.begin else -NEVER
 
 
-def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int) -> Iterator[Impossible]:
+def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int) -> Iterator[Odd]:
     """Steps that ended on one rank before another began them: ranks wait for each other, if they do without a fault."""
     usual = [int(_leads(other)[0].max(initial=0)) for other in fault_free_runs]
     leads, steps = _leads(told)
@@ -241,9 +229,8 @@ def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int
     worst = int(leads.argmax())
     if leads[worst] > max(APART_NS + 2 * margin, USUAL_FACTOR * max(usual)):
         step, apart = steps[worst], format_duration(int(leads[worst]))
-        yield Impossible(
-            f"step {step} ended on one rank {apart} before another began it, though they wait for each other"
-        )
+        text = f"step {step} ended on one rank {apart} before another began it, though they wait for each other"
+        yield Odd(text, tellers.TIMES)
 
 
 def _leads(told: Told) -> tuple[Ints, Ints]:
@@ -258,17 +245,17 @@ def _leads(told: Told) -> tuple[Ints, Ints]:
     return began - np.minimum.reduceat(told.end[order], first), steps.step[told.order[order[first]]]
 
 
-def _noticed_before(run: Timeline) -> Iterator[Impossible]:
+def _noticed_before(run: Timeline) -> Iterator[Odd]:
     """A worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
     struck, apart = (begun, APART_NS) if begun < NEVER else (first_strike(run.faults), NOTICED_NS)
     if told and struck < NEVER and (early := struck - told[0]["at"]) > apart + run.uncertainty_ns:
         where = f"rank {told[0].get('rank')} on {told[0]['node']}"
-        yield Impossible(f"{where} told of a notice {format_duration(early)} before a fault gave one")
+        yield Odd(f"{where} told of a notice {format_duration(early)} before a fault gave one", tellers.TIMES)
 
 
-def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
+def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Odd]:
     """A worker that was ready before the one whose place it takes had ended, or while it still told something."""
     places = grouped(((each.node, each.incarnation, each.local_rank), each) for each in run.processes)
     for mine in places.values():
@@ -277,7 +264,7 @@ def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
             apart = (before.exited or before.last_seen) - ready
             if apart > APART_NS + 2 * margin:
                 ready_on = f"rank {after.rank} on {after.node} was ready"
-                yield Impossible(f"{ready_on} {format_duration(apart)} before its predecessor ended")
+                yield Odd(f"{ready_on} {format_duration(apart)} before its predecessor ended", tellers.TIMES)
                 return
 
 
@@ -314,7 +301,7 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
 
 def _saved_before_it_was_seen(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
-) -> Iterator[Impossible]:
+) -> Iterator[Odd]:
     """Saves that the harness saw on the store much longer after they were told than without a fault, one by one."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
@@ -326,7 +313,7 @@ def _saved_before_it_was_seen(
         if stretch.stop - stretch.start >= LATE_SAVES:
             longest, most = format_duration(int(apart[after][stretch].max())), format_duration(usual)
             text = f"{stretch.stop - stretch.start} saves in a row are told up to {longest} before the harness saw them"
-            yield Impossible(f"{text} (at most {most} without a fault)")
+            yield Odd(f"{text} (at most {most} without a fault)", tellers.TIMES)
             return
 
 
