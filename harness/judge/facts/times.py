@@ -31,6 +31,7 @@ from harness.judge.thresholds import (
     SEEN_NS,
     STEPS_LOOKED_AT,
     USUAL_FACTOR,
+    USUAL_LEAST_NS,
 )
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
@@ -308,7 +309,7 @@ def _saved_before_it_was_seen(
     others = (_seen_after(other)[1] for other in fault_free_runs)
     usual = max((int(each.max(initial=0)) for each in (apart[told + apart < since], *others)), default=0)
     after = by_time.quiet(told, told + apart, disturbed) & (told >= since)
-    late: Bools = apart[after] > USUAL_FACTOR * usual + run.uncertainty_ns
+    late: Bools = apart[after] > max(USUAL_LEAST_NS, USUAL_FACTOR * usual) + run.uncertainty_ns
     for stretch in by_time.stretches(late) if usual else ():
         if stretch.stop - stretch.start >= LATE_SAVES:
             longest, most = format_duration(int(apart[after][stretch].max())), format_duration(usual)
