@@ -23,7 +23,6 @@ from harness.judge.bounds import OFF
 from harness.judge.facts.after_the_run import Made
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.known import By
 from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
 from harness.judge.guarantee import Breach, Guarantee, family, guarantees, statement
 from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
@@ -97,7 +96,7 @@ def _badness(finding: Finding | None) -> int:
 
 
 def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis) -> Finding:
-    if breach.by is not By.SEEN:
+    if not breach.by.sure:
         return Finding(Verdict.INCONCLUSIVE, breach.words, name, f"known.{breach.by.name.lower()}")
     also = (Ground(Kind.STEPS),) if guarantee.until_the_end else ()
     if found := spoilt((*breach.grounds, *also), evidence):

@@ -1,137 +1,141 @@
-"""What the harness makes for comparison is checked before anything is held against it."""
+"""Each assumption makes a run inconclusive that is judged otherwise without it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pathlib
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from judging import SAVES, Bend, bent, expecting, load, verdict
+from judge import (
+    test_consumed,
+    test_contradictions,
+    test_envelope,
+    test_faults_judged,
+    test_forged,
+    test_observable,
+    test_rank_samples,
+    test_recovery_time,
+    test_told_by_launchers,
+    test_verdicts,
+    test_whole,
+)
+from judging import ENVELOPE, EXACT, bent, verdict
+from mutants.bent import BROKEN
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate
+from whole import slower
 
-from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.made_as_asked import BEFORE, SAME, Asked
-from harness.judge.score import judge
+from harness.judge.assumption import assumptions
+from harness.judge.facts.evidence import Evidence, load_evidence
+from harness.judge.facts.made_as_asked import SAME
+from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
-from harness.timeline.timeline import Timeline
+from harness.timeline.timeline import Beside
 
-JOB = Job(nodes=2, steps=60, every=10)
+JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
-SAVED = 30  # the step from which the job went on with one node
-ENVELOPE = {"loss_continuity": {"mode": "envelope"}}
+Judged = Callable[[], Scorecard]
 
 
-def workload(**more: Any) -> Bend:
-    return lambda logs: logs.plan["workload"].update(more)
+def stored(case: str) -> Judged:
+    def judged() -> Scorecard:
+        with tempfile.TemporaryDirectory() as folder:
+            return judge(load_evidence(test_forged.unpack(pathlib.Path(folder), case) / case), case)
+
+    return judged
 
 
-def code(digest: str) -> Bend:
-    return lambda logs: logs.told("environment").update(source_digest=digest)
+def broken(name: str) -> Judged:
+    return next(each.judge for each in BROKEN if each.name == name)
 
 
-def goes_on_from(step: int) -> Bend:
-    def bend(logs: Logs) -> None:
-        logs.lose("step", *SAVES, step=range(step + 1))
-        change(logs.all("restored"), step=step)
-
-    return bend
+def clocks() -> Scorecard:
+    history = simulate(replace(JOB, foreign_clocks=True), KILL, seed=5)
+    [episode] = history.truth.episodes
+    return verdict(history, expect={"recovery_time": {"max": f"{episode.t_regained - episode.t_stop - 500}ns"}})
 
 
-def stops_at(step: int) -> Bend:
-    return lambda logs: logs.lose("step", *SAVES, step=range(step + 1, 1000))
+def stopped() -> Scorecard:
+    known = test_faults_judged.judged(test_faults_judged.effect(0, 1, "processes gone")).evidence
+    return judge(Evidence(replace(known.run, beside=Beside(cut_short="stopped")), test_faults_judged.FAULT_FREE), "x")
 
 
-OTHERWISE: dict[str, tuple[Job, Bend]] = {
-    "it has another seed": (JOB, lambda logs: logs.plan.update(seed=8)),
-    "it has another backend": (JOB, lambda logs: logs.plan.update(backend="docker")),
-    "it has another number of ranks": (replace(JOB, nodes=3), lambda logs: None),
-    "its world had 1 ranks, not 2": (replace(JOB, nodes=1), workload(nodes=2, min_nodes=2)),
-    "it has other arguments": (JOB, workload(args=["--layers", "3"])),
-    "it has another command": (JOB, workload(trainer={"command": ["other.py"], "tells": ["loss"]})),
-    "it was made by other code": (JOB, code("b")),
-    "it went on from the save of step 20, not from no save": (JOB, goes_on_from(20)),
+def differs() -> Scorecard:
+    return test_observable.judged(lambda logs: change(logs.steps(), loss=lambda line: line["loss"] + 0.01))
+
+
+def unordered() -> Scorecard:
+    run = test_consumed.run_of(test_consumed.sampler(seed=1), outages=[Outage(0, "rank", victim=1)])
+    return test_consumed.card(run, test_consumed.fault_free_of(test_consumed.sampler()))
+
+
+def resized() -> Scorecard:
+    times = test_envelope.times
+    return test_envelope.judged(times(0.05), times(1e-3), {SAME: float, "resumed-1": times(0.05)})
+
+
+def unheard() -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5), test_rank_samples.a_rank_has_no_log, EXACT)
+
+
+def gave_up() -> Scorecard:
+    def cut(logs: Logs) -> None:
+        last = max(line["mono_ns"] for line in logs.steps(17, 17))
+        test_recovery_time.ended(logs, last, 200 * 10**9, "aborted", planned=True)
+
+    return verdict(simulate(JOB, seed=5), cut)
+
+
+def ended_sooner() -> Scorecard:
+    def unplanned(logs: Logs) -> None:
+        logs.plan["workload"]["steps"] = 41
+
+    longer = replace(JOB, steps=41)
+    return verdict(simulate(JOB, KILL, seed=5), unplanned, {}, bent(longer, outages=[Outage(17, "crash")]))
+
+
+def few() -> Scorecard:
+    moved = test_verdicts.moved
+    others = [bent(JOB, moved(1e-3, 25, 27), seed=1), bent(JOB, seed=3)]
+    return verdict(simulate(JOB, KILL, seed=5), moved(3.1e-3, 25, 27), ENVELOPE, calibration=others)
+
+
+PASS, FAIL, INVALID = Verdict.PASS, Verdict.FAIL, Verdict.INVALID
+WITNESSES: Mapping[str, tuple[Judged, Verdict]] = {  # a run that is inconclusive, and what it is without the assumption
+    "clocks-known": (clocks, FAIL),
+    "comparison-as-asked": (stored("drill-worker-crashed-after-restore"), PASS),
+    "end-known": (broken("harness_killed"), PASS),
+    "ends-told": (broken("launcher_tells_nothing"), PASS),
+    "enough-repeats": (few, FAIL),
+    "host-idle": (lambda: test_whole.judged(lambda logs: slower(logs, 3.0, 11, 55), EXACT), FAIL),
+    "job-seen": (lambda: test_observable.judged(usual=test_observable.without_steps), FAIL),
+    "launchers-agree": (lambda: test_told_by_launchers.judged(test_told_by_launchers.begins_late(0.2)), PASS),
+    "ledger-complete": (broken("works_on_a_gpu_that_it_never_had"), PASS),
+    "log-whole": (broken("full_disk"), FAIL),
+    "loss-scatter-small": (stored("B-final-loss-about-zero"), FAIL),
+    "one-data-set": (unordered, FAIL),
+    "pace-known": (stored("A-shrunk-and-ten-times-slower"), FAIL),
+    "promised-told": (stored("A-digest-missing-after-resume-final"), PASS),
+    "ranks-heard": (unheard, PASS),
+    "rehearsal-whole": (stopped, INVALID),
+    "restores-possible": (lambda: test_contradictions.judged(test_contradictions.restored_is(source="peer")), PASS),
+    "restores-told": (lambda: test_contradictions.judged(test_contradictions.without_restored(1)), PASS),
+    "same-each-time": (differs, FAIL),
+    "saves-told": (stored("saves-that-no-rank-told-of"), PASS),
+    "sizes-known": (resized, PASS),
+    "steps-planned": (ended_sooner, FAIL),
+    "struck-before-the-end": (gave_up, FAIL),
+    "tail-whole": (lambda: test_verdicts.judged(lambda logs: logs.lose("step", step=[10])), FAIL),
+    "times-possible": (stored("steps-end-before-they-begin"), PASS),
 }
 
 
-@pytest.mark.parametrize("why", OTHERWISE)
-@pytest.mark.parametrize("place", ["fault-free", "calibration"])
-def test_a_fault_free_run_that_is_another_job_accuses_nobody(why: str, place: str) -> None:
-    job, bend = OTHERWISE[why]
-    trainer = workload(trainer={"command": ["train.py"]}) if "command" in why else lambda logs: None
-    mine = [code("a"), trainer]
-    other = bent(job, *mine, bend, seed=3)
-    if place == "calibration" and "number of ranks" in why:
-        return  # calibration runs may have any size
-    given: dict[str, Any] = {"fault_free": bent(JOB, *mine, seed=4), "calibration": [bent(JOB, *mine, seed=6)]}
-    given |= {"fault_free": other} if place == "fault-free" else {"calibration": [other]}
-
-    def run(logs: Logs) -> None:
-        for each in mine:
-            each(logs)
-        change(logs.steps(20), loss=lambda line: line["loss"] * 1.5)
-
-    card = verdict(simulate(JOB, KILL, seed=5), run, ENVELOPE, **given)
-    assert_verdict(card, Verdict.INCONCLUSIVE, first=why)
-
-
-def test_what_only_one_of_two_logs_tells_of_the_code_is_no_difference() -> None:
-    told, untold = bent(JOB, code("a")), bent(JOB)
-    assert not Asked.by(told).broken_by(untold) and not Asked.by(untold).broken_by(told)
-    older = [
-        bent(JOB, lambda logs, diff=diff: logs.told("environment").update(trainer_diff=diff)) for diff in ("a", "b")
-    ]
-    assert Asked.by(older[0]).broken_by(older[1]) == "it was made by other code"
-
-
-Change = Callable[[float], float]
-SMALL = replace(JOB, nodes=1)
-
-
-def small(logs: Logs) -> None:
-    logs.plan["workload"].update(nodes=1, min_nodes=1)
-
-
-def run() -> Timeline:
-    """It shrinks after step 35, goes on from step 30, and its losses are off a little since then."""
-    history = simulate(JOB, [Outage(35, "shrink", victim=1, regrow_after=20)], 5)
-
-    def bend(logs: Logs) -> None:
-        expecting(logs, ENVELOPE)
-        change(logs.steps(SAVED + 1), loss=lambda line: line["loss"] * 1.01)
-
-    logs = history.logs()
-    bend(logs)
-    return load(history, logs)
-
-
-def made(**other: Timeline) -> dict[str, Timeline]:
-    small_ones = {f"resumed-{n}": bent(SMALL, small, goes_on_from(SAVED), seed=n) for n in (1, 2, 3)}
-    same = bent(JOB, goes_on_from(SAVED), seed=7)
-    return {BEFORE: bent(JOB, stops_at(SAVED), seed=8), SAME: same} | small_ones | other
-
-
-RESUMED_ELSEWHERE: dict[str, dict[str, Timeline]] = {
-    "it was stopped at the save of step 40, not at the save of step 30": {BEFORE: bent(JOB, stops_at(40), seed=9)},
-    "resumed-same: it went on from the save of step 40, not from the save of step 30": {
-        SAME: bent(JOB, goes_on_from(40), seed=9)
-    },
-    "resumed-2: it went on from the save of step 20": {"resumed-2": bent(SMALL, small, goes_on_from(20), seed=9)},
-    "resumed-1: it has another number of ranks": {"resumed-1": bent(JOB, goes_on_from(SAVED), seed=9)},
-    "resumed-same: it has another seed": {
-        SAME: bent(JOB, goes_on_from(SAVED), lambda logs: logs.plan.update(seed=8), seed=9)
-    },
-    "resumed-at-40: it went on from the save of step 30": {
-        "resumed-at-40": bent(SMALL, small, goes_on_from(SAVED), seed=9)
-    },
-}
-
-
-@pytest.mark.parametrize("why", RESUMED_ELSEWHERE)
-def test_a_run_that_went_on_from_another_save_gives_no_band(why: str) -> None:
-    fault_free, alone = bent(JOB, seed=2), [bent(SMALL, small, seed=4)]
-    card = judge(Evidence(run(), fault_free, alone, resumed=made()), "run")
-    assert_verdict(card, Verdict.FAIL)
-    card = judge(Evidence(run(), fault_free, alone, resumed=made(**RESUMED_ELSEWHERE[why])), "run")
-    assert_verdict(card, Verdict.INCONCLUSIVE, first=why)
+@pytest.mark.parametrize("name", assumptions())
+def test_without_it_a_run_is_judged_otherwise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name in WITNESSES, "find a run that is judged otherwise without it; if there is none, it is not needed"
+    judged, without = WITNESSES[name]
+    assert_verdict(judged(), Verdict.INCONCLUSIVE)
+    monkeypatch.delitem(assumptions(), name)
+    assert_verdict(judged(), without)

@@ -40,11 +40,12 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return unpack(tmp_path_factory.mktemp("forged"))
 
 
-def unpack(folder: pathlib.Path) -> pathlib.Path:
+def unpack(folder: pathlib.Path, case: str = "") -> pathlib.Path:
+    """All of them, or one."""
     with tarfile.open(GOLDEN / "forged.tar.xz") as archive:
         if hasattr(tarfile, "data_filter"):  # not in the first patch releases of Python 3.11
             archive.extraction_filter = tarfile.data_filter
-        archive.extractall(folder)
+        archive.extractall(folder, [each for each in archive if each.name.startswith(case)])
     return folder
 
 

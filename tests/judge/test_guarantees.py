@@ -9,12 +9,15 @@ import pathlib
 import pytest
 
 from harness.judge import assumption, guarantee
-from harness.judge.facts import reported
+from harness.judge.facts import reported, tellers
 from harness.judge.guarantee import DRILL, ORDER, RUN, SECOND_RESTART, family, guarantees
 
 MAY_BE_NAMED = {"Ground", "Kind", "Figure", "UNTRUE"}  # of verdict.py: where evidence lies, and no weight of it
 WEIGHS = {"harness.judge.facts.known", "harness.judge.score", "harness.judge.weighing", "harness.judge.assumption"}
 GUARANTEES = pathlib.Path(inspect.getfile(guarantee)).parent / "guarantees"
+FACTS = pathlib.Path(inspect.getfile(tellers)).parent
+TABLE = {"known.py", "tellers.py"}
+WEIGHED = sorted(path for folder in (FACTS, GUARANTEES) for path in folder.glob("[a-z]*.py") if path.name not in TABLE)
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in GUARANTEES.glob("[a-z]*.py")))
@@ -25,6 +28,28 @@ def test_no_guarantee_weighs(file: str) -> None:
     assert not {node.module for node in imports} & WEIGHS
     named = {alias.name for node in imports if node.module == "harness.judge.verdict" for alias in node.names}
     assert named <= MAY_BE_NAMED
+
+
+@pytest.mark.parametrize("file", WEIGHED, ids=lambda path: path.name)
+def test_only_the_table_of_tellers_chooses_how_a_fact_is_known(file: pathlib.Path) -> None:
+    """Elsewhere a fact names its teller: a row of the table, or one of a pair by a condition."""
+    nodes = [*ast.walk(ast.parse(file.read_text()))]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == tellers.__name__]
+    names = {"By", "tellers", *(alias.name for node in imports for alias in node.names)}
+
+    def strength(node: ast.AST | None) -> bool:
+        return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node or ast.Pass()))
+
+    for node in nodes:
+        where = f"{file.name}:{getattr(node, 'lineno', 0)}: choose in facts/tellers.py"
+        assert not (isinstance(node, ast.Attribute) and ast.unparse(node.value) == "By"), where
+        if isinstance(node, ast.IfExp):
+            assert not strength(node.body) and not strength(node.orelse), where
+        if isinstance(node, ast.BoolOp):
+            assert not any(map(strength, node.values)), where
+        if isinstance(node, ast.FunctionDef):
+            kept = [each for each in ast.walk(node) if isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign)]
+            assert not any(strength(each.value) for each in kept), where
 
 
 def test_each_has_a_sentence_and_names_what_there_is() -> None:

@@ -15,10 +15,10 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, find, simulate
 
 from harness.judge.bounds import ContinuityBounds
-from harness.judge.facts import agreement, losses, samples
+from harness.judge.facts import agreement, losses, samples, tellers
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence, no_comparison
-from harness.judge.facts.known import By, Odd
+from harness.judge.facts.known import Odd
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.guarantees import steps_all
 from harness.judge.questions import loss_continuity
@@ -265,7 +265,7 @@ def test_a_norm_that_never_changes_is_not_measured(
 
     found = [*agreement.never_changing(compare(told(first, last), told(*(usual or (0, -1)))))]
     text = f"the gradient norm is 1.5 in all steps {first} to {last}, and changes at each of them without a fault"
-    assert found == [Odd(text, By.TOLD)] * claims
+    assert found == [Odd(text, tellers.OWN_FIGURES)] * claims
 
 
 def test_what_was_left_out_moves_the_fault_free_run_on() -> None:

@@ -127,32 +127,32 @@ def last_left(**told: Any) -> Bend:
     return lambda logs: left_of(logs)["checkpoints"][0].update(told)
 
 
-@pytest.mark.parametrize(
-    ("bends", "reason"),
-    [
-        ([seen_again], "of step 50 is none: the harness saw its tensors change after it was whole"),
-        ([seen_before], "of step 50 is none: the harness saw it before any rank had done its step"),
-        ([with_seen(50, 50, step=40)], "of step 50 is none: the harness saw that it holds step 40"),
-        ([last_left(step=70)], f"of step 80, is none: {NOT_FOUND}"),
-        ([last_left(bytes=0)], f"of step 80, is none: {NOT_FOUND}"),
-        ([unseen(10, 30)], "its checkpoint is none: the harness never saw it in the store"),
-        (
-            [unseen(50, 50), left_are(10, 20, 30, 40, 60, 70, 80)],
-            "of step 50 is none: the harness never saw it in the store, and saw the next",
-        ),
-        ([unseen(40, 80)], "the checkpoint of step 40 is none: the harness never saw it in the store"),
-        ([with_seen(40, bytes=100)], "is none: the harness saw 100 bytes, and at least 1,000 of each without a fault"),
-        ([told(bytes=0)], "is none: the trainer told 0 bytes"),
-        ([with_seen(40, bytes=660)], "is none: the harness saw 660 bytes, and at least 1,000 of each without a fault"),
-        ([told(path="checkpoints/step-30")], "of step 80, is none: the harness did not find it in the store when all"),
-        ([with_seen(40, sha256="s30")], "the harness saw in it the content of the checkpoint of step 30"),
-        ([with_seen(50, tensors="t40")], "the checkpoint of step 50 is none: the harness saw in it the content of"),
-        ([with_seen(40, zero_bytes=600)], "the harness saw 67% of its tensors' bytes in tensors of zeros"),
-        ([with_part(50, "280 moments-40")], "saw 67% of its tensors as in the checkpoint of step 40, and at most 33%"),
-        ([lambda logs: removed(logs, 50, 1_000_000_000)], "the harness saw it go away before a newer one was begun"),
-        ([not_left], "the last checkpoint, of step 80, is none: the harness did not find it in the store"),
-    ],
-)
+NONE: list[tuple[list[Bend], str]] = [
+    ([seen_again], "of step 50 is none: the harness saw its tensors change after it was whole"),
+    ([seen_before], "of step 50 is none: the harness saw it before any rank had done its step"),
+    ([with_seen(50, 50, step=40)], "of step 50 is none: the harness saw that it holds step 40"),
+    ([last_left(step=70)], f"of step 80, is none: {NOT_FOUND}"),
+    ([last_left(bytes=0)], f"of step 80, is none: {NOT_FOUND}"),
+    ([unseen(10, 30)], "its checkpoint is none: the harness never saw it in the store"),
+    (
+        [unseen(50, 50), left_are(10, 20, 30, 40, 60, 70, 80)],
+        "of step 50 is none: the harness never saw it in the store, and saw the next",
+    ),
+    ([unseen(40, 80)], "the checkpoint of step 40 is none: the harness never saw it in the store"),
+    ([with_seen(40, bytes=100)], "is none: the harness saw 100 bytes, and at least 1,000 of each without a fault"),
+    ([told(bytes=0)], "is none: the trainer told 0 bytes"),
+    ([with_seen(40, bytes=660)], "is none: the harness saw 660 bytes, and at least 1,000 of each without a fault"),
+    ([told(path="checkpoints/step-30")], "of step 80, is none: the harness did not find it in the store when all"),
+    ([with_seen(40, sha256="s30")], "the harness saw in it the content of the checkpoint of step 30"),
+    ([with_seen(50, tensors="t40")], "the checkpoint of step 50 is none: the harness saw in it the content of"),
+    ([with_seen(40, zero_bytes=600)], "the harness saw 67% of its tensors' bytes in tensors of zeros"),
+    ([with_part(50, "280 moments-40")], "saw 67% of its tensors as in the checkpoint of step 40, and at most 33%"),
+    ([lambda logs: removed(logs, 50, 1_000_000_000)], "the harness saw it go away before a newer one was begun"),
+    ([not_left], "the last checkpoint, of step 80, is none: the harness did not find it in the store"),
+]
+
+
+@pytest.mark.parametrize(("bends", "reason"), NONE)
 def test_a_save_that_the_store_does_not_hold_is_none(bends: list[Bend], reason: str) -> None:
     card = judged(*bends)
     assert reason in said(card), card.reasons

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.judge.facts import by_time, ranks
+from harness.judge.facts import by_time, ranks, tellers
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import By, Odd
+from harness.judge.facts.known import Odd
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve
 from harness.judge.thresholds import LAST_STEPS, SAME_STEPS
 from harness.timeline.lineage import NEVER
@@ -52,8 +52,8 @@ def disagreements(evidence: Analysis) -> Iterator[Odd]:
                 yield Odd(f"{whose} differs from the same rank of the fault-free run")
         elif bad := ranks.split(run.steps, name, telling):
             text = f"at step {bad[0]} ranks {bad[1]} disagree on the {words}"
-            untold = ", and no fault-free run shows whether they always do"
-            yield Odd(text + untold, By.MISSING) if local else Odd(text)
+            untold = ", and no fault-free run shows whether they always do" * local
+            yield Odd(text + untold, tellers.USUAL[not local])
 
 
 def far_off(evidence: Analysis) -> Iterator[Odd]:
@@ -71,9 +71,9 @@ def far_off(evidence: Analysis) -> Iterator[Odd]:
         losses, text = run.loss[late & (run.rank == rank)], f"from step {first} on the loss of rank {rank} is"
         if np.median(losses) > most + bounds.max_final_gap / 100 * abs(most):
             told_as = f"{np.median(losses):.4g} in the median, and below {most:.4g} mostly without a fault"
-            yield Odd(f"{text} {told_as}", By.TOLD)
+            yield Odd(f"{text} {told_as}", tellers.OWN_FIGURES)
         elif len(losses) == LAST_STEPS and np.ptp(losses) == 0 < np.ptp(usual.steps.loss[told]):
-            yield Odd(f"{text} {losses[0]:g} in each step, and changes without a fault", By.TOLD)
+            yield Odd(f"{text} {losses[0]:g} in each step, and changes without a fault", tellers.OWN_FIGURES)
 
 
 def untold(evidence: Analysis) -> Iterator[Odd]:
@@ -85,10 +85,10 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
         if len(rows):
             text = f"rank {run.steps.rank[rows[0]]} does not tell its {WORDS[name]} at step {run.steps.step[rows[0]]}"
             such = f"where it does in the fault-free run ({counted(len(rows), 'such value')})"
-            yield Odd(f"{text}, {such}", By.MISSING)
+            yield Odd(f"{text}, {such}", tellers.UNTOLD)
         if len(steps := comparison.alone(name)):
             text = f"the {WORDS[name]} of {counted(len(steps), 'step')} is told by one of the two runs only"
-            yield Odd(f"{text}, first at step {steps[0]}", By.MISSING)
+            yield Odd(f"{text}, first at step {steps[0]}", tellers.UNTOLD)
 
 
 def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
@@ -101,7 +101,7 @@ def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
             if part.stop - part.start >= SAME_STEPS and not (usual[1:] == usual[:-1])[part].any():
                 steps = f"{comparison.step[part.start]} to {comparison.step[part.stop]}"
                 text = f"the {WORDS[name]} is {mine[part.start]:g} in all steps {steps}"
-                yield Odd(f"{text}, and changes at each of them without a fault", By.TOLD)
+                yield Odd(f"{text}, and changes at each of them without a fault", tellers.OWN_FIGURES)
 
 
 def others_consumed(evidence: Analysis) -> Iterator[Odd]:

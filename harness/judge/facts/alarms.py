@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from harness.judge.facts import losses
+from harness.judge.facts import losses, tellers
 from harness.judge.facts.by_time import Moments, Spans, union
-from harness.judge.facts.known import By, Odd
+from harness.judge.facts.known import Odd
 from harness.judge.thresholds import ALARM_STEPS, EXCESS_MIN, SETTLING_STEPS, SHARE_BORNE_OUT, SPIKE_MEMORY
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
@@ -156,12 +156,14 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
         hidden = bool(seen <= told_steps.max(initial=0) and near[1] - near[0] < abnormal.SPIKE_STEPS)
         hidden &= event["at"] >= run.begin
         problem = next(_problems(run, event, spike, hidden, accepted), "")
-        if not problem:
-            accepted.append((places, None if hidden else spike))
-        if problem or hidden:
-            why = problem or f"but not all steps around step {seen} are told, which would show why"
-            text = f"the trainer said that it leaves out samples {_words(places)}, {why}"
-            odd.append(Odd(text, By.SEEN if problem else By.TOLD))
+        text = f"the trainer said that it leaves out samples {_words(places)}"
+        if problem:
+            odd.append(Odd(f"{text}, {problem}"))
+            continue
+        accepted.append((places, None if hidden else spike))
+        if hidden:
+            why = f"but not all steps around step {seen} are told, which would show why"
+            odd.append(Odd(f"{text}, {why}", tellers.HIDDEN_SPIKE))
     return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(odd)))
 
 

@@ -31,6 +31,7 @@ from harness.judge.facts.by_time import Places, Window
 from harness.judge.facts.deaths import End
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
+from harness.judge.facts.known import Odd
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.losses import Comparison, Curve
 from harness.judge.facts.lost_lines import Lost, lost_lines
@@ -38,7 +39,6 @@ from harness.judge.facts.ranks import Apart
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.times import Impossible
 from harness.judge.facts.usual import Degraded, Pace, Slowed, Usual
 from harness.judge.facts.work import Work
 from harness.timeline.lineage import NEVER
@@ -75,7 +75,7 @@ class Analysis(Evidence):
         return by_time.disturbed(self.run)
 
     @cached_property
-    def impossible_times(self) -> Sequence[Impossible]:
+    def impossible_times(self) -> Sequence[Odd]:
         return list(times.impossible(self.run, self.fault_free_runs, self.disturbed, self.resumed.values()))
 
     @cached_property

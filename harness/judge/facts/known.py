@@ -12,6 +12,14 @@ class By(enum.IntEnum):
     TOLD = 1  # one word against another, or only the trainer could know
     MISSING = 2  # it follows from missing evidence
 
+    @property
+    def by(self) -> "By":
+        return self
+
+    @property
+    def sure(self) -> bool:
+        return self is By.SEEN
+
 
 class Known(Protocol):
     @property

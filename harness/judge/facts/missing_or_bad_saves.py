@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
+from harness.judge.facts import tellers
 from harness.judge.facts.known import By
 from harness.judge.facts.store import Save, Store, last_name
 from harness.judge.thresholds import (
@@ -58,11 +59,11 @@ class Rule:
 
     why: str
     find: Callable[..., Found]
-    by: By = By.SEEN
+    by: By = tellers.SEEN
 
-    def none(self, *known: object) -> Iterator[NoSave]:
+    def none(self, *known: object, also: By = tellers.SEEN) -> Iterator[NoSave]:
         for save, *figures in self.find(*known):
-            yield NoSave(save, self.why.format(*figures), self.by)
+            yield NoSave(save, self.why.format(*figures), max(self.by, also))
 
 
 def missing(store: Store, is_watched: Callable[[str], bool]) -> Iterator[NoSave]:
@@ -76,11 +77,9 @@ def bad(store: Store) -> Iterator[NoSave]:
     """Yields saves that were seen or told and do not hold what they should."""
     for rule in BAD:
         yield from rule.none(store)
-    for rule in OF_NAMES:  # without a fault-free run, names may have another meaning
-        if store.usual is None:
-            yield from (replace(none, by=By.TOLD) for none in rule.none(store))
-        elif not any(rule.find(store.usual)):
-            yield from rule.none(store)
+    for rule in OF_NAMES:  # where no fault-free run tells how saves are named, that is the trainer's own
+        if store.usual is None or not any(rule.find(store.usual)):
+            yield from rule.none(store, also=tellers.SAVE_NAMES[store.usual is not None])
 
 
 # Missing: each rule looks at the saves of one series.
@@ -368,20 +367,20 @@ ZEROS = "the harness saw {:.0%} of its tensors' bytes in tensors of zeros, and a
 DAMAGED = "a fault had damaged what was there, and the harness saw nothing new in its place"
 BAD = (
     Rule(BYTES, partial(small, tiny=True)),
-    Rule(BYTES, partial(small, tiny=False), By.TOLD),
+    Rule(BYTES, partial(small, tiny=False), tellers.SAVES_BESIDE),
     Rule(ZEROS, empty),
     Rule("the harness saw {:,} bytes and no tensor in them", hollow),
     Rule("the trainer told" + CONTENT, partial(stale, pieces_of=as_told)),
     Rule("the harness saw" + CONTENT, partial(stale, pieces_of=partial(as_seen, number=0))),
     Rule("the harness saw" + CONTENT, partial(stale, pieces_of=partial(as_seen, number=1))),
     Rule(IN_PART + "without a fault", partial(stale, pieces_of=in_parts)),
-    Rule(IN_PART + "in most others", partial(stale, pieces_of=in_parts, by_chance=True), By.TOLD),
-    Rule("it has {} {}, and {} without a fault", unlike, By.TOLD),
-    Rule("rank {} began it when it had done step {}", of_another_step, By.TOLD),
+    Rule(IN_PART + "in most others", partial(stale, pieces_of=in_parts, by_chance=True), tellers.SAVES_BESIDE),
+    Rule("it has {} {}, and {} without a fault", unlike, tellers.SAVES_BESIDE),
+    Rule("rank {} began it when it had done step {}", of_another_step, tellers.SAVES_BESIDE),
     Rule(DAMAGED, still_damaged),
 )
 OF_NAMES = (
-    Rule("the harness saw its tensors change after it was whole", changed, By.TOLD),
-    Rule("the harness saw it before any rank had done its step", too_early, By.TOLD),
+    Rule("the harness saw its tensors change after it was whole", changed, tellers.SAVES_BESIDE),
+    Rule("the harness saw it before any rank had done its step", too_early, tellers.SAVES_BESIDE),
     Rule("the harness saw that it holds step {}", holds_another),
 )

@@ -12,7 +12,6 @@ import numpy as np
 
 from harness.judge.facts.coordinates import replicas
 from harness.judge.facts.deaths import listed
-from harness.judge.facts.known import By
 from harness.judge.facts.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
 from harness.judge.thresholds import LOCAL_SHARE
 from harness.log.reading import is_told
@@ -35,7 +34,6 @@ class Apart:
     begin: int  # ns
     survives: bool
     may_be_named: None = None  # an alarm may name any step
-    by: By = By.SEEN
 
     def __str__(self) -> str:
         who = f"{'rank' if len(self.ranks) == 1 else 'ranks'} {', '.join(map(str, self.ranks))}"
@@ -115,7 +113,6 @@ class Short:
     asked: int  # samples of the batch
     begin: int  # ns
     survives: bool = True
-    by: By = By.SEEN
 
     @property
     def may_be_named(self) -> tuple[int, int]:

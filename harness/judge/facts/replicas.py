@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from harness.judge.bounds import OFF
-from harness.judge.facts import ranks
+from harness.judge.facts import ranks, tellers
 from harness.judge.facts.alarms import UNTOLD, Said, unanswered
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import By, Odd
+from harness.judge.facts.known import Odd
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import FaultRecord
@@ -74,7 +74,7 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
     if shown.any() and run.steps.begin[first] >= struck:
         yield Odd(text)
     elif comparison.identical:
-        yield Odd(f"{text}; nothing shows that they are the same in every run", By.MISSING)
+        yield Odd(f"{text}; nothing shows that they are the same in every run", tellers.UNTOLD)
 
 
 def same_weights(evidence: Analysis) -> Iterator[Odd]:
@@ -82,7 +82,7 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not weights_unseen(evidence) and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
-        yield Odd(text, By.SEEN if fault_free else By.MISSING)
+        yield Odd(text, tellers.USUAL[fault_free is not None])
 
 
 def never_together(evidence: Analysis) -> Iterator[Odd]:
@@ -95,7 +95,7 @@ def never_together(evidence: Analysis) -> Iterator[Odd]:
     usual = usual[(usual >= last[0].first) & (usual <= last[0].kept)]
     if not len(told) and len(usual) > 1 and len(np.unique(run.steps.rank[mine & (run.steps.weights != 0)])) > 1:
         text = f"since step {last[0].first} no two ranks told digests of their weights in the same step"
-        yield Odd(f"{text}; in the fault-free run they do", By.MISSING)
+        yield Odd(f"{text}; in the fault-free run they do", tellers.UNTOLD)
 
 
 def batches_unseen(evidence: Analysis) -> str:
@@ -138,9 +138,9 @@ def uneven(evidence: Analysis) -> Iterator[Odd]:
     if wrong.any():
         yield Odd(f"{text}; in the fault-free run each rank has some")
     elif odd.any() and known[place]:
-        yield Odd(f"{text}; in the fault-free run they have nearly as many", By.TOLD)
+        yield Odd(f"{text}; in the fault-free run they have nearly as many", tellers.OWN_FIGURES)
     elif odd.any():
-        yield Odd(f"{text}; no fault-free run shows whether that is usual", By.MISSING)
+        yield Odd(f"{text}; no fault-free run shows whether that is usual", tellers.UNTOLD)
 
 
 def samples_untold(evidence: Analysis) -> Iterator[Odd]:
@@ -151,11 +151,11 @@ def samples_untold(evidence: Analysis) -> Iterator[Odd]:
     if (run.plan.get("expect") or {}).get("rank_samples") == OFF or not (len(usual) or here.any()):
         return
     if not here.any():
-        yield Odd("the ranks did not report their samples, but those of the fault-free run did", By.MISSING)
+        yield Odd("the ranks did not report their samples, but those of the fault-free run did", tellers.UNTOLD)
         return
     usual = usual if len(usual) else run.steps.rank  # a rank that is silent there is silent by rule
     silent = np.flatnonzero(run.steps.survives & run.steps.complete & ~here & np.isin(run.steps.rank, usual))
     if len(silent):
         row = silent[np.lexsort((run.steps.rank[silent], run.steps.step[silent]))[0]]
         who = f"at step {run.steps.step[row]} rank {run.steps.rank[row]}"
-        yield Odd(f"{who} did not report its samples, but others were reported", By.MISSING)
+        yield Odd(f"{who} did not report its samples, but others were reported", tellers.UNTOLD)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from harness.judge.facts import tellers
 from harness.judge.facts.by_time import Moments
 from harness.judge.facts.known import By, Word
 from harness.judge.facts.saves import Damage, Save, Saves
@@ -23,7 +24,7 @@ class PassedOver:
 
     step: int | None
     place: str
-    by: By = By.TOLD
+    by = tellers.PASSED_OVER
 
     def is_save(self, save: Save) -> bool:
         if self.place and save.path:
@@ -55,11 +56,7 @@ class Restore(NamedTuple):
     entered: tuple[str, ...]  # parts of the state, as `model`
     passed_over: tuple[PassedOver, ...]
     went_on: int
-
-    @property
-    def by(self) -> By:
-        """Returns SEEN: a process tells this of itself."""
-        return By.SEEN
+    by: By = tellers.SEEN  # a process told it of itself
 
     @property
     def digests(self) -> Word:
@@ -112,7 +109,7 @@ class Restart:
     own_decision: bool  # the world went back without forming anew
     moment: int  # earliest time at which a member may have chosen a checkpoint
     passed_over: Sequence[PassedOver]  # by members, or by processes that tried before
-    by: By = By.MISSING  # flaws of a whole restart follow from missing evidence
+    by = tellers.RESTART
 
     @cached_property
     def restores(self) -> list[Restore]:

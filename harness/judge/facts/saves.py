@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from harness.judge.facts.known import By, Word
+from harness.judge.facts import tellers
+from harness.judge.facts.known import Word
 from harness.judge.facts.missing_or_bad_saves import NoSave, bad, missing
 from harness.judge.facts.store import Save as Save
 from harness.judge.facts.store import Store, last_name
@@ -49,7 +50,7 @@ class Damage:
     tensor_bytes: int  # lost or changed bytes of tensors
     how: str
     path: str
-    by: By = By.SEEN
+    by = tellers.SEEN
 
     def is_named(self, place: str) -> bool:
         return not self.names.isdisjoint(place.split("/"))
@@ -78,7 +79,7 @@ class Newest(Generic[T]):
 class Saves:
     """The saves of a run, in the order in which they were told of. `usual`: those of its fault-free run."""
 
-    by = By.TOLD  # two runs differ, and no other evidence tells which is right
+    by = tellers.FAULT_FREE_SAVES
 
     def __init__(self, run: Timeline, usual: Saves | None = None):
         self.run, self._usual = run, usual
@@ -158,8 +159,7 @@ class Saves:
     def never_sound(self) -> Mapping[int, NoSave]:
         """Maps each step to its surely bad save, if no other save of this step is good."""
         good = {save.step for save in self.good}
-        sure = (none for none in self.none.values() if none.by is By.SEEN)
-        return {none.save.step: none for none in sure if none.save.step not in good}
+        return {none.save.step: none for none in self.none.values() if none.by.sure and none.save.step not in good}
 
     @cached_property
     def steps(self) -> Ints:

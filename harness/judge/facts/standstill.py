@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.facts import by_time
+from harness.judge.facts import by_time, tellers
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import By
 from harness.judge.facts.usual import Times
@@ -18,7 +18,7 @@ class Standstill(NamedTuple):
     after: int
     ns: int
     usual_ns: int | None
-    by: By = By.MISSING  # no fault explains it
+    by: By = tellers.STANDSTILL
 
 
 def standstill(evidence: Analysis) -> Standstill:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.judge.facts import tellers
 from harness.judge.facts.by_time import Window, touches, union
 from harness.judge.facts.known import By, Word
 from harness.judge.thresholds import REMOVAL_NS
@@ -69,7 +70,7 @@ class Save:
     @property
     def by(self) -> By:
         """Returns SEEN if its process told that it is committed, as a flaw speaks against that very process."""
-        return By.SEEN if self.told else By.MISSING
+        return tellers.SAVES[self.told]
 
     @property
     def word(self) -> Word:
@@ -93,7 +94,7 @@ class Seen:
     size: int | None
     digests: tuple[str, str]  # of its files, of its tensors; those of a large one may be of samples
     told: Mapping[str, Any]
-    by: By = By.SEEN
+    by = tellers.SEEN
 
     @property
     def tensors(self) -> Sequence[str]:

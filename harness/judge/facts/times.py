@@ -12,13 +12,12 @@ import bisect
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from harness.judge.facts import by_time
+from harness.judge.facts import by_time, tellers
 from harness.judge.facts.by_time import Window
-from harness.judge.facts.known import By
+from harness.judge.facts.known import Odd
 from harness.judge.thresholds import (
     ALLOCATED_NS,
     APART_NS,
@@ -32,6 +31,7 @@ from harness.judge.thresholds import (
     SEEN_NS,
     STEPS_LOOKED_AT,
     USUAL_FACTOR,
+    USUAL_LEAST_NS,
 )
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
@@ -46,21 +46,9 @@ FACTORS = (
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
 
-@dataclass(frozen=True)
-class Impossible:
-    """A contradiction of times. `seen`: it contradicts the harness's own sight; else the processes' times clash."""
-
-    words: str
-    seen: bool = False
-
-    @property
-    def by(self) -> By:
-        return By.SEEN if self.seen else By.TOLD
-
-
 def impossible(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window], resumed: Iterable[Timeline] = ()
-) -> Iterator[Impossible]:
+) -> Iterator[Odd]:
     """Yields the worst contradiction of each kind. `resumed`: more fault-free runs; no log may be a copy of theirs."""
     steps, usual = Told(run), [Told(other) for other in fault_free_runs]
     margin = run.uncertainty_ns + steps.grain
@@ -70,7 +58,7 @@ def impossible(
         most = max((int(excess(other).max(initial=0)) for other in usual), default=0)
         worst = int(over.argmax()) if len(over) else -1
         if worst >= 0 and over[worst] > max(limit + margin, USUAL_FACTOR * most):
-            yield Impossible(words.format(step=steps.named(worst), apart=format_duration(int(over[worst]))))
+            yield Odd(words.format(step=steps.named(worst), apart=format_duration(int(over[worst]))), tellers.TIMES)
     yield from _before_their_peers(steps, [other for other in usual if other.run.largest_world > 1], margin)
     yield from _two_in_one_place(run, margin)
     yield from copies(steps, [*usual, *map(Told, resumed)])
@@ -79,7 +67,7 @@ def impossible(
     yield from _saved_for_longer(run, fault_free_runs, margin)
     for fault, told, seen in itertools.islice(seen_recoveries(run), 1):
         text = f"the job tells that it had recovered from {fault} {format_duration(seen - told)} before"
-        yield Impossible(f"{text} the harness saw a step that was new")
+        yield Odd(f"{text} the harness saw a step that was new", tellers.TIMES)
     yield from _saved_before_it_was_seen(run, fault_free_runs, disturbed)
 
 
@@ -151,7 +139,7 @@ _KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
 )
 
 
-def _outside(told: Told) -> Iterator[Impossible]:
+def _outside(told: Told) -> Iterator[Odd]:
     """Yields steps before their node was given to the job, and parts of steps longer than the job had the node."""
     run = told.run
     if not len(told.end):
@@ -165,16 +153,17 @@ def _outside(told: Told) -> Iterator[Impossible]:
     worst = int(early.argmax())
     if early[worst] > APART_NS + run.uncertainty_ns:
         text = f"{told.named(worst)} began {format_duration(int(early[worst]))} before the job had its node"
-        yield Impossible(text, certain and bool(early[worst] > ALLOCATED_NS))
+        yield Odd(text, tellers.NODE_TIMES[certain and bool(early[worst] > ALLOCATED_NS)])
     for part, words in PARTS.items():
         over = told.part(part) - had[told.process]
         worst = int(over.argmax())
         if over[worst] > ALLOCATED_NS + run.uncertainty_ns:
             took, length = (format_duration(int(each[worst])) for each in (told.part(part), had[told.process]))
-            yield Impossible(f"{told.named(worst)} {words} for {took}, but the job had its node for {length}", certain)
+            text = f"{told.named(worst)} {words} for {took}, but the job had its node for {length}"
+            yield Odd(text, tellers.NODE_TIMES[certain])
 
 
-def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Impossible]:
+def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Odd]:
     """Yields a process that says something after its end; a save's end may come later, from another process."""
 
     def late(process: Process) -> int:
@@ -184,7 +173,7 @@ def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[
     worst = max(run.processes, key=late, default=None)
     if worst is not None and late(worst) > max(LAST_WORDS_NS, USUAL_FACTOR * usual) + run.uncertainty_ns:
         text = f"rank {worst.rank} on {worst.node} told something {format_duration(late(worst))} after it had ended"
-        yield Impossible(text)
+        yield Odd(text, tellers.TIMES)
 
 
 def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
@@ -200,14 +189,14 @@ def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
             yield event["duration_ns"] - (event["at"] - since), text
 
 
-def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin: int) -> Iterator[Impossible]:
+def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin: int) -> Iterator[Odd]:
     usual = max((over for other in fault_free_runs for over, _ in _longer_saves(other)), default=0)
     over, save = max(_longer_saves(run), default=(0, ""))
     if over > max(APART_NS + margin, USUAL_FACTOR * usual):
-        yield Impossible(f"{save} took {format_duration(over)} longer than from its begin to its end")
+        yield Odd(f"{save} took {format_duration(over)} longer than from its begin to its end", tellers.TIMES)
 
 
-def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
+def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
     """Yields steps whose lengths equal, to the nanosecond, those of another process in this or another run, if clocks
     are fine enough to tell."""
     logs = [each for each in (run, *others) if 0 < each.grain < FINE_NS]
@@ -224,7 +213,7 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
         mine, theirs = int(one[place]), int(two[place])
         text = f"{COPIED_STEPS} steps up to {run.named(int(rows[mine]))} took the same nanoseconds as those up to"
         text += f" {logs[number[theirs]].named(int(rows[theirs]))}{' in another run' if number[theirs] else ''}"
-        yield Impossible(f"{text}: one log is a copy of the other")
+        yield Odd(f"{text}: one log is a copy of the other", tellers.TIMES)
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
@@ -234,7 +223,7 @@ def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
     return run.begin if process.started >= run.begin else -NEVER
 
 
-def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int) -> Iterator[Impossible]:
+def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int) -> Iterator[Odd]:
     """Yields a step that ended on one rank before another began it, if ranks wait for each other without a fault."""
     usual = [int(_leads(other)[0].max(initial=0)) for other in fault_free_runs]
     leads, steps = _leads(told)
@@ -243,9 +232,8 @@ def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int
     worst = int(leads.argmax())
     if leads[worst] > max(APART_NS + 2 * margin, USUAL_FACTOR * max(usual)):
         step, apart = steps[worst], format_duration(int(leads[worst]))
-        yield Impossible(
-            f"step {step} ended on one rank {apart} before another began it, though they wait for each other"
-        )
+        text = f"step {step} ended on one rank {apart} before another began it, though they wait for each other"
+        yield Odd(text, tellers.TIMES)
 
 
 def _leads(told: Told) -> tuple[Ints, Ints]:
@@ -260,17 +248,17 @@ def _leads(told: Told) -> tuple[Ints, Ints]:
     return began - np.minimum.reduceat(told.end[order], first), steps.step[told.order[order[first]]]
 
 
-def _noticed_before(run: Timeline) -> Iterator[Impossible]:
+def _noticed_before(run: Timeline) -> Iterator[Odd]:
     """Yields a worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
     struck, apart = (begun, APART_NS) if begun < NEVER else (first_strike(run.faults), NOTICED_NS)
     if told and struck < NEVER and (early := struck - told[0]["at"]) > apart + run.uncertainty_ns:
         where = f"rank {told[0].get('rank')} on {told[0]['node']}"
-        yield Impossible(f"{where} told of a notice {format_duration(early)} before a fault gave one")
+        yield Odd(f"{where} told of a notice {format_duration(early)} before a fault gave one", tellers.TIMES)
 
 
-def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
+def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Odd]:
     """Yields a worker that was ready before the worker whose place it takes had ended or said its last word."""
     places = grouped(((each.node, each.incarnation, each.local_rank), each) for each in run.processes)
     for mine in places.values():
@@ -279,7 +267,7 @@ def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
             apart = (before.exited or before.last_seen) - ready
             if apart > APART_NS + 2 * margin:
                 ready_on = f"rank {after.rank} on {after.node} was ready"
-                yield Impossible(f"{ready_on} {format_duration(apart)} before its predecessor ended")
+                yield Odd(f"{ready_on} {format_duration(apart)} before its predecessor ended", tellers.TIMES)
                 return
 
 
@@ -316,19 +304,19 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
 
 def _saved_before_it_was_seen(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
-) -> Iterator[Impossible]:
+) -> Iterator[Odd]:
     """Yields saves in a row that the harness saw much later after their commit than it sees fault-free ones."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)
     usual = max((int(each.max(initial=0)) for each in (apart[told + apart < since], *others)), default=0)
     after = by_time.quiet(told, told + apart, disturbed) & (told >= since)
-    late: Bools = apart[after] > USUAL_FACTOR * usual + run.uncertainty_ns
+    late: Bools = apart[after] > max(USUAL_LEAST_NS, USUAL_FACTOR * usual) + run.uncertainty_ns
     for stretch in by_time.stretches(late) if usual else ():
         if stretch.stop - stretch.start >= LATE_SAVES:
             longest, most = format_duration(int(apart[after][stretch].max())), format_duration(usual)
             text = f"{stretch.stop - stretch.start} saves in a row are told up to {longest} before the harness saw them"
-            yield Impossible(f"{text} (at most {most} without a fault)")
+            yield Odd(f"{text} (at most {most} without a fault)", tellers.TIMES)
             return
 
 

@@ -25,7 +25,7 @@ def breaches(evidence: Analysis) -> Breaches:
     since = run.epochs[-1].begin if run.epochs else 0
     if drill.done and (less := evidence.saves.store.holds_less(drill.step, since)):
         text = f"the checkpoint of step {drill.step} that the restore drill loaded holds {less[0]} tensors"
-        yield breach(f"{text}, and the others at least {less[1]}", tellers.SMALL_SAVE)
+        yield breach(f"{text}, and the others at least {less[1]}", tellers.SAVES_BESIDE)
 
 
 def nothing(evidence: Analysis) -> str:

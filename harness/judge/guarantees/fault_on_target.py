@@ -23,7 +23,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
         if told and (text := elsewhere(run, target["rank"], told[-1])):
             yield f"struck by another mesh: {text}"
     for target in fault.targets:
-        if not places.had(node_of(target), acted_at(fault)):
+        if run.slots and not places.had(node_of(target), acted_at(fault)):
             yield f"struck {target.get('node')}, which was not part of the job at that time"
     for target in (each for each in fault.targets if each.get("rank") is None):
         before = acted_at(fault) - places.ended.get(node_of(target), NEVER)

@@ -21,4 +21,8 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield breach(f"the checkpoint of step {none.save.step} is none: {none.why}", none)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",))
+def nothing(evidence: Analysis) -> str:
+    return "" if evidence.saves.store.seen or evidence.run.left else "the harness did not see the store"
+
+
+GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",), nothing=nothing)

@@ -13,8 +13,8 @@ OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "nu
 def breaches(evidence: Analysis) -> Breaches:
     if again := done_again(evidence):
         for step, name, mine, other in again.off():
-            words = () if again.repeats or name == "lr" else (tellers.ONE_DISTANCE,)
-            yield of_second(f"at step {step} its {WORDS[name]} is {other:.9g}, and the run's was {mine:.9g}", *words)
+            text = f"at step {step} its {WORDS[name]} is {other:.9g}, and the run's was {mine:.9g}"
+            yield of_second(text, tellers.REPEATS[again.repeats or name == "lr"])
         yield from map(of_second, again.of_ranks(OF_EACH_RANK))
 
 

@@ -22,8 +22,8 @@ def breaches(evidence: Analysis) -> Breaches:
     if again and again.reached < last:
         yield of_second(f"it ended after step {again.reached}, and the run after step {last}")
     if again and again.went_on:
-        words = () if again.ends_there else (tellers.ENDED_BY_TIME,)
-        yield of_second(f"it went on to step {again.reached}; the run ended after step {last}", *words)
+        text = f"it went on to step {again.reached}; the run ended after step {last}"
+        yield of_second(text, tellers.REPEATS[again.ends_there])
 
 
 GUARANTEE = second_guarantee(breaches, lambda evidence: second_restart(evidence).silent)

@@ -6,7 +6,7 @@ from harness.judge.verdict import UNTRUE
 
 def breaches(evidence: Analysis) -> Breaches:
     for each in evidence.impossible_times:
-        if each.seen:
+        if each.by.sure:
             yield breach(f"{each.words}: {UNTRUE}", each)
 
 
