@@ -38,7 +38,7 @@ EventRow = tuple[str, str, str]  # when, where, what
 
 
 def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
-    """Events of the log as rows of text."""
+    """Returns events of the log as rows of text."""
     ended = [event for event in run.checkpoints if event.get("event") != "checkpoint.started"]
     lists = {"notices": run.notices, "anomalies": run.anomalies, "checkpoints": ended}
     return {name: _event_rows(events, run) for name, events in lists.items()}
