@@ -1,4 +1,4 @@
-"""The mesh of a job: how many ranks lie along each axis, and where a rank is. Ranks are counted in row-major order."""
+"""The job's mesh: the number of ranks along each axis, and the place of a rank. Ranks count in row-major order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.node.emitter import Axis
 
 LAST = "last"
-SHARED = {  # by the ranks along an axis
+SHARED = {  # the thing that ranks along an axis share
     "pp": "the pipeline",
     "dp": "equal weights",
     "fsdp": "sharded weights",
@@ -31,25 +31,25 @@ class Mesh:
         return math.prod(self.sizes.values())
 
     def of(self, rank: int) -> dict[Axis, int]:
-        """The coordinates of a rank, by axis."""
+        """Returns the coordinates of a rank, by axis."""
         found: dict[Axis, int] = {}
         for axis, size in reversed([*self.sizes.items()]):
             rank, found[axis] = divmod(rank, size)
         return dict(reversed(found.items()))
 
     def ranks(self, at: Mapping[Axis, int]) -> list[int]:
-        """All ranks with these coordinates, ascending. An axis that is not given is free."""
+        """Returns all ranks with these coordinates, ascending; an axis that is not given is free."""
         free = [[at[axis]] if axis in at else range(size) for axis, size in self.sizes.items()]
         return [self._rank(indices) for indices in itertools.product(*free)]
 
     def beside(self, rank: int) -> dict[Axis, list[int]]:
-        """By axis: the other ranks along it, which have all other coordinates in common with this one."""
+        """Returns by axis the other ranks along it, which share all other coordinates with this one."""
         here = self.of(rank)
         lines = {axis: {other: here[other] for other in here if other != axis} for axis in here}
         return {axis: [each for each in self.ranks(line) if each != rank] for axis, line in lines.items()}
 
     def in_words(self, rank: int) -> str:
-        """`rank 3 is pp 1, tp 1; it shares the pipeline with rank 1, split tensors with rank 2`."""
+        """Formats: `rank 3 is pp 1, tp 1; it shares the pipeline with rank 1, split tensors with rank 2`."""
         near = {axis: ranks for axis, ranks in self.beside(rank).items() if ranks}
         parts = [f"{SHARED[axis]} with {_ranks(ranks)}" for axis, ranks in near.items()]
         return f"rank {rank} is {shown(self.of(rank))}" + (f"; it shares {', '.join(parts)}" if parts else "")

@@ -43,11 +43,11 @@ class Family:
         return name
 
     def sentence(self, name: str) -> str:
-        """The first line of its docstring."""
+        """Returns the first line of the plug-in's docstring."""
         return (importlib.import_module(f"{self.package}.{name}").__doc__ or "").partition("\n")[0]
 
     def details(self, name: str) -> list[str]:
-        """The other paragraphs of its docstring, one line each."""
+        """Returns the other paragraphs of the plug-in's docstring, one line each."""
         told = (importlib.import_module(f"{self.package}.{name}").__doc__ or "").split("\n\n")[1:]
         return [" ".join(each.split()) for each in told]
 

@@ -78,7 +78,7 @@ class AttachedJob(abc.ABC):
 
     @abc.abstractmethod
     def act(self, verb: str, node: str) -> None:
-        """Does it. Whether it acts shows `look`."""
+        """Does the act; `look` shows whether it has an effect."""
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
         """Tells whether the node shows that the last act on it takes effect."""

@@ -1,4 +1,4 @@
-"""Exports: each hands runs to another tool. Commands offer each as an option of its name.
+"""Exports hand runs to other tools; commands offer each export as an option of its name.
 
 An export is an entry point of the group `chaos_harness.exports`: one file that defines an `Export`, and one line in
 pyproject.toml. Other packages may bring exports of their own.
@@ -99,7 +99,7 @@ def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:
 
 
 class Telling(CampaignObserver):
-    """Exports each run that was judged. An error there is told, and changes no verdict."""
+    """Exports each judged run. An error there is printed, and changes no verdict."""
 
     def __init__(self, chosen: Chosen, *others: Callable[[pathlib.Path], str | None]) -> None:
         self._tell = [*others, *writers(chosen)]

@@ -78,7 +78,7 @@ def native_text(request: Any, output: str) -> str:
 
 
 def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
-    """A scenario by name or path, and its plan under a new run id."""
+    """Returns a scenario by name or path, and its plan under a new run id."""
     load_backend(backend)
     if not name:
         raise UsageError("name a scenario, or a stored plan with --plan; `chaos list` shows the scenarios")
@@ -117,7 +117,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
 
 
 def _struck(planned: PlannedFault, work: Workload) -> list[int]:
-    """The first ranks that a fault strikes in a job with a known mesh."""
+    """Returns the first ranks that a fault strikes in a job with a known mesh."""
     each = work.ranks_per_node
     nodes = (range(target.node_index * each, (target.node_index + 1) * each) for target in planned.targets)
     ranks = [target.rank for target in planned.targets if target.rank is not None] or itertools.chain(*nodes)
@@ -125,7 +125,7 @@ def _struck(planned: PlannedFault, work: Workload) -> list[int]:
 
 
 def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
-    """The most that it can take, as its limits on time allow; a job that goes well takes far less."""
+    """Says the most that it can cost, by its limits on time; a job that goes well costs far less."""
     hours = plan.workload.world_size * plan.abort.wall_clock_ns / 3600e9
     cap = plan.limits.gpu_hours
     each = hours if cap is None else min(hours, cap)

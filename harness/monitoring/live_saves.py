@@ -79,7 +79,7 @@ class Saves:
         return Done(step, whole=True, took_s=save.took_ns / 1e9 if save.took_ns > 0 else None)
 
     def interval_s(self, every_steps: int | None, usual_step_s: float | None) -> float | None:
-        """The usual time between two commits; `None` while it cannot be known."""
+        """Returns the usual time between two commits; `None` while it cannot be known."""
         if len(self._commits_s) >= COMMITS_MIN:
             return statistics.median(after - before for before, after in itertools.pairwise(self._commits_s))
         return every_steps * usual_step_s if every_steps and usual_step_s else None

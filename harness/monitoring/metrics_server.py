@@ -36,7 +36,7 @@ Answer = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def place(where: str) -> tuple[str, int]:
-    """Address and port of `:9464`, `10.0.0.5:9464` or `[::1]:9464`. Without an address: this host alone.
+    """Returns address and port of `:9464`, `10.0.0.5:9464` or `[::1]:9464`. Without an address: this host alone.
 
     Raises `UsageError`.
     """
@@ -73,8 +73,8 @@ def _full_name() -> str:
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """Threads that end with this process, a limited number of them: the oldest connection makes room for the newest.
-    Nobody's name is looked up."""
+    """Threads that end with this process, a limited number of them: a new connection replaces the oldest. Host names
+    are not looked up."""
 
     daemon_threads = True
     request_queue_size = 32

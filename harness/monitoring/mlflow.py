@@ -68,7 +68,7 @@ def _log(client: MlflowClient, run_dir: pathlib.Path, report: Report, losses: li
 
 
 def _figures(report: Report) -> list[Metric]:
-    """Numbers of the scores and the metrics, one level deep: `wasted_gpu_hours.percent`, `metrics.step_seconds_p50`."""
+    """Returns numbers of scores and metrics, one level deep: `wasted_gpu_hours.percent`, `metrics.step_seconds_p50`."""
     from mlflow.entities import Metric
 
     now_ms = int(time.time() * 1000)

@@ -96,7 +96,7 @@ class Monitor(CampaignObserver):
     # By threads of its own
 
     def watch(self) -> None:
-        """Counts until `close`; for a thread."""
+        """Counts events until `close`; runs in a thread."""
         while not self._end.wait(COUNTED_EVERY_S):
             self.count()
 

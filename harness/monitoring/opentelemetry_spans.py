@@ -75,7 +75,7 @@ def _send(exporter: SpanExporter, spans: Sequence[ReadableSpan], to: str) -> Non
 
 
 class _Ids(IdGenerator):
-    """Ids that follow from the run's."""
+    """Generates ids from the run's id, so that each export of a run has the same ones."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id, self._number = run_id, itertools.count()

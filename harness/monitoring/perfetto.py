@@ -117,7 +117,7 @@ def _steps(run: Timeline, together: int) -> Iterator[Event]:
 
 
 def _groups(run: Timeline, together: int) -> Iterator[Ints]:
-    """Rows of consecutive steps of one process, rank by rank in order of time."""
+    """Yields rows of consecutive steps of one process, rank by rank in order of time."""
     steps = run.steps
     order = np.lexsort((steps.end, steps.process, steps.rank))
     cuts = np.flatnonzero(np.diff(steps.process[order])) + 1

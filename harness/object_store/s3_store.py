@@ -76,7 +76,7 @@ def way_to(descriptor: int) -> str:
 
 
 class _Connection(http.client.HTTPConnection):
-    """To a socket file."""
+    """An HTTP connection to a socket file."""
 
     def __init__(self, path: str):
         super().__init__("store", timeout=START_S_MAX)

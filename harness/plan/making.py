@@ -37,7 +37,7 @@ from harness.trainers.contract import Workload
 
 
 def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile: str | None = None) -> Plan:
-    """Raises `ScenarioError` for a target that cannot exist or a trigger that can never come."""
+    """Makes the plan. Raises `ScenarioError` for a target that cannot exist or a trigger that can never come."""
     planned = _plan_faults(scenario, seed)
     places = {fault.id: fault.place("when") for fault in scenario.faults}
     return _checked(
@@ -156,7 +156,7 @@ def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[
 
 
 def _at(spec: FaultSpec, mesh: Mesh, dice: random.Random) -> list[int]:
-    """The ranks with the coordinates of the target."""
+    """Returns the ranks with the coordinates of the target."""
     chosen: dict[Axis, int] = {}
     for axis, index in spec.target.coordinates.items():
         place, size = f"{spec.place('target')}fault {spec.id}", mesh.sizes.get(axis)

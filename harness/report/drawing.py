@@ -38,7 +38,7 @@ EventRow = tuple[str, str, str]  # when, where, what
 
 
 def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
-    """Events of the log as rows of text."""
+    """Returns events of the log as rows of text."""
     ended = [event for event in run.checkpoints if event.get("event") != "checkpoint.started"]
     lists = {"notices": run.notices, "anomalies": run.anomalies, "checkpoints": ended}
     return {name: _event_rows(events, run) for name, events in lists.items()}
@@ -126,8 +126,8 @@ def line(curve: Curve) -> Series:
 
 
 def cast(run: Timeline, most: int = LANES_MAX) -> Cast:
-    """All ranks in order if they are at most `most`, otherwise the worst: hit by a fault, in a group of one that was,
-    died, lost the most time outside surviving steps. Groups along the mesh's outermost axis stay together."""
+    """Chooses the ranks of a chart: all in order if they are at most `most`, otherwise the worst: hit by a fault, in a
+    group of one that was, died, lost the most time. Groups along the mesh's outermost axis stay together."""
     steps = run.steps
     # Seconds in surviving steps, for each rank that did any step.
     spent = np.where(steps.survives, steps.end - steps.begin, 0) / 1e9
@@ -160,7 +160,7 @@ def _at(process: Process) -> str:
 
 
 def _group(place: Coordinates) -> str:
-    """`pp 1`: the outermost axis of several along which there are several ranks."""
+    """Returns `pp 1`: the outermost axis of several along which there are several ranks."""
     axes = [axis for axis in AXES if place.get(axis, (0, 1))[1] > 1]
     return f"{axes[0]} {place[axes[0]][0]}" if len(axes) > 1 else ""
 
@@ -201,7 +201,7 @@ def _fault(run: Timeline, fault: FaultRecord, injected: int) -> Fault:
 
 
 def _hit(run: Timeline) -> set[int]:
-    """Ranks that a fault aimed at, by number or through their node."""
+    """Returns the ranks that a fault aimed at, by number or through their node."""
     hit: set[int] = set()
     for target in (target for fault in run.faults for target in fault.targets):
         if target.get("rank") is not None:

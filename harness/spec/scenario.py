@@ -104,7 +104,7 @@ Selector = Annotated[
 
 
 class TargetSpec(Parameters):
-    """Which nodes, which ranks, or where in the mesh of `workload: mesh:`: exactly one of the three."""
+    """The target nodes, ranks, or coordinates in `workload: mesh:`: exactly one of the three."""
 
     node: Selector | None = None
     rank: Selector | None = None
@@ -379,14 +379,14 @@ def _no_scenario(kind: str, where: str, command: str) -> str:
 
 
 def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """Returns a path as given, or the file of this name (`_named`). `what`: such a file holds."""
+    """Returns a path as given, or the file of this name (`_named`). `what`: the kind of file, for messages."""
     given = pathlib.Path(name)
     is_path = given.suffix in (".yaml", ".yml") or (os.path.lexists(given) and not given.is_dir())
     return given if is_path else _named(name, directory, what)
 
 
 def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """Returns `<directory>/<name>.yaml`, or what lies among the suites and must fail."""
+    """Returns `<directory>/<name>.yaml`, or a scenario among the suites that must fail."""
     path = directory / f"{name}.yaml"
     if not os.path.lexists(path):
         for kind, (key, command) in OTHERS.items():

@@ -63,7 +63,7 @@ class Trainer(Parameters, abc.ABC):
         """Returns the commands that run the workload. Pure; the backend fills values that only a node knows."""
 
     def beside(self, folder: pathlib.Path) -> Trainer:
-        """The same with the files it names found from `folder`, which holds the scenario."""
+        """Returns the same trainer with its files found from `folder`, which holds the scenario."""
         return self
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:

@@ -179,12 +179,12 @@ class Analysis(Evidence):
 
     @cached_property
     def weights_apart(self) -> tuple[int, list[Apart]]:
-        """How many steps tell digests of the weights of several ranks, and those where they differ."""
+        """Returns the number of steps with weight digests of several ranks, and the steps where these differ."""
         return ranks.weights_apart(self.run)
 
     @cached_property
     def own_weights(self) -> bool:
-        """Whether each rank holds its own part, as the fault-free run shows."""
+        """Returns True if each rank holds its own part of the weights, as the fault-free run shows."""
         return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free)[1])
 
     @cached_property

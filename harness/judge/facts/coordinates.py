@@ -1,4 +1,4 @@
-"""Where ranks are in the job's mesh, as they told it, beside the mesh that the scenario says."""
+"""The places of ranks in the job's mesh, as they told it, beside the mesh of the scenario."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ DATA = {"dp", "fsdp"}  # a scenario may call any data parallelism dp
 
 
 def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> str:
-    """How the coordinates that a rank told differ from those of the scenario's mesh; an empty text: they do not, or
-    one of the two is not known."""
+    """Explains how a rank's coordinates differ from those of the scenario's mesh; empty if they agree, or one of the
+    two is not known."""
     said = (run.plan.get("workload") or {}).get("mesh") or {}
     mesh = Mesh({axis: size for axis, size in said.items() if isinstance(size, int) and size > 0})
     if not told or not said or rank >= mesh.world_size:
@@ -27,6 +27,6 @@ def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> 
 
 
 def replicas(run: Timeline) -> Ints:
-    """By process: a number, the same for those which hold the same weights. All have the same where no mesh is told."""
+    """Returns a number per process, the same for processes with the same weights: for all if no mesh is told."""
     places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
     return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)

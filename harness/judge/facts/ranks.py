@@ -42,7 +42,7 @@ class Apart:
 
 
 def weights_apart(run: Timeline) -> tuple[int, list[Apart]]:
-    """How many steps tell a digest of the weights of several replicas, and where they differ, in order of time."""
+    """Counts steps with weight digests of several replicas, and returns those that differ, in order of time."""
     steps = run.steps
     rows = np.flatnonzero(steps.weights != 0)
     if not len(rows):

@@ -43,9 +43,9 @@ class Lane:
     rank: int
     lives: Sequence[WorkerBar]
     targeted: bool  # a fault aimed at it
-    group: str  # the ranks with which it is shown, such as `pp 1`; empty: the job's mesh is not known
+    group: str  # its group of ranks in the chart, such as `pp 1`; empty: the job's mesh is not known
     place: str  # in that group, such as `dp 0 tp 1`
-    begin: Floats  # of each step, ascending
+    begin: Floats  # begin of each step, ascending
     end: Floats
     step: Ints
     loss: Floats

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: in a directory that all nodes see, or in a store beside the nodes.
+"""The places of checkpoints: a directory that all nodes see, or a store beside the nodes.
 
 A store is an entry point of the group `chaos_harness.stores`.
 """

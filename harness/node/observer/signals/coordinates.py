@@ -1,4 +1,4 @@
-"""Coordinates: where this rank is in the job's mesh: which tensor-parallel rank it is, which pipeline stage.
+"""The coordinates of this rank in the job's mesh, such as its tensor-parallel rank or its pipeline stage.
 
 The *use* of a group tells its axis: what `fully_shard` got is `fsdp`, whatever its name is. A group that has one of the
 names in `NAMES` is believed, but for a general name such as `data`. What nobody tells stays unknown.
@@ -25,17 +25,17 @@ NAMES = {name: name for name in AXES} | {
     **dict.fromkeys(("context", "sp", "seq", "sequence"), "cp"),
     **dict.fromkeys(("expert",), "ep"),
 }
-GENERAL = "dp"  # its names are given to groups that shard, too
+GENERAL = "dp"  # axis whose names groups that shard also have
 Place = tuple[int, int]  # this rank's index on an axis, and how many there are
 
 
 class Coordinates:
-    """Told with the first step after they became known."""
+    """This rank's coordinates, told with the first step after they become known."""
 
     def __init__(self, watch: Watch):
         self._watch = watch
         self._named: dict[str, Place] = {}  # by a group's name
-        self._used: dict[str, Place] = {}  # by what it was given to
+        self._used: dict[str, Place] = {}  # by the axis of its use
         self._told: dict[str, Place] = {}
 
     def named(self, name: object, place: Place) -> None:
@@ -47,20 +47,20 @@ class Coordinates:
         self._used[axis] = place
 
     def of_mesh(self, mesh: Any) -> list[tuple[str | None, Place]]:
-        """Of each of its dimensions the name and this rank's place; nothing, where this rank is not in the mesh."""
+        """Returns the name and this rank's place for each dimension; empty if the mesh lacks this rank."""
         names, at = mesh.mesh_dim_names, mesh.get_coordinate()
         if at is None:
             return []
         return [(names[dim] if names else None, (int(index), int(mesh.size(dim)))) for dim, index in enumerate(at)]
 
     def given(self, axes: tuple[str, ...], mesh: Any) -> None:
-        """`axes`: those of the last dimensions of a mesh that was given to something which works along them."""
+        """Notes a mesh by its use: something works along its last dimensions, which are these `axes`."""
         for axis, (name, place) in zip(reversed(axes), reversed(self.of_mesh(mesh)), strict=False):
             if NAMES.get(str(name).lower(), GENERAL) == GENERAL:
                 self.used(axis, place)
 
     def known(self) -> dict[str, Place]:
-        """A group with a general name that is used for sharding is no group of replicas."""
+        """Returns the places by axis; a group with a general name that shards is no group of replicas."""
         found = dict(self._named)
         if GENERAL not in self._used and found.get(GENERAL) == self._used.get("fsdp", ()):
             del found[GENERAL]
@@ -104,7 +104,7 @@ def _meshes(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _sharding(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Both kinds of FSDP. Of two dimensions the first one replicates. Without a mesh, the whole world shards."""
+    """Reads the mesh of both kinds of FSDP; the first of two dimensions replicates. No mesh: the whole world shards."""
 
     @watch.guard("coordinates")
     def given(_: Any, *__: Any, mesh: Any = None, **___: Any) -> None:
@@ -166,7 +166,7 @@ def _megatron(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _deepspeed(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Its third stage shards the weights. With a pipeline or tensor parallelism it asks an `mpu` for the groups."""
+    """Reads DeepSpeed's groups: its stage 3 shards the weights; an `mpu` has the groups of model parallelism."""
     asked = {"pp": ("pipe_parallel", "pipeline_model_parallel"), "tp": ("tensor_model_parallel", "model_parallel")}
 
     def look(engine: Any) -> None:
