@@ -45,7 +45,6 @@ _KINDS = {
     "dangling_latest": "the pointer names a checkpoint that is not there",
 }
 OF_A_POINTER = ("bit_flip", "zero_page", "truncate", "empty", "missing", *OF_POINTERS)
-_OF_OLDER_PLANS = {"unfinished": ".tmp-*", "manifest": "manifest*"}  # now told by the layout
 
 
 class CheckpointCorruption(Fault):
@@ -63,13 +62,6 @@ class CheckpointCorruption(Fault):
     damages = True
     needs = frozenset({Verb.FILES})
     may = frozenset({May.SPOIL})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_older_plan(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {key: value for key, value in given.items() if _OF_OLDER_PLANS.get(key) != value}
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

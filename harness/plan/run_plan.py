@@ -14,7 +14,6 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    SerializerFunctionWrapHandler,
     ValidationError,
     computed_field,
     field_validator,
@@ -107,11 +106,6 @@ class Header(_Model):
     def is_control(self) -> bool:
         return CONTROL in self.tags
 
-    @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out unset fields, so that the JSON is that of plans of older versions."""
-        return _without_unset(dump(self), "labels", "file_digest", "traces")
-
 
 class Abort(_Model):
     """The limits beyond which a run is given up."""
@@ -120,13 +114,6 @@ class Abort(_Model):
     wall_clock_ns: int = Field(ge=0, le=NS_MAX)
     if_not_started_for_ns: int = Field(NOT_STARTED_NS, ge=0, le=NS_MAX)
     widened_by_start: bool = False  # the first limit is at least three times the first start
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out limits at their default, so that the JSON is that of plans of older versions."""
-        usual = {("if_not_started_for_ns", NOT_STARTED_NS), ("widened_by_start", False)}
-        data: dict[str, Any] = dump(self)
-        return {name: value for name, value in data.items() if (name, value) not in usual}
 
     def idle_ns_max(self, first_start_ns: int) -> int:
         """Returns the longest time without a step, once the job has started within `first_start_ns`."""
@@ -140,14 +127,6 @@ class Limits(_Model):
     nodes_at_once: int | None = Field(None, ge=1)
     cool_down_ns: int = Field(0, ge=0, le=NS_MAX)
     gpu_hours: float | None = Field(None, gt=0)  # a job that reaches it is stopped
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_unset(dump(self), "gpu_hours")
-
-
-def _without_unset(values: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value or name not in names}
 
 
 class Plan(_Model):
