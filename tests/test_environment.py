@@ -90,9 +90,10 @@ CORE = [Requirement(text) for text in tomllib.loads((ROOT / "pyproject.toml").re
 LOCKED = (ROOT / "requirements.txt").read_text()
 
 
-def test_every_core_dependency_has_an_upper_bound() -> None:
+def test_core_dependencies_have_upper_bounds_and_the_lock_names_no_registry() -> None:
     for requirement in CORE:
         assert any(each.operator in ("<", "<=", "==", "~=") for each in requirement.specifier), str(requirement)
+    assert "://" not in LOCKED
 
 
 def test_the_locked_versions_are_within_the_bounds_and_have_digests() -> None:
@@ -104,10 +105,6 @@ def test_the_locked_versions_are_within_the_bounds_and_have_digests() -> None:
         assert requirement.specifier.contains(versions[requirement.name]), str(requirement)
     entries = [line for line in LOCKED.splitlines() if line and not line.startswith(("#", " "))]
     assert len(entries) == len(locked), "every entry has digests"
-
-
-def test_nothing_of_a_registry_is_in_the_lock() -> None:
-    assert "://" not in LOCKED
 
 
 @pytest.fixture

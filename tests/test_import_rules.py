@@ -167,9 +167,11 @@ def test_imports_follow_the_flow_of_data(path: pathlib.Path) -> None:
     assert violations(module_name(path), imports_of(path)) == []
 
 
-def test_every_folder_has_its_rule() -> None:
+def test_every_folder_has_its_rule_and_no_file_names_this_machine() -> None:
     folders = {path.name for path in (ROOT / "harness").iterdir() if (path / "__init__.py").exists()}
     assert folders <= MAY_IMPORT.keys()
+    for path in FILES:
+        assert "/home/" not in path.read_text() and "/root/" not in path.read_text(), path
 
 
 def test_no_import_goes_in_a_circle() -> None:
@@ -210,11 +212,6 @@ def test_what_runs_on_a_node_needs_only_the_standard_library() -> None:
         for path in (ROOT / "harness" / room).rglob("*.py")
     ):
         assert {target.split(".")[0] for target in imports_of(path)} <= allowed, path
-
-
-def test_no_source_file_names_this_machine() -> None:
-    for path in FILES:
-        assert "/home/" not in path.read_text() and "/root/" not in path.read_text(), path
 
 
 def test_each_folder_of_tests_runs_alone() -> None:

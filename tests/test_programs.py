@@ -23,14 +23,13 @@ OTHERWISE_CALLED = {
 }  # by a path, by a function, or by a script that a script writes
 
 
-def test_every_program_that_is_called_is_in_the_list() -> None:
+def test_the_list_holds_every_program_that_is_called_and_no_other() -> None:
     unknown = [call for call in sorted(calls_of_project()) if call.program not in programs.PROGRAMS]
     assert not unknown, "add it to harness/programs.py, with its package: " + "; ".join(map(str, unknown))
-
-
-def test_nothing_is_in_the_list_that_is_not_called() -> None:
     called = {call.program for call in calls_of_project()}
     assert set(programs.PROGRAMS) - called - OTHERWISE_CALLED == set()
+    with pytest.raises(KeyError):
+        machine.need("no-such-program")
 
 
 def test_the_list_is_whole() -> None:
@@ -99,11 +98,6 @@ def test_a_test_that_needs_a_missing_program_says_so_in_one_line(empty_path: pat
     assert "iproute2" not in str(skipped.value) and "\n" not in str(skipped.value)
     _install(empty_path, "nft")
     machine.need("tc", "nft")
-
-
-def test_a_test_cannot_need_what_is_not_in_the_list() -> None:
-    with pytest.raises(KeyError):
-        machine.need("no-such-program")
 
 
 def test_only_what_is_missing_is_installed(empty_path: pathlib.Path) -> None:

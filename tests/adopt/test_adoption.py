@@ -151,10 +151,14 @@ def test_the_gate_of_what_is_proposed_holds_it_all_and_the_sweep(folder: pathlib
     assert [entry.matrix for entry, _ in entries] == [None] * len(REHEARSALS) + ["resume"]
 
 
-def test_a_short_job_gets_only_what_fits() -> None:
+def test_a_short_job_gets_only_what_fits_and_nothing_is_expected_of_what_could_not_be_seen() -> None:
     workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
     short = Facts(18, 18, 3.0, 0.05, (10,), (), FACTS.told)
     assert set(propose(workload, short)) == {"rank-kill.yaml", "spot-evict.yaml", "node-loss.yaml"}
+    workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
+    blind = Facts(40, None, 3.0, 0.05, (), (), frozenset({"steps"}))
+    text = propose(workload, blind)["rank-kill.yaml"]
+    assert "loss_continuity" not in text and "no checkpoint was seen" in text
 
 
 def test_what_is_there_is_not_written_over(folder: pathlib.Path) -> None:
@@ -183,13 +187,6 @@ def test_a_job_that_goes_on_with_fewer_replicas_is_allowed_to() -> None:
     text = propose(workload, replace(FACTS, elastic=True))["rank-kill.yaml"]
     assert "min_nodes: 1" in text and "loss_continuity: {mode: final, max_final_gap: 5%, samples: reported}" in text
     assert "min_nodes" not in propose(workload, FACTS)["rank-kill.yaml"]
-
-
-def test_nothing_is_expected_of_what_could_not_be_seen() -> None:
-    workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
-    blind = Facts(40, None, 3.0, 0.05, (), (), frozenset({"steps"}))
-    text = propose(workload, blind)["rank-kill.yaml"]
-    assert "loss_continuity" not in text and "no checkpoint was seen" in text
 
 
 def test_no_item_is_both_seen_and_not_seen() -> None:

@@ -139,12 +139,9 @@ def test_a_cached_run_says_where_no_file_of_the_code_is_known(
     assert known or "--fresh-fault-free" in observer.note.call_args.args[0]
 
 
-def test_a_file_that_is_not_there_is_named(folder: pathlib.Path) -> None:
+def test_files_of_a_command_are_named_and_a_long_shell_line_names_none(folder: pathlib.Path) -> None:
     with pytest.raises(UsageError, match=r"workload\.trainer\.digest: 'model\.py' is not a file"):
         plan_of(digest=["model.py"]).outcome_digest()
-
-
-def test_a_shell_line_as_long_as_a_script_names_no_file(folder: pathlib.Path) -> None:
     plan_of(control=["bash", "-c", "sleep 1; " * 1000]).outcome_digest()
 
 

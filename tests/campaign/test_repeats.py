@@ -31,33 +31,35 @@ def using(card: Scorecard, share: float) -> Scorecard:
     return replace(card, expectations=[line])
 
 
-def test_one_run_speaks_for_itself(good: Scorecard, bad: Scorecard) -> None:
+def test_one_run_speaks_for_itself_and_without_a_verdict_the_whole_has_none(good: Scorecard, bad: Scorecard) -> None:
     assert repeat_verdict([good]).verdict is Verdict.PASS
     assert repeat_verdict([bad]).reasons == tuple(bad.reasons)
-
-
-def test_a_stack_that_fails_one_run_in_ten_is_flaky(good: Scorecard, bad: Scorecard) -> None:
-    found = repeat_verdict([good] * 9 + [bad])
-    assert found.verdict is Verdict.FAIL
-    assert found.reasons[0].startswith("flaky: 1 of 10 runs failed; with 95 % confidence, between 0.3 % and 44.5 %")
-    assert found.reasons[1] == bad.reasons[0]
-
-
-def test_a_stack_that_always_fails_is_not_flaky(bad: Scorecard) -> None:
-    assert repeat_verdict([bad] * 3).reasons[0] == "3 of 3 runs failed, and none passed"
-
-
-def test_one_run_without_a_verdict_leaves_the_whole_without_one(good: Scorecard) -> None:
     doubtful = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["no fault-free run"])
     found = repeat_verdict([good, good, doubtful])
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.reasons == ("1 of 3 runs is inconclusive: no fault-free run",)
 
 
-def test_figures_far_from_their_bound_pass(good: Scorecard) -> None:
+def test_a_stack_that_fails_now_and_then_is_flaky_and_one_that_always_fails_is_not(
+    good: Scorecard, bad: Scorecard
+) -> None:
+    found = repeat_verdict([good] * 9 + [bad])
+    assert found.verdict is Verdict.FAIL
+    assert found.reasons[0].startswith("flaky: 1 of 10 runs failed; with 95 % confidence, between 0.3 % and 44.5 %")
+    assert found.reasons[1] == bad.reasons[0]
+    assert repeat_verdict([bad] * 3).reasons[0] == "3 of 3 runs failed, and none passed"
+
+
+def test_how_far_figures_are_from_their_bound_decides(good: Scorecard) -> None:
     found = repeat_verdict([using(good, share) for share in (0.14, 0.15, 0.16, 0.15, 0.14)])
     assert_verdict(found, Verdict.PASS, first="fewer than 45 % of all runs fail")
     assert found.assessments["recovery_time.max"].tail < 0.25
+    found = repeat_verdict([using(good, share) for share in (0.3, 0.5, 0.8)])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    more = found.assessments["recovery_time.max"].more
+    assert more and f"about {more} more runs would settle it" in found.reasons[0]
+    found = repeat_verdict([using(good, share) for share in (0.8, 0.99, 0.95, 0.9, 0.99)])
+    assert_verdict(found, Verdict.INCONCLUSIVE, first="more runs would not help")
 
 
 def test_a_bound_that_the_scenario_does_not_set_has_no_tail(good: Scorecard) -> None:
@@ -78,18 +80,6 @@ def test_figures_of_several_runs_are_ranges(good: Scorecard) -> None:
     told = "recovered in 5.60 s to 7.50 s; 30.0 % of GPU time wasted by faults; not judged: pace, exits"
     assert repeat_verdict(runs).reasons[1:] == (told,)
     assert repeat_verdict([*runs, run(None, {})]).reasons[1].startswith("30.0 % of GPU time wasted by faults")
-
-
-def test_too_wide_is_inconclusive_and_says_how_many_more(good: Scorecard) -> None:
-    found = repeat_verdict([using(good, share) for share in (0.3, 0.5, 0.8)])
-    assert found.verdict is Verdict.INCONCLUSIVE
-    more = found.assessments["recovery_time.max"].more
-    assert more and f"about {more} more runs would settle it" in found.reasons[0]
-
-
-def test_too_close_to_the_bound_is_said_to_be_so(good: Scorecard) -> None:
-    found = repeat_verdict([using(good, share) for share in (0.8, 0.99, 0.95, 0.9, 0.99)])
-    assert_verdict(found, Verdict.INCONCLUSIVE, first="more runs would not help")
 
 
 def test_a_run_in_which_nothing_slowed_down_does_not_hide_those_near_the_bound(good: Scorecard) -> None:

@@ -54,10 +54,12 @@ def plan_of(backend: str = "local", mode: str = "envelope", **workload: Any) -> 
 SHRINKS = [Outage(35, "shrink", victim=1, regrow_after=15)]
 
 
-def test_a_run_whose_world_changed_its_size_is_repeated_from_the_newest_periodic_save() -> None:
+def test_a_run_whose_world_changed_its_size_is_repeated_from_the_newest_save_of_a_fault_free_run() -> None:
     assert resize(plan_of(), load(simulate(JOB, SHRINKS, 5)), None) == AT
     killed = load(simulate(JOB, [Outage(35, "rank", victim=1)], 5))
     assert resize(plan_of(), killed, None) is None, "it came back with as many ranks"
+    own_rhythm = load(simulate(Job(nodes=2, steps=60, every=12), (), 99))
+    assert resize(plan_of(), load(simulate(JOB, SHRINKS, 5)), own_rhythm) == Resize(24, 1)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +72,6 @@ def test_a_run_whose_world_changed_its_size_is_repeated_from_the_newest_periodic
 )
 def test_others_are_not(plan: Callable[[], Plan], why: str) -> None:
     assert resize(plan(), load(simulate(JOB, SHRINKS, 5)), None) is None, why
-
-
-def test_it_is_the_newest_save_that_a_fault_free_run_makes_whatever_the_plan_says() -> None:
-    own_rhythm = load(simulate(Job(nodes=2, steps=60, every=12), (), 99))
-    assert resize(plan_of(), load(simulate(JOB, SHRINKS, 5)), own_rhythm) == Resize(24, 1)
 
 
 class Jobs:

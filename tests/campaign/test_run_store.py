@@ -86,15 +86,12 @@ def test_a_first_look_is_no_run(tmp_path: pathlib.Path, judged: dict[str, Any]) 
     assert store.find("last").name == "b-1", "the look is newer"
 
 
-def test_a_history_says_what_it_did_not_read(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_judged_or_not_read_is_said(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = [run for run in Store(reports).runs() if run.run_id == "c-1"]
+    assert (run.verdict, run.scenario, run.begun_at) == (None, "spot-evict", "1970-01-01T00:06:40+00:00")
     assert moments(reports, Wanted())[1] == []
     monkeypatch.setattr(history_report, "READ_MAX", 2)
     assert moments(reports, Wanted())[1] == ["only the newest 2 of 3 runs were read"]
-
-
-def test_a_run_that_was_not_judged_has_no_verdict(reports: pathlib.Path) -> None:
-    (run,) = [run for run in Store(reports).runs() if run.run_id == "c-1"]
-    assert (run.verdict, run.scenario, run.begun_at) == (None, "spot-evict", "1970-01-01T00:06:40+00:00")
 
 
 @pytest.mark.parametrize("edge", ["9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"])

@@ -81,11 +81,6 @@ def test_the_further_runs_it_asks_for_settle_it(values: list[float], limit: floa
         assert mean + repeats.tolerance_factor(runs) * spread <= math.log(limit)
 
 
-def test_one_run_bounds_nothing() -> None:
-    found = repeats.assess([4.0], limit=60.0)
-    assert not found.within and found.tail == math.inf and found.more == 2
-
-
 def test_the_interval_of_the_median_is_always_the_same() -> None:
     values = [3.0, 1.0, 4.0, 1.5, 5.0, 9.0, 2.0, 6.0, 5.5, 3.5]
     assert repeats.median_interval(values) == (pytest.approx(2.0), pytest.approx(5.5))
@@ -97,11 +92,13 @@ def test_the_interval_of_the_median_is_always_the_same() -> None:
     assert repeats.median_interval([1.0, 2.0], 1.0) == (1.0, 2.0), "every sample that was drawn"
 
 
-def test_figures_with_a_zero_are_taken_as_they_are() -> None:
+def test_figures_with_a_zero_are_taken_as_they_are_and_one_bounds_nothing() -> None:
     assert repeats.tail_bound([0.0, 0.0, 0.0]) == 0.0
     assert repeats.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
     found = repeats.assess([0.0, 0.0, 0.0], limit=0.0)
     assert found.within and found.more == 0
+    one = repeats.assess([4.0], limit=60.0)
+    assert not one.within and one.tail == math.inf and one.more == 2, "one run bounds nothing"
 
 
 @pytest.mark.parametrize(

@@ -283,14 +283,11 @@ def test_a_verdict_is_told_also_where_no_report_can_be_written(
     assert isinstance(chaos("report", "job-1", "--reports", tmp_path).exception, OSError), "here that is all there is"
 
 
-def test_a_history_of_an_unknown_scenario_names_the_known_ones(reports: pathlib.Path) -> None:
+def test_a_history_of_an_unknown_scenario_names_the_known_ones_and_ids_are_listed_whole(reports: pathlib.Path) -> None:
     assert "nosuch has no stored run: choose one of:" in chaos("history", "nosuch", "--reports", reports).output
     assert "did you mean spot-evict?" in chaos("history", "spot-evit", "--reports", reports).output
     assert "no run is stored in" in chaos("history", "x", "--reports", reports / "none").output
     assert chaos("history", "nosuch", "--json", "--reports", reports).exit_code == 0
-
-
-def test_run_ids_are_listed_whole(reports: pathlib.Path) -> None:
     name = "checkpoint-restore-slow-20261121-120000-1a2b"
     (reports / "a-1").rename(reports / name)
     for width in ("40", "80"):
@@ -401,11 +398,15 @@ def test_mistakes_in_suites_and_plans_are_told(folder: str, text: str, said: str
     assert isinstance(wrong, UsageError) and said in str(wrong)
 
 
-def test_a_pause_that_nobody_could_end_is_refused(tmp_path: pathlib.Path) -> None:
+def test_what_a_game_day_cannot_do_is_told_before_it_begins(tmp_path: pathlib.Path) -> None:
     day = "version: 1\nname: a\ntitle: A\nentries: [{pause: Is everybody there?}, {scenario: rank-kill}]\n"
     (tmp_path / "day.yaml").write_text(day)
     wrong = chaos("gameday", tmp_path / "day.yaml", "--no-page", "--reports", tmp_path).exception
     assert isinstance(wrong, UsageError) and "entry 1 is a pause" in str(wrong)
+    path = tmp_path / "day.yaml"
+    path.write_text("version: 1\nname: a\ntitle: A\nfault_free: false\nentries: [{scenario: rank-kill}]\n")
+    shown = chaos("gameday", path, "--dry-run").output.replace("\n", " ")
+    assert "no run to compare losses with" in shown and "which shows less: rank-kill." in shown
 
 
 STRIKES = "version: 1\nname: a\ntitle: A\nentries: [{strike: pause}]\n"
@@ -424,13 +425,6 @@ def test_a_folder_in_the_place_of_a_file_is_told(command: str, tmp_path: pathlib
     wrong = chaos(command, tmp_path).exception
     assert isinstance(wrong, UsageError)
     assert str(wrong) == f"{tmp_path}: cannot be read: it is a folder; name a file in it"
-
-
-def test_a_dry_run_says_what_cannot_be_judged_without_a_fault_free_run(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "day.yaml"
-    path.write_text("version: 1\nname: a\ntitle: A\nfault_free: false\nentries: [{scenario: rank-kill}]\n")
-    shown = chaos("gameday", path, "--dry-run").output.replace("\n", " ")
-    assert "no run to compare losses with" in shown and "which shows less: rank-kill." in shown
 
 
 def test_a_wrong_name_of_a_baseline_is_told_as_it_was_given(tmp_path: pathlib.Path) -> None:

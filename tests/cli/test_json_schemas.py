@@ -66,8 +66,13 @@ REPORT = """schema run_id scenario title backend seed profile commit begun_at ve
 expectations guarantees environment labels provenance not_judged not_judged_because next_steps kept_as"""
 
 
-def test_scenarios() -> None:
+def test_scenarios_and_stored_runs(reports: pathlib.Path) -> None:
     assert shape(told("list", "--json")) == [{"name": "str", "tags": ["str"], "title": "str"}]
+    assert shape(told("runs", "--json", "--reports", reports)) == [RUN]
+    found = told("show", "a-1", "--json", "--reports", reports)
+    assert sorted(found) == sorted(REPORT.split())
+    assert found["schema"] == 1
+    assert shape(told("history", "--json", "--reports", reports)) == {"changes": [], "runs": [MOMENT], "schema": "int"}
 
 
 @pytest.mark.slow  # tries out what the engines can do
@@ -85,20 +90,6 @@ def test_doctor() -> None:
     assert shape(found["findings"]) == [{"detail": "str", "needed": "bool", "ok": "bool", "what": "str"}]
     assert sorted(found["backends"]["local"]) == ["available", "missing", "summary", "verbs"]
     assert sorted(found["faults"][0]) == ["backends", "name"]
-
-
-def test_runs(reports: pathlib.Path) -> None:
-    assert shape(told("runs", "--json", "--reports", reports)) == [RUN]
-
-
-def test_one_run(reports: pathlib.Path) -> None:
-    found = told("show", "a-1", "--json", "--reports", reports)
-    assert sorted(found) == sorted(REPORT.split())
-    assert found["schema"] == 1
-
-
-def test_history(reports: pathlib.Path) -> None:
-    assert shape(told("history", "--json", "--reports", reports)) == {"changes": [], "runs": [MOMENT], "schema": "int"}
 
 
 def test_comparison(reports: pathlib.Path) -> None:

@@ -112,10 +112,6 @@ def interrupted(logs: Logs) -> None:
     logs.harness[-1].update(outcome="interrupted", reason="Ctrl-C")
 
 
-def killed(logs: Logs) -> None:
-    logs.harness.pop()
-
-
 def shipped(reports: pathlib.Path, name: str = "spot-evict", run_id: str = "spot-evict-7", **more: Any) -> Plan:
     return make_plan(load_scenario(SHIPPED / f"{name}.yaml", more.get("profile")), 7, "local", run_id, **more)
 
@@ -142,7 +138,7 @@ KINDS: dict[str, tuple[Callable[[pathlib.Path], Plan], Callable[[pathlib.Path], 
     ),
     "interrupted": (own, lambda reports: stored(reports, own(reports), bend=interrupted)),
     "interrupted before its faults": (own, in_its_fault_free_run),
-    "killed": (own, lambda reports: stored(reports, own(reports), bend=killed)),
+    "killed": (own, lambda reports: stored(reports, own(reports), bend=lambda logs: logs.harness.pop())),
     "one of several": (
         lambda reports: shipped(reports, run_id="spot-evict-b"),
         lambda reports: [

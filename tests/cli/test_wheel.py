@@ -69,9 +69,13 @@ def chaos(
     return lambda *words, **env: call(folder / "venv" / "bin" / "chaos", *words, cwd=work, **env)
 
 
-def test_it_is_the_installed_copy_that_runs(chaos: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_it_is_the_installed_copy_that_runs_with_its_suites(
+    chaos: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
     done = chaos("--version")
     assert (done.returncode, done.stdout.split()[:1]) == (0, ["chaos-harness"]), done.stderr
+    done = chaos("gate", "no-such-suite")
+    assert done.returncode == 2 and "pre-launch" in done.stderr, done.stderr
 
 
 def test_it_brings_its_scenarios(chaos: Callable[..., subprocess.CompletedProcess[str]]) -> None:
@@ -83,11 +87,6 @@ def test_it_brings_its_scenarios(chaos: Callable[..., subprocess.CompletedProces
     assert done.returncode == 0, done.stderr
     assert str(ROOT) not in done.stdout, "the checkout is not looked at"
     assert done.stdout.count(": ok") == len(names)
-
-
-def test_it_brings_its_suites(chaos: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = chaos("gate", "no-such-suite")
-    assert done.returncode == 2 and "pre-launch" in done.stderr, done.stderr
 
 
 def test_it_runs_a_scenario_and_keeps_the_report_in_the_working_directory(

@@ -81,9 +81,15 @@ def test_every_fault_is_in_the_row_of_its_runbook() -> None:
         assert kinds == set(re.findall(r"`(\w+)`", told)), book
 
 
-def test_every_scenario_is_covered() -> None:
+def test_every_scenario_of_the_gate_and_every_alert_is_on_its_page() -> None:
     named = [row[3].split(", ") for row in rows("coverage.md", "Failure modes")]
     assert {name for names in named for name in names} == SCENARIOS
+    named = {name for row in rows("gate.md", "What `pre-launch` holds") for name in re.findall(r"`([\w-]+)`", row[1])}
+    suite = yaml.safe_load((ROOT / "scenarios" / "suites" / "pre-launch.yaml").read_text())
+    assert named == set(suite["scenarios"])
+    rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    alerts = [[f"`{rule['alert']}`", rule["labels"]["severity"]] for rule in rules if "alert" in rule]
+    assert [row[:2] for row in rows("monitoring.md", "Alert rules")] == alerts
 
 
 def test_scenarios_that_were_repeated_less_often_are_named() -> None:
@@ -97,24 +103,12 @@ def test_scenarios_that_were_repeated_less_often_are_named() -> None:
     assert (int(shipped), int(repeated)) == (len(SCENARIOS), len(SCENARIOS) - len(set(others)))
 
 
-def test_the_gate_holds_what_its_page_says() -> None:
-    named = {name for row in rows("gate.md", "What `pre-launch` holds") for name in re.findall(r"`([\w-]+)`", row[1])}
-    suite = yaml.safe_load((ROOT / "scenarios" / "suites" / "pre-launch.yaml").read_text())
-    assert named == set(suite["scenarios"])
-
-
 def test_what_is_in_the_folder_of_a_run_is_told() -> None:
     """What a real run leaves there is compared by tests/e2e/test_scenarios.py."""
     text = (ROOT / "reports" / "README.md").read_text()
     names = [run_folder.KEY, run_folder.EVENTS, run_folder.LOGS, run_folder.ANSWERS, *run_folder.FOR_NODES, FOLDER]
     names += [PLAN, REPORT, REHEARSALS, LOG, attach_command.REPORT, baseline.FIGURES]
     assert [name for name in names if f"`{name}" not in text] == []
-
-
-def test_every_alert_is_on_the_page() -> None:
-    rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
-    alerts = [[f"`{rule['alert']}`", rule["labels"]["severity"]] for rule in rules if "alert" in rule]
-    assert [row[:2] for row in rows("monitoring.md", "Alert rules")] == alerts
 
 
 def test_the_forms_of_one_fault_are_there() -> None:
@@ -129,14 +123,11 @@ def test_the_forms_of_one_fault_are_there() -> None:
     assert [len(set(files)), len({file.split("/")[0] for file in files})] == [int(each) for each in said.values()]
 
 
-def test_every_declaration_is_on_the_page() -> None:
+def test_every_declaration_is_on_the_page_and_in_the_schema() -> None:
     text = page()
     for event in vocabulary.EVENTS:
         assert text.count(f"### `{event.name}`\n") == 1
         assert event.meaning in text
-
-
-def test_the_command_line_prints_the_schema() -> None:
     printed = CliRunner().invoke(make_app(), ["schema", "--events"])
     assert printed.exit_code == 0
     assert json.loads(printed.stdout) == json.loads(json.dumps(json_schema()))

@@ -26,7 +26,9 @@ def docker() -> None:
 
 @pytest.fixture(scope="module")
 def slurm() -> None:
-    skip_without("slurm")
+    capability = load_backend("slurm").probe()
+    if not capability.available:
+        pytest.skip(capability.summary)
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +49,6 @@ def call(folder: pathlib.Path, *words: str, **env: str) -> subprocess.CompletedP
     return subprocess.run(
         command(*words), cwd=folder, env=environment(folder / "reports", **env), capture_output=True, text=True
     )
-
-
-def skip_without(backend: str) -> None:
-    capability = load_backend(backend).probe()
-    if not capability.available:
-        pytest.skip(capability.summary)
 
 
 def rehearsed(training: pathlib.Path, backend: str, script: str, more: str = "", **env: str) -> Done:

@@ -142,9 +142,12 @@ def test_an_order_that_comes_too_late_is_not_carried_out(tmp_path: pathlib.Path)
     assert all(each.lr < 0.1 for each in training.told)
 
 
-def test_one_learning_rate_for_all_ranks(tmp_path: pathlib.Path) -> None:
+def test_an_order_that_nobody_can_take_is_an_error(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FaultError, match=r"target {rank: all}, not ranks \[0\]"):
         rehearsed(Training(tmp_path, ranks=2), kind="learning_rate")
+    context: Any = Context(tmp_path, None)
+    with pytest.raises(FaultError, match="no hook for damage"):
+        build_fault("out_of_memory", {"fits": 3}).inject(TARGETS, context)
 
 
 def test_a_trainer_that_does_not_tell_it_is_an_error_before_anything_is_done(tmp_path: pathlib.Path) -> None:
@@ -185,9 +188,3 @@ def test_it_acted_only_where_a_piece_was_too_large(tmp_path: pathlib.Path, chang
     assert context.ends == [(1, 0, "orders left", False), (0, 0, "orders left", True)], (
         "the order stays until it is withdrawn"
     )
-
-
-def test_a_trainer_without_the_hook_is_an_error(tmp_path: pathlib.Path) -> None:
-    context: Any = Context(tmp_path, None)
-    with pytest.raises(FaultError, match="no hook for damage"):
-        build_fault("out_of_memory", {"fits": 3}).inject(TARGETS, context)

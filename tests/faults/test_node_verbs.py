@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import pathlib
 import signal
 import sys
 import time
@@ -53,14 +52,10 @@ def node(cluster: LocalCluster) -> Node:
     return node
 
 
-def groups_of(cluster: LocalCluster) -> list[pathlib.Path]:
-    return cgroups.leftovers(cluster._run_id)
-
-
 def settings(cluster: LocalCluster) -> dict[str, str]:
     """Every limit of every group of this lab, byte for byte."""
     names = ("cpu.cfs_*", "cpu.max", "memory.*limit_in_bytes", "memory.max", "memory.swap.max")
-    files = [file for group in groups_of(cluster) for name in names for file in group.glob(name)]
+    files = [file for group in cgroups.leftovers(cluster._run_id) for name in names for file in group.glob(name)]
     return {str(file): file.read_text() for file in files}
 
 
@@ -80,23 +75,6 @@ def test_what_is_said_to_be_there_is_there(cluster: LocalCluster, node: Node, mo
             node.limit_cpu(0.5)
         with pytest.raises(CannotRunError, match="cgroup"):
             node.limit_memory(MIB, "kernel")
-
-
-@pytest.mark.parametrize("cluster", ["root"], indirect=True)  # control groups of nodes take root
-def test_a_quota_keeps_the_node_from_running_and_goes_without_a_trace(cluster: LocalCluster, node: Node) -> None:
-    before = settings(cluster)
-    assert len(before) >= 2
-    node.limit_cpu(0.05)  # less than it gets on a busy machine
-    assert settings(cluster) != before
-    start = node.cpu_use()
-    until(lambda: node.cpu_use().throttled_ns > start.throttled_ns, "a moment in which the kernel holds it back")
-    time.sleep(1.0)
-    end = node.cpu_use()
-    assert (end.used_ns - start.used_ns) / (end.at_ns - start.at_ns) < 0.45
-    node.limit_cpu(0.2)
-    node.limit_cpu(None)
-    assert settings(cluster) == before
-    node.limit_cpu(None)
 
 
 def test_what_is_frozen_stays_so_in_a_duty_cycle(node: Node) -> None:

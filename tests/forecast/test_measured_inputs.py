@@ -63,13 +63,10 @@ def test_runs_of_two_trainers_make_no_forecast(tmp_path: pathlib.Path) -> None:
         read_runs(names, tmp_path)
 
 
-def test_how_long_a_hang_goes_unseen_no_death_of_a_process_tells(tmp_path: pathlib.Path) -> None:
+def test_deaths_and_notices_tell_nothing_of_how_long_a_hang_goes_unseen(tmp_path: pathlib.Path) -> None:
     made = job(read_runs([store(tmp_path, "loss", fault="node_loss", phases=PHASES)], tmp_path))
     silent = cause(made, "Silent data corruption").detection
     assert silent.origin is Origin.ASSUMED and silent.values == (600.0,)
-
-
-def test_a_notice_says_nothing_of_detection(tmp_path: pathlib.Path) -> None:
     made = job(read_runs([store(tmp_path, "evict", phases=PHASES | {"detect": 0.0})], tmp_path))
     assert cause(made, "Faulty GPU").detection.values == (60.0,)
     assert cause(made, "Host maintenance").detection.values == (0.0,)
@@ -128,13 +125,10 @@ def test_the_pace_of_a_smaller_world_counts_samples(tmp_path: pathlib.Path) -> N
     assert pace_of_smaller_world(run) is None
 
 
-def test_each_shipped_table_can_be_simulated() -> None:
+def test_tables_are_shipped_or_ones_own(tmp_path: pathlib.Path) -> None:
     for name, table in shipped().items():
         assert table.source and sum(map(table.per_node_day, table.causes)) < 0.01, name
     assert sum(each.count or 0 for each in shipped()["llama3"].causes) == 419
-
-
-def test_a_table_of_ones_own(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "ours.yaml"
     file.write_text("version: 1\ntables: {ours: {source: us, causes: [{name: all, per_1000_node_days: 2}]}}\n")
     name, table = load_rates(str(file))

@@ -46,15 +46,12 @@ def test_a_price_makes_a_sentence_in_dollars_a_week(tmp_path: pathlib.Path) -> N
     assert [row[0] for row in found.rows] == ["64", "1,024", "4,096"] and found.head[-1] == "dollars a week"
 
 
-def test_a_slower_recovery_wastes_more(tmp_path: pathlib.Path) -> None:
+def test_a_slower_recovery_wastes_more_and_without_a_price_it_is_gpu_hours(tmp_path: pathlib.Path) -> None:
     slow = report(tmp_path / "slow", phases={"detect": 30.0, "startup": 3000.0})
-    wasted = [section.rows[1][3] for each in (report(tmp_path), slow) if (section := section_of(each))]
-    assert float(wasted[0].replace(",", "")) < float(wasted[1].replace(",", ""))
-
-
-def test_without_a_price_there_are_gpu_hours_alone(tmp_path: pathlib.Path) -> None:
-    found = section_of(report(tmp_path))
+    found, slower = section_of(report(tmp_path)), section_of(slow)
     assert found is not None and found.top == "" and "dollars a week" not in found.head
+    assert slower is not None
+    assert float(found.rows[1][3].replace(",", "")) < float(slower.rows[1][3].replace(",", ""))
 
 
 @pytest.mark.parametrize(

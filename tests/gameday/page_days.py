@@ -25,13 +25,9 @@ def scenes() -> list[SceneView]:
     ]
 
 
-def ranks(count: int) -> RanksView:
+def view(count: int = 4, feed: Sequence[NewsView] = (), **more: object) -> DayView:
     listed = [RankView(rank, f"node{rank // 8}", 1000 - 3 * (rank == 9), 80.0 + rank % 7, 0.1) for rank in range(count)]
     whole = count <= 64
-    return RanksView(count, listed if whole else listed[:8], whole, [997, 1000, 1000], [80.0, 83.0, 86.0])
-
-
-def view(count: int = 4, feed: Sequence[NewsView] = (), **more: object) -> DayView:
     given: dict[str, object] = {
         "run_id": "pre-launch-20260301-120000-1a2b",
         "title": "The first week of a run, in a few minutes",
@@ -50,7 +46,7 @@ def view(count: int = 4, feed: Sequence[NewsView] = (), **more: object) -> DayVi
         "idle_s": 0.1,
         "standing": False,
         "steps_go": True,
-        "ranks": ranks(count),
+        "ranks": RanksView(count, listed if whole else listed[:8], whole, [997, 1000, 1000], [80.0, 83.0, 86.0]),
         "scenes": scenes(),
         "at_work": 1,
         "outage": [("detect", 1.2), ("startup", 0.8), ("recompute", 0.3), (EVIL, 1.1)],

@@ -57,21 +57,16 @@ def seen(director: Director, progress: LiveProgress, firings: dict[str, Firing] 
     return view_of(director, cast(LiveJob, job), 0, NOW)
 
 
-def test_a_rank_that_does_no_step_has_no_pace(director: Director) -> None:
+def test_a_rank_has_a_pace_while_it_goes(director: Director) -> None:
+    view = seen(director, going())
+    assert view.ranks.listed[1] == RankView(1, "node0", 90, 65.0, 0.1, False)
+    assert view.steps_go and view.phase == "running"
     view = seen(director, going(idle_s=23))
     assert view.ranks.listed[0] == RankView(0, "node0", 90, None, 23.0, True)
     assert view.ranks.step_ms == [] and view.standing and not view.steps_go
     assert view.phase == "standing_still"
-
-
-def test_a_rank_that_goes_has_its_pace(director: Director) -> None:
-    view = seen(director, going())
-    assert view.ranks.listed[1] == RankView(1, "node0", 90, 65.0, 0.1, False)
-    assert view.steps_go and view.phase == "running"
-
-
-def test_slow_steps_are_no_standstill(director: Director) -> None:
     assert not seen(director, going(idle_s=23, step_s=10)).standing
+    assert not seen(director, going()).fault_free, "light days do without"
 
 
 def test_a_restart_says_neither_that_steps_are_done_nor_a_pace(director: Director) -> None:
@@ -160,10 +155,6 @@ def test_after_the_job_the_verdict_is_told(director: Director, role: str) -> Non
     judged = for_role(ended(view, "fail", "silent-hang: too slow", "/r/report.html"), role, [])
     assert judged.saying == "The day is over: fail. silent-hang: too slow"
     assert (judged.verdict, judged.report) == ("fail", "/r/report.html")
-
-
-def test_the_page_knows_whether_there_is_a_fault_free_run(director: Director) -> None:
-    assert not seen(director, going()).fault_free, "light days do without"
 
 
 def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: pathlib.Path) -> None:

@@ -49,10 +49,7 @@ def test_a_mistake_is_told_with_its_place(text: str, told: str) -> None:
     assert told in problems(text)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_told_at_once_and_a_secret_is_one() -> None:
     assert len(problems("entries:\n  - {}\n  - {rest: 5}\nextra: 1\n").splitlines()) == 3
-
-
-def test_a_secret_that_is_written_out_is_refused() -> None:
     text = "workload: {trainer: {command: [x], env: {MY_TOKEN: abc}}}\nentries: [{rest: 1s}]\n"
     assert "looks like a secret" in problems(text)

@@ -117,6 +117,8 @@ def test_an_alert_where_nothing_was_injected_fails() -> None:
     result = verdict_of(events, STALLED)
     assert result.verdict is Verdict.FAIL
     assert result.reasons == ["alert Stalled fired at 5 min 0 s, when no fault was active"]
+    for alerts, told in (([alert("Stalled", 13)], Verdict.FAIL), ([], Verdict.INCONCLUSIVE)):
+        assert verdict_of(day(rehearsed("a", 10, acts=False), *alerts), STALLED).sides["alerts"] is told
 
 
 @pytest.mark.parametrize(("after_s", "false"), [(-1, False), (4.9, False), (5.1, True)])
@@ -132,13 +134,6 @@ def test_an_alert_that_the_plan_does_not_name_is_shown_and_not_judged() -> None:
     result = verdict_of(day(rehearsed("a", 10), alert("DiskFull", 300)), Expected("a", 0))
     assert result.verdict is Verdict.PASS and result.sides["alerts"] is None
     assert any(moment.what.startswith("DiskFull firing") for moment in result.moments)
-
-
-def test_without_a_fault_an_alert_is_not_judged_green() -> None:
-    result = verdict_of(day(rehearsed("a", 10, acts=False), alert("Stalled", 13)), STALLED)
-    assert result.sides["alerts"] is Verdict.FAIL  # it fired where nothing was injected
-    quiet = verdict_of(day(rehearsed("a", 10, acts=False)), STALLED)
-    assert quiet.sides["alerts"] is Verdict.INCONCLUSIVE
 
 
 def test_who_acknowledges_has_detected() -> None:
@@ -172,22 +167,22 @@ def test_who_detects_and_has_not_guessed(presses: list[Event], found: Verdict) -
 
 
 @pytest.mark.parametrize(("wrong", "verdict"), [(0, Verdict.PASS), (1, Verdict.PASS), (2, Verdict.INCONCLUSIVE)])
-def test_who_says_detected_all_the_time_has_shown_nothing(wrong: int, verdict: Verdict) -> None:
-    presses = [person("detected", 13), person("detected", 53), *(person("acknowledged", 200 + s) for s in range(wrong))]
-    wanted = [Expected(name, scene, people={"detect": 60 * S}) for scene, name in enumerate("ab")]
-    result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50), *presses), *wanted)
-    assert result.sides["people"] is verdict and result.verdict is verdict
-    if wrong == 2:
-        assert "where there was none (2 of 4 times)" in result.reasons[0]
-
-
-@pytest.mark.parametrize(("wrong", "verdict"), [(0, Verdict.PASS), (1, Verdict.PASS), (2, Verdict.INCONCLUSIVE)])
-@pytest.mark.parametrize("wanted", ["detect", "mitigate"])
-def test_who_says_mitigated_all_the_time_has_shown_nothing(wanted: str, wrong: int, verdict: Verdict) -> None:
-    presses = [person("mitigated", 13), person("mitigated", 53), *(person("mitigated", 2 + s) for s in range(wrong))]
+@pytest.mark.parametrize(
+    ("wanted", "says", "wrongly", "since"),
+    [
+        ("detect", "detected", "acknowledged", 200),
+        ("detect", "mitigated", "mitigated", 2),
+        ("mitigate", "mitigated", "mitigated", 2),
+    ],
+)
+def test_who_says_so_all_the_time_has_shown_nothing(
+    wanted: str, says: str, wrongly: str, since: int, wrong: int, verdict: Verdict
+) -> None:
+    presses = [person(says, 13), person(says, 53), *(person(wrongly, since + s) for s in range(wrong))]
     expected = [Expected(name, scene, people={wanted: 60 * S}) for scene, name in enumerate("ab")]
     result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50), *presses), *expected)
-    assert result.sides["people"] is verdict
+    assert result.sides["people"] is result.verdict is verdict
+    assert (wrong == 2) is ("where there was none (2 of 4 times)" in result.reasons[0])
 
 
 def test_what_people_do_counts_for_the_newest_fault() -> None:
@@ -249,10 +244,12 @@ def test_what_failed_comes_before_what_cost_most() -> None:
     assert [act.expected.name for act in result.to_fix] == ["b", "c", "a"]
 
 
-def test_no_card_of_the_job_is_never_green() -> None:
+def test_a_day_without_a_card_or_a_rehearsal_is_never_green() -> None:
     events = day(rehearsed("a", 10))
     assert judge_day(events, [Expected("a", 0)], {"a": card()}, None).verdict is Verdict.INCONCLUSIVE
     assert judge_day([], [], {}, None).verdict is Verdict.INCONCLUSIVE
+    result = verdict_of(day())
+    assert (result.verdict, result.reasons) == (Verdict.INCONCLUSIVE, ["no rehearsal was planned: nothing is proven"])
 
 
 AT_S = st.integers(0, 900)
@@ -285,11 +282,6 @@ def test_what_the_death_of_the_harness_cut_short_is_inconclusive_and_not_invalid
     invalid = card(Verdict.INVALID)
     result = judge_day(events, [Expected("a", 0)], {"a": invalid}, invalid)
     assert (result.verdict, result.acts[0].verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
-
-
-def test_a_day_without_a_rehearsal_proves_nothing() -> None:
-    result = verdict_of(day())
-    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["no rehearsal was planned: nothing is proven"]
 
 
 @pytest.mark.parametrize("kind", ["pause", "rest"])
@@ -340,12 +332,10 @@ def test_one_alert_serves_one_fault() -> None:
     together = day(rehearsed("a", 10), rehearsed("b", 10), alert("Stalled", 14))
     result = verdict_of(together, *both)
     assert [act.watches[0].verdict for act in result.acts] == [Verdict.PASS, Verdict.FAIL]
-
-
-def test_a_window_cut_short_by_the_next_fault_is_no_failure() -> None:
-    both = [Expected("a", 0, [("Stalled", 100 * S)]), Expected("b", 1, [("Stalled", 100 * S)])]
-    result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50), alert("Stalled", 60)), *both)
-    assert [act.watches[0].verdict for act in result.acts] == [Verdict.INCONCLUSIVE, Verdict.PASS]
+    patient = replace(STALLED, alerts=[("Stalled", 100 * S)])
+    result = verdict_of(events, patient, both[1])
+    told = [act.watches[0].verdict for act in result.acts]
+    assert told == [Verdict.INCONCLUSIVE, Verdict.PASS], "the next fault cut its window short"
 
 
 def test_an_alert_in_time_but_after_recovery_is_no_false_alarm() -> None:
@@ -406,6 +396,9 @@ def test_a_day_that_passed_names_in_its_headline_what_was_not_judged() -> None:
     told = "not judged in one rehearsal or more: pace, loss"
     assert json.loads(files["gameday-report.json"])["reasons"][0].endswith(told)
     assert told in files["report.md"].splitlines()[0]
+    for each in (Verdict.PASS, Verdict.FAIL):  # nothing is added where all was judged
+        whole = verdict_of(day(rehearsed("a", 10)), Expected("a", 0), cards={"a": card(each)})
+        assert "not judged in" not in day_report.render(DAY, whole)["report.md"]
     assert "All 2 rehearsals passed" in Page(files["report.html"]).text and told in Page(files["report.html"]).text
 
 
@@ -428,12 +421,6 @@ def test_a_day_tells_the_time_on_the_wall_and_what_is_not_over() -> None:
     files = day_report.render(DAY, replace(result, job=job))
     assert "| 0:12.0 | 00:00:07 | fault |" in files["report.md"] and "2026-11-27 23:59 UTC" in files["report.md"]
     assert "> 4.57 s, not over" in files["report.html"].replace("\u00a0", " ").replace("&gt;", ">")
-
-
-@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.FAIL])
-def test_nothing_is_added_where_all_was_judged(verdict: Verdict) -> None:
-    result = verdict_of(day(rehearsed("a", 10)), Expected("a", 0), cards={"a": card(verdict)})
-    assert "not judged in" not in day_report.render(DAY, result)["report.md"]
 
 
 def test_the_waste_of_the_whole_day_is_told() -> None:

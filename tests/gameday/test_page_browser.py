@@ -56,20 +56,16 @@ class Day:
         self._thread.join()
 
 
-def course() -> Course:
-    kept = Course()
-    for step in range(1, 400):
-        kept.steps.append((step, 4.0 / step**0.2 + 0.05 * np.sin(step), 90_000_000))
-    return kept
-
-
 @pytest.fixture
 def day(tmp_path: pathlib.Path) -> Iterator[Day]:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "node0.1.log").write_text(f"step 997 loss 3.21\n{EVIL}\n" * 8)
     (tmp_path / "logs" / "node1.1.log").write_text("node1 speaks\n")
     steps = np.arange(1.0, 401.0)
-    chart = drawing(course(), lambda: Series(steps, 4.0 / steps**0.2, steps * 0 + 0.09))
+    kept = Course()
+    for step in range(1, 400):
+        kept.steps.append((step, 4.0 / step**0.2 + 0.05 * np.sin(step), 90_000_000))
+    chart = drawing(kept, lambda: Series(steps, 4.0 / steps**0.2, steps * 0 + 0.09))
     desk = Desk()
     with serving(PageAddress(), desk, tmp_path, chart) as served:
         day = Day(served, desk)

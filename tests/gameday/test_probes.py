@@ -11,13 +11,7 @@ import time
 from waiting import until
 
 from harness.gameday.day_file import Probe
-from harness.gameday.probes import Answer, Asking, question
-
-
-def answered(probe: Probe) -> Answer:
-    asking = Asking([probe])
-    asking.ask(probe, "during", "a")
-    return until(lambda: list(asking.answers()), "the answer of the probe")[0]
+from harness.gameday.probes import Asking, question
 
 
 def test_a_server_that_trickles_does_not_answer_for_ever() -> None:
@@ -33,7 +27,10 @@ def test_a_server_that_trickles_does_not_answer_for_ever() -> None:
 
         threading.Thread(target=trickle, daemon=True).start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        told = answered(Probe.model_validate({"name": "up", "http": {"url": url}, "timeout": "500ms"}))
+        probe = Probe.model_validate({"name": "up", "http": {"url": url}, "timeout": "500ms"})
+        asking = Asking([probe])
+        asking.ask(probe, "during", "a")
+        told = until(lambda: list(asking.answers()), "the answer of the probe")[0]
     assert not told.ok and told.detail == "no answer within 0.5 s"
 
 

@@ -12,7 +12,7 @@ from harness.backends.local.backend import BACKEND
 from harness.gameday.day import judged, run_day
 from harness.gameday.day_plan import DayPlan, plan_day
 from harness.gameday.day_verdict import DayResult
-from harness.gameday.day_view import DayView, for_role, view_of
+from harness.gameday.day_view import DayView, view_of
 from harness.gameday.requests import AlertNews, Ask
 from harness.gameday.starts_and_stops import Director
 from harness.judge.verdict import Verdict
@@ -108,15 +108,6 @@ def test_inject_says_why_a_fault_is_held_back(tmp_path: pathlib.Path) -> None:
     assert person.replies[0].reply.result() == "it is held back: its node still has an active fault"
     assert person.replies[1].reply.result() == ""
     assert [act.outcome for act in result.acts] == ["settled", "settled"]
-
-
-def test_participants_do_not_see_what_comes_or_acts(tmp_path: pathlib.Path) -> None:
-    person = Asking(("stop", frozen), ("lift", lambda view: view.blocked), ("skip", lambda view: not view.blocked))
-    played(tmp_path, planned(tmp_path, f"{HANG}, {KILL}", steps=250), person)
-    acting = next(view for view in person.views if view.state == "acting" and frozen(view))
-    shown = for_role(acting, "participant", [])
-    assert "hang" not in repr(shown) and "kill" not in repr(shown) and "silence" not in repr(shown)
-    assert "silent-hang" in repr(for_role(acting, "observer", []))
 
 
 def test_a_pause_waits_for_a_person_and_inject_does_not_wait_for_steps(tmp_path: pathlib.Path) -> None:

@@ -112,11 +112,13 @@ def answer(before: list[float], now: list[float], **more: object) -> Answer:
     return found
 
 
-def test_too_few_runs_are_never_green() -> None:
+def test_too_few_runs_and_a_doubt_are_never_green() -> None:
     found = answer([7.0, 7.1], [7.0, 7.1, 7.2])
     assert found.verdict is Verdict.INCONCLUSIVE and found.more == 3
     assert "2 runs in the baseline and 3 here; each side needs 3; about 3 more runs" in found.reason
     assert answer([], []).verdict is Verdict.INCONCLUSIVE
+    found = answer([7.0] * 5, [7.0] * 5, doubt="one run tells no recovery")
+    assert found.verdict is Verdict.INCONCLUSIVE and found.reason == "one run tells no recovery"
 
 
 def test_too_wide_says_how_many_more_would_do() -> None:
@@ -127,23 +129,12 @@ def test_too_wide_says_how_many_more_would_do() -> None:
     assert grown.verdict is not Verdict.INCONCLUSIVE
 
 
-def test_a_doubt_is_never_green() -> None:
-    found = answer([7.0] * 5, [7.0] * 5, doubt="one run tells no recovery")
-    assert found.verdict is Verdict.INCONCLUSIVE and found.reason == "one run tells no recovery"
-
-
-def test_a_small_real_difference_is_tolerated_and_shown() -> None:
+def test_a_difference_too_small_to_matter_is_tolerated_and_shown() -> None:
     found = answer([10.0] * 30, [10.8] * 30)
     assert found.verdict is Verdict.PASS and found.ratio == pytest.approx(1.08)
     assert "1.08 × the baseline" in found.reason
-
-
-def test_what_is_too_small_to_matter_does_not_count() -> None:
     assert answer([0.01] * 5, [0.05] * 5).verdict is Verdict.FAIL
     assert answer([0.01] * 5, [0.05] * 5, offset=1.0).verdict is Verdict.PASS
-
-
-def test_zero_without_an_offset_cannot_be_compared() -> None:
     assert answer([0.0] * 5, [0.0] * 5).verdict is Verdict.INCONCLUSIVE
     assert answer([math.inf] * 5, [1.0] * 5).verdict is Verdict.INCONCLUSIVE
 
@@ -153,9 +144,6 @@ def test_more_comparisons_need_stronger_evidence() -> None:
     same = [question([10.0, 10.1, 9.9], [10.0, 10.1, 9.9])] * 200
     assert compare([doubtful])[0].verdict is Verdict.FAIL
     assert compare([doubtful, *same])[0].verdict is not Verdict.FAIL
-
-
-def test_holm_stops_at_the_first_that_is_not_rejected() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005], alpha=0.05) == [True, False, False, True]
     assert holm([]) == []
 

@@ -53,42 +53,21 @@ def settled(entry: KnownFailure, *cards: Scorecard) -> RepeatVerdict:
     return settle(entry, repeat_verdict(cards), cards, TODAY)
 
 
-def test_failing_as_known_passes_and_says_so(bad: Scorecard) -> None:
-    found = settled(known(list(bad.reasons)), bad)
-    assert found.verdict is Verdict.PASS
-    assert found.reasons[0] == "known failure T-1, until 2026-12-31: it fails as expected"
-
-
-def test_failing_over_something_else_fails(bad: Scorecard) -> None:
-    found = settled(known("out of memory"), bad)
-    assert found.verdict is Verdict.FAIL and "for another reason than its known failure T-1" in found.reasons[0]
-    more = replace(bad, reasons=[*bad.reasons, "and the disk burnt"])
-    found = settled(known(list(bad.reasons)), bad, more)
-    assert found.verdict is Verdict.FAIL and "the disk burnt" in found.reasons[0]
-
-
-def test_a_failure_that_comes_and_goes_is_not_known(good: Scorecard, bad: Scorecard) -> None:
-    found = settled(known(list(bad.reasons)), good, good, good, good, bad)
-    assert found.verdict is Verdict.FAIL and found.reasons[0].startswith(
-        "4 of 5 runs pass, but it is listed as a known"
-    )
-
-
-def test_a_failure_without_a_reason_is_not_known(bad: Scorecard) -> None:
-    cards = [bad, replace(bad, reasons=[])]
-    found = settle(known(list(bad.reasons)), repeat_verdict([bad, bad]), cards, TODAY)
-    assert found.verdict is Verdict.FAIL and "gives no reason" in found.reasons[0]
-
-
-def test_an_unexpected_pass_is_told(good: Scorecard) -> None:
-    assert_verdict(settled(known("never recovered"), good), Verdict.FAIL, first="remove known_failure from the suite")
-
-
-def test_an_expired_entry_fails_whatever_the_runs_say(good: Scorecard, bad: Scorecard) -> None:
-    for card in (good, bad):
-        found = settled(known(list(bad.reasons), "2026-11-21"), card)
-        assert found.verdict is Verdict.FAIL and "has expired; fix it or renew it" in found.reasons[0]
-    assert settled(known(list(bad.reasons), "2026-11-22"), bad).verdict is Verdict.PASS, "the last day counts"
+def test_a_known_failure_covers_what_fails_over_it_and_nothing_else(good: Scorecard, bad: Scorecard) -> None:
+    own = list(bad.reasons)
+    for entry, cards, verdict, said in (
+        (known(own), [bad], Verdict.PASS, "known failure T-1, until 2026-12-31: it fails as expected"),
+        (known("out of memory"), [bad], Verdict.FAIL, "for another reason than its known failure T-1"),
+        (known(own), [bad, replace(bad, reasons=[*own, "and the disk burnt"])], Verdict.FAIL, "the disk burnt"),
+        (known(own), [good] * 4 + [bad], Verdict.FAIL, "4 of 5 runs pass, but it is listed as a known"),
+        (known("never recovered"), [good], Verdict.FAIL, "remove known_failure from the suite"),
+        (known(own, "2026-11-21"), [good], Verdict.FAIL, "has expired; fix it or renew it"),
+        (known(own, "2026-11-21"), [bad], Verdict.FAIL, "has expired; fix it or renew it"),
+        (known(own, "2026-11-22"), [bad], Verdict.PASS, ""),  # the last day counts
+    ):
+        assert_verdict(settled(entry, *cards), verdict, first=said)
+    silent = settle(known(own), repeat_verdict([bad, bad]), [bad, replace(bad, reasons=[])], TODAY)
+    assert_verdict(silent, Verdict.FAIL, first="gives no reason")
 
 
 @pytest.mark.parametrize("unclear", [Verdict.INVALID, Verdict.INCONCLUSIVE])
@@ -116,11 +95,6 @@ def test_a_known_failure_needs_a_ticket_a_date_and_a_reason() -> None:
             parse_suite(wrong, "s.yaml")
 
 
-def test_a_gate_names_its_known_failures(rehearse: Any, bad: Scorecard) -> None:
-    answer = rehearse(HEAD + "  - node-loss\n" + known_entry("rank-kill", bad), {"rank-kill": bad})
-    assert answer.verdict is Verdict.PASS and "1 of them with a known failure" in answer.reason
-
-
 def test_fail_fast_stops_and_names_what_did_not_run(rehearse: Any, bad: Scorecard) -> None:
     answer = rehearse(THREE, {"rank-kill": bad}, fail_fast=True)
     assert answer.verdict is Verdict.FAIL and [row.name for row in answer.rows] == ["rank-kill"]
@@ -140,12 +114,6 @@ def test_without_time_for_what_is_required_it_is_no_full_pass(rehearse: Any, mon
     assert rehearse(THREE, budget_s=0).verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_scenario_may_be_in_a_suite_twice(rehearse: Any, bad: Scorecard) -> None:
-    assert len(rehearse(TWICE).rows) == 2
-    answer = rehearse(TWICE, {"rank-kill": bad})
-    assert answer.verdict is Verdict.FAIL and "2 of 2 scenarios" in answer.reason
-
-
 @pytest.mark.parametrize(
     "more", ["", ", expect: {pace: off}", ', workload: {trainer: {command: [x, "{checkpoint_every}"]}}']
 )
@@ -155,7 +123,9 @@ def test_two_entries_that_do_the_same_are_refused(rehearse: Any, more: str) -> N
         rehearse(twice)
 
 
-def test_of_a_scenario_twice_the_healthy_one_is_compared(rehearse: Any, tmp_path: pathlib.Path) -> None:
+def test_of_a_scenario_twice_the_healthy_one_is_compared(rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard) -> None:
+    failed = rehearse(TWICE, {"rank-kill": bad})
+    assert failed.verdict is Verdict.FAIL and "2 of 2 scenarios" in failed.reason
     first = rehearse(TWICE, recovery=7.0, repeat=5)
     parts = [rehearse(TWICE, recovery=10.6, repeat=5, shard=Shard(i, 2)) for i in (1, 2)]
     folders = [rehearse.folder(each) for each in parts]
@@ -256,7 +226,7 @@ def test_a_new_scenario_is_doubt_and_a_known_failure_is_not_compared(rehearse: A
     )
     suite = HEAD + "  - rank-kill\n" + known_entry("node-loss", bad)
     known_one = rehearse(suite, {"node-loss": bad}, recovery=7.0, repeat=5, against=first.run_id)
-    assert known_one.verdict is Verdict.PASS and known_one.held
+    assert known_one.verdict is Verdict.PASS and known_one.held and "1 of them with a known failure" in known_one.reason
     assert "node-loss (its failure is known)" in known_one.held.not_compared
 
 
@@ -273,15 +243,18 @@ def shards(rehearse: Any, count: int, cards: dict[str, Scorecard] | None = None)
     return [rehearse.folder(rehearse(THREE, cards, shard=Shard(i, count))) for i in range(1, count + 1)]
 
 
-def test_shards_together_are_the_whole_gate(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    parts = shards(rehearse, 2)
-    merged = merging.merge_gates(parts, tmp_path)
-    assert merged.verdict is Verdict.PASS and sorted(row.name for row in merged.rows) == [
-        "node-loss",
-        "rank-kill",
-        "spot-evict",
-    ]
-    assert "all 3 scenarios passed" in merged.reason
+def test_shards_together_are_the_whole_gate(rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard) -> None:
+    blind = shards(rehearse, 2)
+    _edit(blind[1], lambda values: values["blindness_check"].update(verdict="pass"))
+    for parts, verdict, said in (
+        (shards(rehearse, 3)[:2], Verdict.INCONCLUSIVE, "shard 3 of 3 (it was not given)"),
+        (shards(rehearse, 2, {"spot-evict": bad}), Verdict.FAIL, ""),
+        (blind, Verdict.INVALID, ""),
+        (shards(rehearse, 2), Verdict.PASS, "all 3 scenarios passed"),
+    ):
+        merged = merging.merge_gates(parts, tmp_path)
+        assert merged.verdict is verdict and said in merged.reason
+    assert sorted(row.name for row in merged.rows) == ["node-loss", "rank-kill", "spot-evict"]
     assert json.loads((tmp_path / merged.run_id / "suite.json").read_text())["verdict"] == "pass"
 
 
@@ -295,11 +268,6 @@ def test_shards_are_joined_by_their_files_and_the_answer_goes_into_a_summary(
     assert "YES: all 3 scenarios passed" in summary.read_text()
 
 
-def test_a_missing_shard_is_no_full_pass(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    merged = merging.merge_gates(shards(rehearse, 3)[:2], tmp_path)
-    assert merged.verdict is Verdict.INCONCLUSIVE and "shard 3 of 3 (it was not given)" in merged.reason
-
-
 def test_a_merge_names_no_command_that_nobody_can_run(rehearse: Any, tmp_path: pathlib.Path, good: Scorecard) -> None:
     unclear = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["the host was busy"])
     merged = merging.merge_gates(shards(rehearse, 2, {"node-loss": unclear}), tmp_path)
@@ -307,24 +275,14 @@ def test_a_merge_names_no_command_that_nobody_can_run(rehearse: Any, tmp_path: p
     assert step.startswith("Run the shards again") and "chaos gate" not in step
 
 
-def test_a_baseline_of_a_busier_host_is_told(rehearse: Any) -> None:
+def test_a_baseline_of_a_busier_host_and_one_of_a_single_run_are_told(rehearse: Any) -> None:
     first = rehearse(THREE, recovery=7.0, repeat=5)
     (told,) = next_steps(rehearse(THREE, recovery=3.5, repeat=5, against=first.run_id))
     assert told.startswith("node-loss, rank-kill, spot-evict did much better") and "chaos baseline set" in told
     assert next_steps(rehearse(THREE, recovery=6.9, repeat=5, against=first.run_id)) == []
-
-
-def test_a_baseline_of_one_run_is_what_must_grow(rehearse: Any) -> None:
-    first = rehearse(THREE, recovery=7.0, repeat=1)
-    told = next_steps(rehearse(THREE, recovery=7.1, repeat=3, against=first.run_id))
-    assert told == [
-        "The baseline has too few runs: make a gate with --repeat 5 on the stack that you trust, then: chaos baseline set"
-        f" {first.run_id}"
-    ]
-
-
-def test_one_bad_shard_decides(rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard) -> None:
-    assert merging.merge_gates(shards(rehearse, 2, {"spot-evict": bad}), tmp_path).verdict is Verdict.FAIL
+    single = rehearse(THREE, recovery=7.0, repeat=1).run_id
+    few = "The baseline has too few runs: make a gate with --repeat 5 on the stack that you trust, then: chaos baseline set"
+    assert next_steps(rehearse(THREE, recovery=7.1, repeat=3, against=single)) == [f"{few} {single}"]
 
 
 def test_shards_that_do_not_belong_together_are_refused(rehearse: Any, tmp_path: pathlib.Path) -> None:
@@ -381,12 +339,6 @@ def test_figures_of_a_shard_are_those_of_its_runs(rehearse: Any, tmp_path: pathl
         _edit(parts[0], change, "figures.json")
         with pytest.raises(UsageError, match=r"figures of .* are not those of its suite\.json"):
             merging.merge_gates(parts, tmp_path)
-
-
-def test_a_shard_whose_blindness_check_lived_is_blind(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    parts = shards(rehearse, 2)
-    _edit(parts[1], lambda values: values["blindness_check"].update(verdict="pass"))
-    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INVALID
 
 
 def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
@@ -527,22 +479,17 @@ def test_a_failure_stays_whatever_is_added(rehearse: Any, bad: Scorecard) -> Non
 
 
 def test_another_job_is_not_added_to(rehearse: Any) -> None:
-    rehearse(THREE, environment={"trainer_diff": "5f"})
-    with pytest.raises(UsageError, match="had trainer_diff 5f, here clean"):
-        rehearse(THREE, add="last")
-    rehearse(THREE, environment={"cpus": 4096})
-    with pytest.raises(UsageError, match="its runs had cpus 4096, here"):
-        rehearse(THREE, add="last")
-    rehearse(THREE, environment=dict.fromkeys(CODE))
-    with pytest.raises(UsageError, match=r"cannot verify that .* ran the current code"):
-        rehearse(THREE, add="last", here={})
-    rehearse(THREE)
-    with pytest.raises(UsageError, match="ran another suite file or another seed"):
-        rehearse(THREE, add="last", seed=2)
-    with pytest.raises(UsageError, match="ran another suite file or another seed"):
-        rehearse(THREE.replace("  - node-loss\n", ""), add="last")
-    with pytest.raises(UsageError, match="no gate nothing of small on local is kept"):
-        rehearse(THREE, add="nothing")
+    for made, suite, asked, said in (
+        ({"environment": {"trainer_diff": "5f"}}, THREE, {}, "had trainer_diff 5f, here clean"),
+        ({"environment": {"cpus": 4096}}, THREE, {}, "its runs had cpus 4096, here"),
+        ({"environment": dict.fromkeys(CODE)}, THREE, {"here": {}}, r"cannot verify that .* ran the current code"),
+        ({}, THREE, {"seed": 2}, "ran another suite file or another seed"),
+        ({}, THREE.replace("  - node-loss\n", ""), {}, "ran another suite file or another seed"),
+        ({}, THREE, {"add": "nothing"}, "no gate nothing of small on local is kept"),
+    ):
+        rehearse(THREE, **made)
+        with pytest.raises(UsageError, match=said):
+            rehearse(suite, **({"add": "last"} | asked))
 
 
 def test_what_was_left_out_is_run_again_and_nothing_is_no_pass(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,14 +552,6 @@ def test_what_a_gate_runs_of_its_own_broken_trainer_is_marked(rehearse: Any, mon
 
 
 def test_a_gate_says_before_it_runs_that_no_later_one_can_add_to_it(rehearse: Any) -> None:
-    class Heard(CampaignObserver):
-        def __init__(self) -> None:
-            self.notes: list[str] = []
-
-        def note(self, text: str) -> None:
-            self.notes.append(text)
-
     for here, said in (({}, True), ({"trainer_diff": "clean"}, False)):
-        observer = Heard()
-        rehearse(THREE, here=here, observer=observer)
-        assert any("--add" in note and "git checkout" in note for note in observer.notes) is said
+        rehearse(THREE, here=here, observer=(heard := Notes()))
+        assert any("--add" in note and "git checkout" in note for note in heard.told) is said

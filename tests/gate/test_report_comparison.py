@@ -21,7 +21,7 @@ from harness.gate.history_command import compare_runs
 from harness.gate.two_runs_difference import Line, lines, rank_lines, starts_by_rank
 from harness.gate.two_runs_report import Section, compare, render, sentences
 from harness.judge.facts.evidence import load_evidence
-from harness.judge.score import Scorecard, judge
+from harness.judge.score import judge
 from harness.report import run_report, view
 from harness.report.words import seconds
 
@@ -36,14 +36,10 @@ def runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
         monkeypatch.setitem(PHASE_MS, "restore", 140 + more_ms)
         history = simulate(JOB, KILL, seed=5)
         folder = history.write(tmp_path / name)
-        card = harness_judge(folder)
+        card = judge(load_evidence(folder), folder.name)
         harness.report.write_reports(card, folder)
         (folder / "plan.json").write_text(json.dumps(card.evidence.run.plan, default=str))
     return tmp_path
-
-
-def harness_judge(folder: pathlib.Path) -> Scorecard:
-    return judge(load_evidence(folder), folder.name)
 
 
 def test_the_slow_restore_is_named(runs: pathlib.Path) -> None:
@@ -58,6 +54,8 @@ def test_the_slow_restore_is_named(runs: pathlib.Path) -> None:
     back = compare_runs("slow", "fast", runs)
     assert back.sections[0].largest and back.sections[0].largest.change == -phases.largest.change
     assert "restore, −" in " ".join(sentences(back))
+    with pytest.raises(UsageError, match="both are run fast"):
+        compare_runs("fast", "fast", runs)
 
 
 def test_a_part_below_half_of_the_difference_is_not_most_of_it() -> None:
@@ -80,11 +78,6 @@ def test_a_part_below_half_of_the_difference_is_not_most_of_it() -> None:
     assert compare(before, before, None, "gone").cautions == []
 
 
-def test_a_run_is_not_compared_with_itself(runs: pathlib.Path) -> None:
-    with pytest.raises(UsageError, match="both are run fast"):
-        compare_runs("fast", "fast", runs)
-
-
 def test_without_a_log_the_ranks_are_not_known(runs: pathlib.Path) -> None:
     for file in (runs / "slow" / "events").iterdir():
         file.unlink()
@@ -94,27 +87,13 @@ def test_without_a_log_the_ranks_are_not_known(runs: pathlib.Path) -> None:
     assert found.sections[0].largest, "the reports still tell the phases"
 
 
-def test_other_circumstances_are_cautions() -> None:
-    before = run_report.from_scorecard(report_runs.spot_evict())
-    after = run_report.from_scorecard(report_runs.never_recovered())
-    found = compare(before, after, None, "gone")
-    assert any(caution.startswith("scenario: ") for caution in found.cautions) or before.scenario == after.scenario
-    assert Page(render(found)).open == []
-
-
-def test_a_rank_that_one_run_lacks_is_not_zero() -> None:
-    assert rank_lines({"rank 0, restore": 1.0}, {})[0] == Line("rank 0, restore", 1.0, None)
-    assert lines({"restore": 1.0}, {})[0] == Line("restore", 1.0, 0.0)
-    assert rank_lines({"a": 1.0}, {})[0].change is None
-
-
-def test_the_largest_change_comes_first() -> None:
+def test_lines_are_in_order_of_their_change_and_what_a_rank_lacks_is_not_zero() -> None:
     found = lines({"a": 1.0, "b": 5.0, "c": 2.0}, {"a": 1.5, "b": 1.0, "d": 0.1})
     assert [line.name for line in found] == ["b", "c", "a", "d"]
-
-
-def test_ranks_that_kept_their_process_have_no_start() -> None:
-    assert starts_by_rank(load(simulate(JOB, (), seed=1))) == {}
+    assert lines({"restore": 1.0}, {})[0] == Line("restore", 1.0, 0.0)
+    (lacking,) = rank_lines({"rank 0, restore": 1.0}, {})
+    assert lacking == Line("rank 0, restore", 1.0, None) and lacking.change is None
+    assert starts_by_rank(load(simulate(JOB, (), seed=1))) == {}, "ranks that kept their process have no start"
 
 
 def test_the_page_is_whole_and_escapes(runs: pathlib.Path) -> None:
@@ -164,11 +143,6 @@ def test_other_circumstances_are_a_neutral_note_with_both_backends() -> None:
     assert '<p class="note">' in source and "inconclusive" not in Page(source).text
 
 
-def test_what_rounds_to_nothing_is_not_shown() -> None:
-    section = Section("accounts", "By account", "GPU-s", lines({"a": 5.0, "b": 0.01}, {"a": 5.01, "b": 0.02}))
-    assert two_runs_report.rows(section) == [("A", "5.0 GPU-s", "5.0 GPU-s", "0.0 GPU-s")]
-
-
 def test_a_change_beyond_all_numbers_is_null_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     before = run_report.from_scorecard(report_runs.spot_evict())
     found = compare(before, before, ({"rank 0": -1.7e308}, {"rank 0": 1.7e308}))
@@ -176,6 +150,8 @@ def test_a_change_beyond_all_numbers_is_null_for_programs(capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["ranks"]["lines"][0]["change"] is None
 
 
-def test_parts_of_a_rank_have_the_words_of_the_report() -> None:
+def test_rows_have_the_words_of_the_report_and_show_nothing_that_rounds_to_nothing() -> None:
     section = Section("ranks", "By rank", "s", rank_lines({"rank 0, startup": 1.0}, {"rank 0, startup": 3.0}))
     assert two_runs_report.rows(section) == [("Rank 0, start-up", "1.00 s", "3.00 s", "+2.00 s")]
+    section = Section("accounts", "By account", "GPU-s", lines({"a": 5.0, "b": 0.01}, {"a": 5.01, "b": 0.02}))
+    assert two_runs_report.rows(section) == [("A", "5.0 GPU-s", "5.0 GPU-s", "0.0 GPU-s")]

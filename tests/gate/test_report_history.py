@@ -25,27 +25,21 @@ def test_a_change_of_level_is_found_at_its_place() -> None:
     assert told.startswith("Recovery time changed from 7.") and "with spot-evict-20, commit 00000004" in told
 
 
-def test_a_change_from_nothing_has_no_ratio() -> None:
+def test_changes_of_level_are_found_in_order_and_one_from_nothing_has_no_ratio() -> None:
+    level = [1.0, 1.02, 0.98, 1.03, 1.0, 1.01, 1.04, 0.97, 0.99, 1.05]
+    found = changes([7 * each for each in level] + [10 * each for each in level] + [15 * each for each in level])
+    assert [each.at for each in found] == pytest.approx([10, 20], abs=1)
+    assert [each.ratio for each in found] == pytest.approx([10 / 7, 1.5], rel=0.03)
     (one,) = series_of([moment(i, 0.0 if i < 8 else 10.0) for i in range(16)])
     (found,) = one.changes("recovery_s")
     told = history_report.change_words(one, "recovery_s", found)
     assert "to 10.00 s with" in told and "inf" not in told and "×" not in told
 
 
-def test_two_changes_are_found_in_order() -> None:
-    level = [1.0, 1.02, 0.98, 1.03, 1.0, 1.01, 1.04, 0.97, 0.99, 1.05]
-    found = changes([7 * each for each in level] + [10 * each for each in level] + [15 * each for each in level])
-    assert [each.at for each in found] == pytest.approx([10, 20], abs=1)
-    assert [each.ratio for each in found] == pytest.approx([10 / 7, 1.5], rel=0.03)
-
-
-def test_noise_has_hardly_ever_a_change() -> None:
+def test_noise_and_one_disturbed_run_are_hardly_ever_a_change() -> None:
     dice = np.random.default_rng(7)
     marked = sum(bool(changes(list(7 * np.exp(0.1 * dice.standard_normal(40))))) for _ in range(400))
     assert marked / 400 <= 0.05
-
-
-def test_one_disturbed_run_is_no_change() -> None:
     assert changes([7.0, 7.1, 6.9, 7.2, 60.0, 7.0, 7.1, 6.9, 7.2, 7.0, 7.1, 6.8]) == []
 
 
@@ -97,6 +91,9 @@ def test_a_run_without_a_value_stands_below_the_axis_and_not_at_nought() -> None
 def test_the_days_are_below_the_axis() -> None:
     source = render([moment(i, 7.0) for i in range(48)])
     assert all(f">2026-09-{day}</text>" in source for day in (21, 22, 23))
+    drawn = trend_chart("t", [Point(1.0, "pass", "", f"2026-09-{i // 24 + 1:02}", "") for i in range(49)], [], str, "")
+    last = re.findall(r'<text x="([\d.]+)"[^>]*>2026-09-03</text>', drawn)
+    assert last and float(last[0]) + 60 <= 1080, "the last one is not clipped"
 
 
 def test_the_page_is_whole_and_loads_nothing() -> None:
@@ -135,9 +132,3 @@ def test_a_figure_that_no_run_has_is_no_empty_chart() -> None:
     assert "–" in text and "Median of a stretch" not in text
     source = render([moment(0, None, never=True, verdict=Verdict.FAIL)])
     assert 'class="grid"' not in source, "an axis without a value would be made up"
-
-
-def test_the_last_day_is_not_clipped() -> None:
-    drawn = trend_chart("t", [Point(1.0, "pass", "", f"2026-09-{i // 24 + 1:02}", "") for i in range(49)], [], str, "")
-    last = re.findall(r'<text x="([\d.]+)"[^>]*>2026-09-03</text>', drawn)
-    assert last and float(last[0]) + 60 <= 1080

@@ -25,10 +25,6 @@ def loss(logs: Logs, change: Callable[[dict[str, Any]], object], rank: int | Non
         line["loss"] = change(line)
 
 
-def failed(logs: Logs) -> None:
-    logs.harness[-1].update(outcome="failed")
-
-
 def judged(bend: Bend, fault_free: Timeline | None = None, expect: Any = None, **more: Any) -> Scorecard:
     return verdict(simulate(JOB, KILL, seed=5), bend, expect, fault_free, **more)
 
@@ -41,7 +37,7 @@ def as_it_is(logs: Logs) -> None:
     ("bend", "outages", "why"),
     [
         (lambda logs: logs.plan.update(seed=8), [], "another seed"),
-        (failed, [], "did not finish"),
+        (lambda logs: logs.harness[-1].update(outcome="failed"), [], "did not finish"),
         (lambda logs: logs.lose("step", step=range(31, 1000)), [], "did not finish"),
         (as_it_is, [Outage(17, "crash")], "restarted"),
         (as_it_is, [Outage(17, "rollback")], "restarted"),

@@ -112,13 +112,10 @@ def test_a_neighbour_is_not_accused(bends: tuple[Bend, ...]) -> None:
     assert SAID not in " ".join(card.reasons), card.reasons
 
 
-def test_a_new_save_that_the_harness_should_have_seen_is_not_believed() -> None:
+def test_what_no_restart_could_meet_or_the_harness_should_have_seen_proves_nothing() -> None:
     card = judged(rotten, sourced, told_anew, published("left"))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert SAID in card.reasons[0] and "had saved that anew, and the harness did not see it" in card.reasons[0]
-
-
-def test_damage_that_no_restart_could_meet_proves_nothing() -> None:
     card = judged(lambda logs: rotten(logs, step=20), sourced)
     text = "the checkpoint that `rot` damaged was never needed: the job went on from a newer one"
     assert (card.verdict, card.reasons[0]) == (Verdict.INCONCLUSIVE, text)

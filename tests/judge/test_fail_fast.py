@@ -70,13 +70,10 @@ def test_what_is_no_good_end(how: dict[str, Any], expected: Verdict, reason: str
         assert limit_of(card) == ("≤ 30.00 s", "it did not" if expected is Verdict.FAIL else "—", expected)
 
 
-def test_a_job_that_recovers_did_not_give_up() -> None:
+def test_a_job_that_recovers_or_is_not_asked_to_give_up_has_failed() -> None:
     card = verdict(simulate(JOB, LOST, seed=5), expect=EXPECTED)
     assert_verdict(card, Verdict.FAIL, first="the scenario expects that it gives up")
     assert limit_of(card) == ("≤ 30.00 s", "it did not", Verdict.FAIL)
-
-
-def test_without_the_expectation_a_job_that_gives_up_has_failed() -> None:
     card = judged({})
     assert card.verdict is Verdict.FAIL and card.reasons[0].startswith("the job failed at step")
     assert "fail_fast" not in card.scores

@@ -44,10 +44,13 @@ def said(card: Scorecard) -> str:
     return line.reason
 
 
-def test_the_same_files_pass_and_more_do_no_harm() -> None:
+def test_the_same_files_pass_and_who_does_not_ask_is_told() -> None:
     card = judged(leaving([*LEFT[:1], "checkpoints/eval/41.json", *LEFT[2:], "checkpoints/core.17"]))
     assert (card.verdict, said(card)) == (Verdict.PASS, "")
     assert card.scores["files_beside_saves"] == {"files": 3, "missing": 0, "names": [], "words": ""}
+    card = judged(leaving(LEFT[:2]), {})
+    assert card.verdict is Verdict.PASS and card.scores["files_beside_saves"]["names"] == [LEFT[2]]
+    assert "files_beside_saves" not in judged(lambda logs: None, {}).scores
 
 
 @pytest.mark.parametrize(("allowed", "expected"), [(0, Verdict.FAIL), (1, Verdict.FAIL), (2, Verdict.PASS)])
@@ -56,12 +59,6 @@ def test_a_missing_file_is_named_and_judged_by_its_bound(allowed: int, expected:
     assert card.verdict is expected
     assert card.scores["files_beside_saves"]["words"] == f"{LEFT[0]}, {LEFT[2]} were not written"
     assert said(card) == ("" if expected is Verdict.PASS else f"{LEFT[0]}, {LEFT[2]} were not written")
-
-
-def test_who_does_not_ask_is_told_and_not_judged() -> None:
-    card = judged(leaving(LEFT[:2]), {})
-    assert card.verdict is Verdict.PASS and card.scores["files_beside_saves"]["names"] == [LEFT[2]]
-    assert "files_beside_saves" not in judged(lambda logs: None, {}).scores
 
 
 @pytest.mark.parametrize(

@@ -280,10 +280,7 @@ def test_what_was_left_out_moves_the_fault_free_run_on() -> None:
 
 @pytest.mark.parametrize(
     ("mine", "fault_free"),
-    [
-        (curve([0], [1]), curve([0, 1], [1, 1])),
-        (curve([0], [1], loss=[1.0]), curve([0], [1], loss=[np.nan])),
-    ],
+    [(curve([0], [1]), curve([0, 1], [1, 1])), (curve([0], [1], loss=[1.0]), curve([0], [1], loss=[np.nan]))],
 )
 def test_a_final_gap_that_nothing_tells_is_shown_as_none(mine: Curve, fault_free: Curve) -> None:
     bounds = ContinuityBounds(mode="final", max_final_gap="3%")
@@ -292,11 +289,8 @@ def test_a_final_gap_that_nothing_tells_is_shown_as_none(mine: Curve, fault_free
     assert found.reason == "the last steps cannot be compared with the fault-free run"
 
 
-def test_a_final_loss_near_zero_has_no_gap_in_percent() -> None:
+def test_a_final_loss_near_zero_has_no_gap_in_percent_and_what_the_envelope_sees_is_told_by_the_most() -> None:
     assert compare(curve([0, 1], [1, 1], loss=[8.0, 1e-9]), curve([0, 1], [1, 1], loss=[8.0, 0.0])).near_zero
-
-
-def test_what_the_envelope_would_have_seen_is_told_by_the_most() -> None:
     sees = [{"percent": percent} for percent in (2.0, 0.5, 3.0)]
     assert loss_continuity._reach({"sees": sees}) == " (off for good by 3 % would show)"
     assert loss_continuity._reach({"sees": []}) == loss_continuity._reach({}) == ""

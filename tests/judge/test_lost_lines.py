@@ -85,10 +85,7 @@ def left_out(verdict: Verdict, doubt: str = "") -> Found:
         # A full disk.
         ([number, lose(LAST, 30), full_disk(LAST, 31, 1)], [left_out(OPEN, "log-whole")]),
         ([lose(LAST, 30), number, full_disk(LAST, 31, 1)], [left_out(FAIL)]),  # it dropped nothing
-        (
-            [number, lose(LAST, 30, 32), full_disk(LAST, 31, 1)],
-            [LOST, left_out(OPEN, "log-whole")],
-        ),
+        ([number, lose(LAST, 30, 32), full_disk(LAST, 31, 1)], [LOST, left_out(OPEN, "log-whole")]),
     ],
 )
 def test_numbers_tell_a_lost_line_from_a_step_that_was_not_done(bends: list[Bend], found: list[Found]) -> None:
@@ -100,15 +97,9 @@ def test_numbers_tell_a_lost_line_from_a_step_that_was_not_done(bends: list[Bend
     [
         ([number, lose(KILLED, 5), lose(SURVIVOR, 5)], [LOST, left_out(OPEN, "log-whole")]),
         ([lose(KILLED, 5), number, lose(SURVIVOR, 5)], [LOST, left_out(FAIL)]),
-        (
-            [lose(LAST, 30), number, lose(KILLED, 5), lose(SURVIVOR, 5)],
-            [LOST, left_out(FAIL)],
-        ),
+        ([lose(LAST, 30), number, lose(KILLED, 5), lose(SURVIVOR, 5)], [LOST, left_out(FAIL)]),
         ([lose(KILLED, 5), lose(SURVIVOR, 5), number], [left_out(FAIL)]),
-        (
-            [lose(KILLED, 5), lose(SURVIVOR, 5), number, lose(KILLED, 7)],
-            [left_out(FAIL)],
-        ),
+        ([lose(KILLED, 5), lose(SURVIVOR, 5), number, lose(KILLED, 7)], [left_out(FAIL)]),
     ],
 )
 def test_a_step_that_nobody_told_was_lost_if_each_lacks_it(bends: list[Bend], found: list[Found]) -> None:
@@ -126,10 +117,7 @@ def test_of_a_rank_that_tells_each_fifth_step_one_line_is_one_step() -> None:
 
 @pytest.mark.parametrize(
     ("event", "outages", "found"),
-    [
-        ("worker.exit", [Outage(17, "rank", victim=1)], [LOST]),
-        ("agent.rendezvous", [Outage(17, "node", victim=1)], []),
-    ],
+    [("worker.exit", [Outage(17, "rank", victim=1)], [LOST]), ("agent.rendezvous", [Outage(17, "node", victim=1)], [])],
 )
 def test_a_launcher_that_lived_wrote_all_of_its_lines(event: str, outages: list[Outage], found: list[Found]) -> None:
     def bend(logs: Logs) -> None:
@@ -143,7 +131,7 @@ def test_a_launcher_that_lived_wrote_all_of_its_lines(event: str, outages: list[
     assert findings(bend, outages=outages) == found
 
 
-def test_where_lines_are_missing_is_said_in_words() -> None:
+def test_what_is_missing_is_said_in_words_and_proves_nothing_in_a_fault_free_run() -> None:
     def told(*bends: Bend) -> list[str]:
         run = bent(JOB, number, *bends)
         return [each.words for each in lost_lines(run, [-1] * len(run.processes), ())]
@@ -152,9 +140,6 @@ def test_where_lines_are_missing_is_said_in_words() -> None:
     assert told(lose(LAST, 1)) == ["the log of rank 1 on node1 lacks 1 line before step 2"]
     two = "the log of rank 1 on node1 lacks 3 lines in 2 places, the first between steps 9 and 11"
     assert told(lose(LAST, 10, 20, 21)) == [two]
-
-
-def test_nothing_is_drawn_from_a_fault_free_run_whose_log_lacks_lines() -> None:
     run = bent(JOB, number, seed=5)
     assert Evidence(run).flaw(bent(JOB, number)) == ""
     assert Evidence(run).flaw(bent(JOB, number, lose(LAST, 30))) == "its log lacks lines"

@@ -43,11 +43,8 @@ def test_a_leak_that_nobody_told_of_in_time_fails(told_s: float | None, suspect:
     assert "the memory of rank 1 leaked until it ended, and the trainer did not say so" in card.reasons[0]
 
 
-def test_a_job_that_is_killed_and_comes_back_has_survived() -> None:
+def test_what_comes_back_has_survived_and_without_a_leak_nothing_could_be_foreseen() -> None:
     assert judged(EXPECT).verdict is Verdict.PASS
-
-
-def test_without_a_leak_nothing_could_be_foreseen() -> None:
     card = verdict(simulate(JOB, KILL, seed=5), expect=FORESEEN)
     assert card.verdict is Verdict.INCONCLUSIVE and "no rank's memory leaked" in card.reasons[0]
     assert "memory_growth" not in verdict(simulate(JOB, KILL, seed=5), expect=EXPECT).scores

@@ -80,15 +80,11 @@ def test_whoever_tells_of_it_saves_or_leaves_has_acted(act: Bend) -> None:
     assert "notices" not in judged(act, expect={}).scores
 
 
-def without_any_save(logs: Logs) -> None:
-    logs.lose(*SAVES)
-
-
 def before_the_first_step(logs: Logs) -> None:
     logs.told("fault.injected")["mono_ns"] = min(line["mono_ns"] for line in logs.all("step")) - 1
 
 
-@pytest.mark.parametrize("bend", [without_any_save, before_the_first_step])
+@pytest.mark.parametrize("bend", [lambda logs: logs.lose(*SAVES), before_the_first_step])
 def test_nobody_is_accused_who_could_not_be_seen_to_act(bend: Bend) -> None:
     card = judged(bend)
     assert IGNORED not in " ".join(card.reasons)

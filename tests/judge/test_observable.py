@@ -42,11 +42,8 @@ def test_a_script_that_tells_no_step_is_not_observable(outcome: str) -> None:
     assert not any("step 0" in text for text in card.reasons)
 
 
-def test_a_job_that_does_no_step_although_its_fault_free_run_does_has_failed() -> None:
+def test_a_job_that_does_no_step_or_whose_command_fails_has_failed() -> None:
     assert judged(without_steps, ended("aborted")).verdict is Verdict.FAIL
-
-
-def test_a_command_that_fails_has_failed_though_nothing_is_told() -> None:
     card = judged(ended("failed", "the command on node0 ended with 1: ImportError"), usual=without_steps)
     assert card.verdict is Verdict.FAIL and "ImportError" in card.reasons[0]
 

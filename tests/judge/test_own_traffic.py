@@ -47,11 +47,8 @@ def test_what_was_not_measured_is_not_judged_and_said(kind: str, told_of: dict[s
     assert "was not measured" in card.not_judged[ITEM]
 
 
-def test_other_faults_are_not_asked() -> None:
+def test_other_faults_are_not_asked_and_it_can_be_switched_off() -> None:
     assert ITEM not in judged(told("straggler"), 3.0).not_judged
-
-
-def test_it_can_be_switched_off() -> None:
     card = judged(told("nic_latency", measured=0, least=1, ok=False), 3.0, {"own_traffic": "off"})
     assert card.verdict is not Verdict.INVALID
     [traffic] = [each for each in card.guarantees if each.name == "fault.own_traffic"]

@@ -57,7 +57,9 @@ def test_a_rank_with_fewer_samples_is_named_with_the_first_step() -> None:
     assert card.metrics["batches_short"] == 3
 
 
-def test_a_step_without_a_sample_tells_that_it_had_none() -> None:
+def test_a_trainer_that_does_not_tell_or_has_no_sample_in_a_step_is_not_accused() -> None:
+    card = judged(Job(nodes=2, steps=20, every=10), lambda logs: None)
+    assert "batches_short" not in card.metrics and not accused(card)
     card = judged(TWO, telling(TWO), lambda logs: change(logs.steps(22, 22), count=0, rank_samples=0))
     assert not accused(card) and card.metrics["batches_short"] == 0
     assert card.metrics["rank_samples_min"] == 39 * 8, "of the other steps"
@@ -101,26 +103,20 @@ def test_each_rank_computes_with_its_part(usual: int | None, now: int, found: Ve
     assert all(reason in each.text and "rank 1" in each.text for each in told)
 
 
-def test_a_trainer_that_does_not_tell_is_not_judged() -> None:
-    card = judged(Job(nodes=2, steps=20, every=10), lambda logs: None)
-    assert "batches_short" not in card.metrics and not accused(card)
-
-
-def test_what_is_told_in_some_steps_only_may_hide_the_others() -> None:
+def test_what_is_told_in_some_steps_or_lives_only_may_hide_the_others() -> None:
     card = judged(TWO, telling(TWO), lambda logs: change(logs.steps(22, 24, rank=1), "rank_samples"))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert accused(card) == ["at step 22 rank 1 did not report its samples, but others were reported"]
-
-
-def silent_ranks(ranks: set[int], life: int | None = None) -> Bend:
-    return lambda logs: [line.pop("rank_samples") for rank in ranks for line in logs.steps(rank=rank, life=life)]
-
-
-def test_a_process_that_takes_over_and_never_tells_hides_its_samples() -> None:
     job = Job(nodes=3, steps=60, every=10)
     card = judged(job, telling(job), silent_ranks({0, 1, 2}, life=-1), outages=[Outage(25, "rank", victim=1)])
     assert card.verdict is Verdict.INCONCLUSIVE
     assert accused(card) == ["at step 21 rank 0 did not report its samples, but others were reported"]
+    card = judged(TWO, telling(TWO), a_rank_has_no_log, outages=[Outage(12, "rank", victim=1)])
+    assert card.verdict is Verdict.INCONCLUSIVE and not accused(card), card.reasons
+
+
+def silent_ranks(ranks: set[int], life: int | None = None) -> Bend:
+    return lambda logs: [line.pop("rank_samples") for rank in ranks for line in logs.steps(rank=rank, life=life)]
 
 
 @settings(max_examples=10, deadline=None)
@@ -132,8 +128,3 @@ def test_ranks_are_silent_only_where_they_are_in_the_fault_free_run(silent: set[
     everybody = {0, 1, 2}
     hidden = silent != everybody if usual == everybody else not silent <= usual
     assert bool(accused(card)) == (hidden and bool(silent))
-
-
-def test_a_rank_without_a_log_had_samples_that_nobody_knows() -> None:
-    card = judged(TWO, telling(TWO), a_rank_has_no_log, outages=[Outage(12, "rank", victim=1)])
-    assert card.verdict is Verdict.INCONCLUSIVE and not accused(card), card.reasons

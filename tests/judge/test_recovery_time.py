@@ -47,9 +47,11 @@ def test_nothing_that_stopped_the_job_used_nothing_of_the_bound() -> None:
     assert (unmeasured.bound_value, unmeasured.observed_value, unmeasured.unit) == (10.0, None, "s")
 
 
-def test_a_span_that_is_not_over_was_not_observed_in_full() -> None:
+def test_a_span_that_is_not_over_is_not_observed_in_full_and_a_bound_of_nothing_has_no_shares() -> None:
     assert line(span(4, ended=False)).observed_value is None
     assert line(span(4)).observed_value == 4.0
+    assert (line(span(0), bound=0).verdict, line(span(0), bound=0).share) == (Verdict.PASS, None)
+    assert (line(span(1), bound=0).verdict, line(span(1), bound=0).share) == (Verdict.FAIL, None)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +63,6 @@ def test_the_longest_span_against_the_bound(seconds: float, found: Verdict, shar
     assert told.reason == ("" if found is Verdict.PASS else "12.00 s is more than 10.00 s")
     unmeasured = line(span(seconds), unmeasured="and what of the other fault?")
     assert unmeasured.verdict is (Verdict.INCONCLUSIVE if found is Verdict.PASS else Verdict.FAIL)
-
-
-def test_a_bound_of_nothing_has_no_shares() -> None:
-    assert (line(span(0), bound=0).verdict, line(span(0), bound=0).share) == (Verdict.PASS, None)
-    assert (line(span(1), bound=0).verdict, line(span(1), bound=0).share) == (Verdict.FAIL, None)
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,10 @@ def test_a_job_that_begins_anew_has_restored_nothing() -> None:
     assert answer is Verdict.FAIL and "it began anew, though step 8 was saved" in words
 
 
-def test_where_no_figure_is_told_twice_nothing_is_shown() -> None:
+def test_nothing_is_shown_by_other_ranks_or_figures_that_are_told_once() -> None:
     told = executed(history([(1, 10), (5, 10)]))
     silent = replace(told, figures={name: np.full(len(told.step), UNTOLD) for name in told.figures})
     assert [answer for answer, _ in judged(done_again(silent))] == [Verdict.INCONCLUSIVE]
-
-
-def test_another_number_of_ranks_is_not_compared() -> None:
     told = executed(history([(1, 10), (5, 10)]))
     other = replace(told, size=2 - told.life, figures={**told.figures, "loss": told.figures["loss"] * (1 + told.life)})
     assert [answer for answer, _ in judged(done_again(other))] == [Verdict.INCONCLUSIVE]
@@ -119,14 +116,11 @@ def noisy(sizes: list[float], more: dict[tuple[int, int, int], float] | None = N
     return judged(done_again(executed(rows, bend | (more or {}))))
 
 
-def test_how_far_repetitions_are_off_is_the_band_of_later_ones() -> None:
+def test_how_far_repetitions_are_off_is_the_band_of_later_ones_but_no_drift_becomes_usual() -> None:
     answers = [answer for answer, _ in noisy([1e-5, 1e-5, 2e-5, 1e-5])]
     assert answers == [Verdict.INCONCLUSIVE, *[Verdict.PASS] * 3]
     wrong = noisy([1e-5, 1e-5, 1e-3])
     assert [answer for answer, _ in wrong] == [Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.FAIL]
-
-
-def test_no_drift_becomes_usual() -> None:
     answers = [answer for answer, _ in noisy([1e-6, 8e-6, 6e-5, 5e-4])]
     assert answers[:2] == [Verdict.INCONCLUSIVE, Verdict.PASS] and answers[-1] is Verdict.FAIL
 
@@ -310,13 +304,10 @@ def test_a_restart_from_an_older_save_than_the_newest_is_told(
     assert code == (3 if doubt else 0)
 
 
-def test_a_save_that_is_named_by_the_next_step_was_the_newest(tmp_path: pathlib.Path) -> None:
+def test_the_newest_save_is_the_one_that_was_there_before_the_restart(tmp_path: pathlib.Path) -> None:
     log = saves(1, 41, "") + SAVED.format(41) + saves(41, 49, "")
     code, text = scored(tmp_path, log, saves(41, 60, ""))
     assert code == 0 and NEWEST not in text
-
-
-def test_a_save_after_the_first_step_of_a_restart_was_not_there_before(tmp_path: pathlib.Path) -> None:
     code, text = scored(tmp_path, saves(1, 41, SAVED, 10) + saves(41, 48, "") + saves(41, 60, SAVED, 1))
     assert code == 0 and "1 of 1 restart judged" in text
 

@@ -54,6 +54,8 @@ def test_ranks_that_agree_pass_and_are_counted() -> None:
     card = judged(telling())
     assert of_replicas(card) == []
     assert (card.metrics["replica_checks"], card.metrics["replicas_apart"]) == (60 // EVERY, 0)
+    alone: Bend = lambda logs: change((*logs.steps(rank=0), *logs.steps(rank=2)), "weights")  # noqa: E731
+    assert judged(telling(), alone).metrics["replica_checks"] == 0, "it agrees with nobody"
 
 
 def test_a_drift_nobody_told_is_named_with_its_rank_and_step() -> None:
@@ -68,21 +70,8 @@ def test_each_step_at_which_they_differ_is_told_by_itself() -> None:
     found = [(each.step, each.ranks, each.outvoted) for each in card.evidence.weights_apart[1]]
     assert found == [(25, (1,), True), (30, (1,), True), (35, (1,), True)]
     assert card.metrics["replicas_apart"] == 3
-
-
-def test_a_rank_that_tells_alone_agrees_with_nobody() -> None:
-    def alone(logs: Logs) -> None:
-        change((*logs.steps(rank=0), *logs.steps(rank=2)), "weights")
-
-    assert judged(telling(), alone).metrics["replica_checks"] == 0
-
-
-def test_two_ranks_cannot_tell_which_one_is_wrong() -> None:
-    card = judged(telling(drifted=1), job=Job(nodes=2, steps=60, every=10))
-    assert "at step 25 ranks 0, 1 each computed with other weights, and" in of_replicas(card)[0]
-
-
-def test_a_drift_that_was_told_and_survives_is_a_failure_all_the_same() -> None:
+    of_two = judged(telling(drifted=1), job=Job(nodes=2, steps=60, every=10))
+    assert "at step 25 ranks 0, 1 each computed with other weights, and" in of_replicas(of_two)[0]
     (text,) = of_replicas(judged(telling(drifted=1), alarmed))
     assert text.endswith("the trainer said so, and went on with these steps")
 
@@ -102,12 +91,9 @@ def test_a_fault_that_changed_weights_must_be_answered() -> None:
         "fault flip changed the weights of rank 1, and the trainer did not say so, though it took digests at step 25"
     )
     assert of_replicas(judged(telling(), struck, alarmed)) == []
-    assert of_replicas(judged(telling(), lambda logs: struck(logs, drifts=False))) == []
-
-
-def test_the_wrong_rank_is_named() -> None:
     (text,) = of_replicas(judged(telling(), struck, lambda logs: alarmed(logs, suspect=2)))
     assert text == "the trainer named rank 2, but fault flip changed rank 1"
+    assert of_replicas(judged(telling(), lambda logs: struck(logs, drifts=False))) == []
 
 
 RESTARTED = Outage(27, "rank", victim=1)  # it goes on from step 20, and the first digest after that is of step 25
@@ -222,16 +208,11 @@ def test_weights_that_are_told_once_after_a_restart_are_missing() -> None:
     assert found is Verdict.INCONCLUSIVE and "stopped reporting this 35 steps before" in text
 
 
-def test_without_digests_it_is_not_judged_and_said_so() -> None:
-    card = judged(struck)
-    assert card.not_judged[reported.ITEMS["weights"]] == "the log holds no digest of the weights"
-    assert reported.ITEMS["weights"] not in judged().not_judged
-
-
-def test_it_can_be_switched_off() -> None:
-    card = judged(telling(drifted=1), expect=EXPECT | {"replicas": "off"})
-    assert of_replicas(card) == []
-    assert card.not_judged[reported.ITEMS["weights"]] == "the scenario switches it off"
+def test_without_digests_or_where_it_is_switched_off_it_is_not_judged_and_said_so() -> None:
+    item, off = reported.ITEMS["weights"], judged(telling(drifted=1), expect=EXPECT | {"replicas": "off"})
+    assert (of_replicas(off), off.not_judged[item]) == ([], "the scenario switches it off")
+    assert judged(struck).not_judged[item] == "the log holds no digest of the weights"
+    assert item not in judged().not_judged
 
 
 def test_the_evidence_that_a_trainer_declares_must_be_there() -> None:

@@ -91,9 +91,12 @@ def test_an_open_save_is_one_whose_process_went_on(
     assert (len(found.open), found.punctual) == (still_open, {3} if punctual else frozenset())
 
 
-def test_a_step_was_saved_unless_the_last_word_says_that_it_failed() -> None:
+def test_a_step_was_saved_or_damaged_until_somebody_tells_otherwise() -> None:
     found = saves((10, STARTED, 5), (20, FAILED, 5), (30, STARTED, 5))
     assert [found.of_step(5, until) for until in (9, 10, 20, 30)] == [False, True, False, True]
+    told = [(100, COMMITTED, 5), (260, STARTED, 5)]
+    assert [each.step for each in saves(told[0], faults=(damage(tensor_bytes=1),)).damage["rot"]] == [5], "by its name"
+    assert [saves(*told, faults=(damage(step=step),)).damage["rot"][0].anew.at for step in (5, 7)] == [260, NEVER]
 
 
 def damage(fault: str = "rot", healed: int | None = None, **told: Any) -> Any:
@@ -114,12 +117,6 @@ def test_what_a_fault_may_have_damaged_is_not_sound(fault: Any, moment: int, sou
     found = saves((100, COMMITTED, 5), (260, STARTED, 6), (280, COMMITTED, 6), faults=(fault,))
     asked = found.sound_at(moment)
     assert [asked(save) for save in found.whole] == sound
-
-
-def test_damage_lasts_until_somebody_saves_that_step_again() -> None:
-    told = [(100, COMMITTED, 5), (260, STARTED, 5)]
-    assert [each.step for each in saves(told[0], faults=(damage(tensor_bytes=1),)).damage["rot"]] == [5], "by its name"
-    assert [saves(*told, faults=(damage(step=step),)).damage["rot"][0].anew.at for step in (5, 7)] == [260, NEVER]
 
 
 @pytest.mark.parametrize("more", [MORE_RANKS, MORE_RESTARTS])

@@ -25,11 +25,14 @@ REASON = "the command on node0 ended with 2: can't open file 'train.py'"
 ORDER = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
 
 
-def test_the_worst_verdict_wins_and_nothing_is_no_pass() -> None:
+def test_the_worst_verdict_wins_and_is_said_first() -> None:
     for one, other in itertools.product(ORDER, ORDER):
         assert merge([one, other]) is ORDER[max(ORDER.index(one), ORDER.index(other))]
     assert merge([]) is Verdict.INCONCLUSIVE
     assert [EXIT_CODES[found] for found in ORDER] == [0, 3, 3, 1]
+    told = [(Verdict.INCONCLUSIVE, "b"), (Verdict.FAIL, "c"), (Verdict.INVALID, "d"), (Verdict.FAIL, "a")]
+    findings = [Finding(verdict, text, "") for verdict, text in told]
+    assert worst_first([*findings, Finding(Verdict.FAIL, "c", "")], lambda code: ()) == ["c", "a", "d", "b"]
 
 
 @pytest.mark.parametrize(
@@ -41,10 +44,14 @@ def test_an_upper_bound(observed: float, found: Verdict, reason: str, share: flo
     assert line == Expectation("x", "≤ 4.0", str(observed), found, reason, share, 4.0, observed, "s")
 
 
-def test_an_upper_bound_has_its_own_reason_and_no_share_of_nothing() -> None:
+def test_a_bound_may_have_its_own_reason_and_what_cannot_be_measured_is_no_pass() -> None:
     bound = Bound("x")
     assert (bound.line(4.0, 5.0, "too much").reason, bound.line(4.0, 3.0, "too much").reason) == ("too much", "")
     assert bound.line(0, 0) == Expectation("x", "≤ 0", "0", Verdict.PASS, "", None, 0, 0)
+    told = (Verdict.INCONCLUSIVE, "there is nothing to measure", None, 4.0)
+    for sign, bound in (("≤", Bound("x")), ("≥", Bound("x", least=True))):
+        assert bound.line(4.0, None) == Expectation("x", f"{sign} 4.0", "—", *told, doubt=Doubt.UNMEASURED)
+        assert bound.line(4.0, None, "no fault-free run").reason == "no fault-free run"
 
 
 @pytest.mark.parametrize(
@@ -56,21 +63,8 @@ def test_a_lower_bound(observed: float, found: Verdict, reason: str) -> None:
     assert line == Expectation("x", "≥ 4.0", str(observed), found, reason, None, 4.0, observed, "%")
 
 
-def test_what_cannot_be_measured_is_no_pass() -> None:
-    told = (Verdict.INCONCLUSIVE, "there is nothing to measure", None, 4.0)
-    for sign, bound in (("≤", Bound("x")), ("≥", Bound("x", least=True))):
-        assert bound.line(4.0, None) == Expectation("x", f"{sign} 4.0", "—", *told, doubt=Doubt.UNMEASURED)
-        assert bound.line(4.0, None, "no fault-free run").reason == "no fault-free run"
-
-
 def test_each_name_in_expect_is_a_question() -> None:
     assert questions().keys() == BOUNDS.keys()
-
-
-def test_the_worst_is_said_first_and_nothing_twice() -> None:
-    told = [(Verdict.INCONCLUSIVE, "b"), (Verdict.FAIL, "c"), (Verdict.INVALID, "d"), (Verdict.FAIL, "a")]
-    findings = [Finding(verdict, text, "") for verdict, text in told]
-    assert worst_first([*findings, Finding(Verdict.FAIL, "c", "")], lambda code: ()) == ["c", "a", "d", "b"]
 
 
 def test_a_cause_is_as_bad_as_what_it_explains_and_stands_before_it() -> None:

@@ -23,6 +23,7 @@ from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=80, every=10)
+PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
 KILL = [Outage(17, "rank", victim=1)]
 FAULT_FREE = fault_free_of(JOB)
 BEFORE = 60  # the newest save is of step 80, and each is kept for three
@@ -98,7 +99,7 @@ def test_one_that_does_the_same_passes() -> None:
 def test_other_results_fail(change: Callable[[dict[str, Any]], Any], reason: str) -> None:
     card = judged(again(each_step(change)))
     [told] = [text for text in card.reasons if text.startswith("second restart: ")]
-    assert card.verdict is Verdict.FAIL and re.fullmatch(f"second restart: {reason}", told), card.reasons
+    assert card.verdict is FAIL and re.fullmatch(f"second restart: {reason}", told), card.reasons
 
 
 def one_crashes(logs: Logs) -> None:
@@ -111,6 +112,9 @@ def saves_no_more(logs: Logs) -> None:
 
 def rank_1_stops(logs: Logs) -> None:
     logs.lose("step", step=range(71, 81), rank=1)
+
+
+rank_1_is_off = each_step(lambda line: {"loss": line["loss"] * (1 + (line["step"] > 70))}, rank=1)
 
 
 def its_log_says_failed(logs: Logs) -> None:
@@ -126,46 +130,22 @@ def replicas_apart(logs: Logs) -> None:
 @pytest.mark.parametrize(
     ("bend", "expected", "reason"),
     [
-        (one_crashes, Verdict.INCONCLUSIVE, "unexplained death: rank 1 on node1 ended with exit code -11"),
-        (
-            its_log_says_failed,
-            Verdict.INCONCLUSIVE,
-            "its log does not say that it completed: the command on node1 ended with",
-        ),
-        (lambda logs: logs.lose("step", rank=1), Verdict.INCONCLUSIVE, "step 80 alone; the others stopped at step 60"),
-        (rank_1_stops, Verdict.INCONCLUSIVE, "went on to step 80 alone; the others stopped at step 70"),
-        (lambda logs: logs.plan.update(seed=9), Verdict.INCONCLUSIVE, "second restart: it has another seed"),
-        (restored(source="/jobs/this/step-60"), Verdict.INCONCLUSIVE, "which is not in the copy of the checkpoints"),
-        (
-            each_step(lambda line: {"loss": line["loss"] * (1 + (line["step"] > 70))}, rank=1),
-            Verdict.FAIL,
-            "at step 71 the loss of rank 1 differs from the run's",
-        ),
-        (saves_no_more, Verdict.INCONCLUSIVE, "its own log tells of no save as late as the run's last one"),
-        (replicas_apart, Verdict.INCONCLUSIVE, "its replicas drifted apart: at step 80"),
-        (together(rank_1_stops, off_by(1.0001)), Verdict.FAIL, "second restart: at step 61 its loss is"),
-        (lambda logs: logs.lose("step", step=[80], rank=1), Verdict.PASS, ""),
-        (each_step(lambda line: {"loss": None} if line["step"] == 70 else {}), Verdict.PASS, ""),
-        (
-            each_step(lambda line: {"loss": None}),
-            Verdict.INCONCLUSIVE,
-            "20 steps at which only it, or only the run, tells the loss",
-        ),
-        (
-            restored(step=0, source="scratch"),
-            Verdict.FAIL,
-            "it started from scratch, though the save of step 60 was there",
-        ),
-        (
-            lambda logs: [remove(lines, lambda line: line.get("step", 0) > 75) for lines in logs.trainers()],
-            Verdict.FAIL,
-            "it ended after step 75, and the run after step 80",
-        ),
-        (
-            restored(step=50),
-            Verdict.INCONCLUSIVE,
-            "second restart: it went on from the save of step 50, not from the save of step 60",
-        ),
+        (one_crashes, OPEN, "unexplained death: rank 1 on node1 ended with exit code -11"),
+        (its_log_says_failed, OPEN, "its log does not say that it completed: the command on node1"),
+        (lambda logs: logs.lose("step", rank=1), OPEN, "step 80 alone; the others stopped at step 60"),
+        (rank_1_stops, OPEN, "went on to step 80 alone; the others stopped at step 70"),
+        (lambda logs: logs.plan.update(seed=9), OPEN, "second restart: it has another seed"),
+        (restored(source="/jobs/this/step-60"), OPEN, "which is not in the copy of the checkpoints"),
+        (rank_1_is_off, FAIL, "at step 71 the loss of rank 1 differs from the run's"),
+        (saves_no_more, OPEN, "its own log tells of no save as late as the run's last one"),
+        (replicas_apart, OPEN, "its replicas drifted apart: at step 80"),
+        (together(rank_1_stops, off_by(1.0001)), FAIL, "second restart: at step 61 its loss is"),
+        (lambda logs: logs.lose("step", step=[80], rank=1), PASS, ""),
+        (each_step(lambda line: {"loss": None} if line["step"] == 70 else {}), PASS, ""),
+        (each_step(lambda line: {"loss": None}), OPEN, "20 steps at which only it, or only the run, tells the loss"),
+        (restored(step=0, source="scratch"), FAIL, "it started from scratch, though the save of step 60 was there"),
+        (lambda logs: logs.lose("step", step=range(76, 81)), FAIL, "it ended after step 75, and the run after step 80"),
+        (restored(step=50), OPEN, "second restart: it went on from the save of step 50, not from the save of step 60"),
     ],
 )
 def test_it_is_asked_what_each_run_is(bend: Bend, expected: Verdict, reason: str) -> None:
@@ -178,9 +158,7 @@ def goes_on(logs: Logs) -> None:
         lines.insert(lines.index(last) + 1, last | {"step": 81} | clocks(last, 1))
 
 
-@pytest.mark.parametrize(
-    ("planned", "usual_ends", "expected"), [(None, 80, Verdict.FAIL), (None, 79, Verdict.INCONCLUSIVE)]
-)
+@pytest.mark.parametrize(("planned", "usual_ends", "expected"), [(None, 80, FAIL), (None, 79, OPEN)])
 def test_it_ends_where_the_run_ended(planned: int | None, usual_ends: int, expected: Verdict) -> None:
     """Where nobody planned the steps, and what it computes is the same. A job that its time ends may do more."""
 
@@ -194,7 +172,7 @@ def test_it_ends_where_the_run_ended(planned: int | None, usual_ends: int, expec
     assert_verdict(card, expected, "second restart: it went on to step 81; the run ended after step 80")
 
 
-@pytest.mark.parametrize(("digest", "expected"), [("a", Verdict.PASS), ("b", Verdict.INCONCLUSIVE)])
+@pytest.mark.parametrize(("digest", "expected"), [("a", PASS), ("b", OPEN)])
 def test_its_copy_holds_what_the_job_had_saved(digest: str, expected: Verdict) -> None:
     seen = {"event": "checkpoint.published", "path": "c/step-60", "step": BEFORE, "at": 1}
     log = replace(again(), published=[seen | {"tensors": digest}])
@@ -205,18 +183,18 @@ def test_its_copy_holds_what_the_job_had_saved(digest: str, expected: Verdict) -
 def test_one_that_was_to_follow_and_has_no_end_is_missing() -> None:
     """The harness was killed after the job, before it made it."""
     card = judged("", {}, drills=True)
-    assert_verdict(card, Verdict.INCONCLUSIVE, "restore drill: it has no end in the log; second restart: it has no end")
+    assert_verdict(card, OPEN, "restore drill: it has no end in the log; second restart: it has no end")
     assert judged("", {}).not_judged["second restart"] == "none was made"
 
 
 @pytest.mark.parametrize(
     ("finished", "expected", "reason"),
     [
-        ({"outcome": "failed", "step": 60, "reason": "ended with 1"}, Verdict.FAIL, "step 60 failed: ended with 1"),
-        ({"outcome": "timeout", "step": 60, "reason": "stuck"}, Verdict.INCONCLUSIVE, "it did not end in time: stuck"),
-        ({"outcome": "error", "reason": "no room"}, Verdict.INCONCLUSIVE, "could not be made: no room"),
-        ({"outcome": "done"}, Verdict.INCONCLUSIVE, "has no end in the log"),
-        (DONE | {"saved_step": 60}, Verdict.FAIL, "it saved nothing after step 60, and the run saved step 80"),
+        ({"outcome": "failed", "step": 60, "reason": "ended with 1"}, FAIL, "step 60 failed: ended with 1"),
+        ({"outcome": "timeout", "step": 60, "reason": "stuck"}, OPEN, "it did not end in time: stuck"),
+        ({"outcome": "error", "reason": "no room"}, OPEN, "could not be made: no room"),
+        ({"outcome": "done"}, OPEN, "has no end in the log"),
+        (DONE | {"saved_step": 60}, FAIL, "it saved nothing after step 60, and the run saved step 80"),
     ],
 )
 def test_what_the_harness_saw_of_it(finished: dict[str, Any], expected: Verdict, reason: str) -> None:
@@ -233,15 +211,15 @@ def test_what_the_harness_saw_of_it(finished: dict[str, Any], expected: Verdict,
     ],
 )
 def test_a_log_that_does_not_hold_all_says_why(second: Timeline | str, why: str) -> None:
-    assert_verdict(judged(second), Verdict.INCONCLUSIVE, first=why)
+    assert_verdict(judged(second), OPEN, first=why)
 
 
 def test_other_tensors_than_the_harness_saw_in_the_run_fail() -> None:
     run, second = _run(), again()
     same = judged(replace(second, published=published(second, "a")), published=published(run, "b", "a"))
-    assert same.verdict is Verdict.PASS, same.reasons
+    assert same.verdict is PASS, same.reasons
     card = judged(replace(second, published=published(second, "a")), published=published(run, "b"))
-    assert card.verdict is Verdict.FAIL and "the tensors in its save of step 80 differ" in card.reasons[0], card.reasons
+    assert card.verdict is FAIL and "the tensors in its save of step 80 differ" in card.reasons[0], card.reasons
 
 
 def test_what_it_says_nothing_about_is_named() -> None:
@@ -254,10 +232,7 @@ def test_what_it_says_nothing_about_is_named() -> None:
         (judged(again(off_by(1.01), replace(JOB, nodes=1))), "the run ended with 2 ranks, and it had 1"),
         (judged(other, plan=_run().plan | {"expect": EXPECT | {"second_restart": "off"}}), "switches it off"),
     ):
-        assert card.verdict is Verdict.PASS and why in card.not_judged["second restart"], (
-            card.reasons,
-            card.not_judged,
-        )
+        assert card.verdict is PASS and why in card.not_judged["second restart"], (card.reasons, card.not_judged)
 
 
 FINAL = {"expect": {"loss_continuity": {"mode": "final", "max_final_gap": 50}}}
@@ -273,7 +248,7 @@ def test_a_run_that_left_its_fault_free_run_at_its_fault_is_repeated_all_the_sam
     run = load(history, expecting(history.logs(), FINAL["expect"]))
     steps = run.steps
     run = replace(run, steps=replace(steps, loss=steps.loss + np.where(steps.step >= since, 0.25, 0.0)))
-    for more, verdict in ((0.25, Verdict.PASS), (0.26, Verdict.FAIL if fails else Verdict.PASS)):
+    for more, verdict in ((0.25, PASS), (0.26, FAIL if fails else PASS)):
         other = again(each_step(lambda line, more=more: {"loss": line["loss"] + more}))  # type: ignore[misc]
         card = judge(Evidence(replace(run, second_restart=DONE), copy.deepcopy(FAULT_FREE), second_restart=other), "x")
         assert card.verdict is verdict, (more, card.reasons)

@@ -61,18 +61,11 @@ def test_a_checkpoint_in_parts_is_one() -> None:
     assert card.evidence.run.committers == {2: 2}
 
 
-def test_a_restart_between_the_parts_need_not_take_the_checkpoint() -> None:
+def test_a_checkpoint_must_be_taken_once_its_last_part_is_committed() -> None:
     cut = judged(by_each_rank, never_committed(10), from_scratch)
     assert not accused(cut) and cut.verdict is Verdict.PASS, cut.reasons
-
-
-def test_a_restart_after_the_last_part_must_take_it() -> None:
     assert accused(judged(by_each_rank, from_scratch))
-
-
-def test_one_who_commits_for_all_commits_the_checkpoint() -> None:
-    begun_by_all = judged(by_each_rank, never_committed(10, 20, 30, 40))
-    assert not accused(begun_by_all)
+    assert not accused(judged(by_each_rank, never_committed(10, 20, 30, 40))), "one commits for all"
     assert accused(judged(from_scratch))
 
 
@@ -149,13 +142,10 @@ def one_after_the_other(logs: Logs, **told: object) -> None:
         line["write_ns"] = 1
 
 
-def test_healthy_saves_of_two_ranks_are_not_accused() -> None:
+def test_healthy_saves_of_two_ranks_are_not_accused_unless_their_bytes_differ() -> None:
     for bend in (own_disks, outside, of_each_rank, one_collective, one_after_the_other, by_each_rank):
         card = judged(bend)
         assert not any("wrote /" in reason for reason in card.reasons), (bend.__name__, card.reasons)
-
-
-def test_one_after_the_other_matters_if_the_bytes_differ() -> None:
     card = judged(lambda logs: one_after_the_other(logs, content="b"))
     assert card.verdict is Verdict.INCONCLUSIVE and "and not the same bytes (4 times" in card.reasons[0], card.reasons
 
@@ -178,35 +168,23 @@ def names(*events: tuple[str, int, int], usual: dict[int, int] | None = None, ra
     return [str(each["event"]).rpartition(".")[2] for each in labelled if each["event"] != STARTED]
 
 
-def test_without_a_begin_it_is_whole_when_as_many_committed_as_usual() -> None:
+def test_it_is_whole_when_as_many_committed_as_began_or_as_usual() -> None:
     parts = [(COMMITTED, p, s) for s in (1, 2) for p in (0, 1)]
     assert names(*parts, (COMMITTED, 0, 3)) == ["part", "committed", "part", "committed", "part"]
-
-
-def test_only_those_who_began_are_waited_for() -> None:
     events = (STARTED, 0, 1), (STARTED, 2, 1), (COMMITTED, 2, 1), (COMMITTED, 0, 1)
-    assert names(*events, usual={4: 4}, ranks=4) == ["part", "committed"]
-
-
-def test_a_smaller_world_has_fewer_parts_where_everyone_commits() -> None:
+    assert names(*events, usual={4: 4}, ranks=4) == ["part", "committed"], "those who began are waited for"
     three = [(COMMITTED, process, 1) for process in range(3)]
-    assert names(*three, usual={4: 4}, ranks=3)[-2:] == ["part", "committed"]
+    assert names(*three, usual={4: 4}, ranks=3)[-2:] == ["part", "committed"], "a smaller world has fewer parts"
     assert names((COMMITTED, 0, 1), usual={4: 2}, ranks=2) == ["committed"]
-
-
-def test_where_everyone_commits_in_one_world_everyone_does_in_all() -> None:
-    assert names((COMMITTED, 0, 1), usual={4: 4, 2: 1}) == ["part"]
+    assert names((COMMITTED, 0, 1), usual={4: 4, 2: 1}) == ["part"], "everyone commits in one world, so in all"
     assert names((COMMITTED, 0, 1), (COMMITTED, 1, 1), usual={2: 2, 3: 1}, ranks=3) == ["part", "part"]
-
-
-def test_two_runs_show_what_each_does() -> None:
     assert save_events.together({2: 2, 3: 0}, {3: 1, 4: 0}) == {2: 2, 3: 1, 4: 0}
     assert save_events.committers(*told((STARTED, 0, 1))) == {2: 0}
-
-
-def test_saves_of_two_steps_may_overlap_and_one_may_fail_between() -> None:
     both = [(COMMITTED, 0, 1), (COMMITTED, 0, 2), ("checkpoint.failed", 0, 3), (COMMITTED, 1, 2), (COMMITTED, 1, 1)]
-    assert names(*both) == ["part", "part", "failed", "committed", "committed"]
+    assert names(*both) == ["part", "part", "failed", "committed", "committed"], "saves of two steps may overlap"
+    again = [(STARTED, 0, 1), (STARTED, 1, 1), (COMMITTED, 0, 1), (STARTED, 0, 1), (STARTED, 1, 1), (COMMITTED, 1, 1)]
+    assert names(*again, usual={2: 2}) == ["part", "part"], "one that is made again begins anew"
+    assert names(*again, (COMMITTED, 0, 1), usual={2: 2}) == ["part", "part", "committed"]
 
 
 def test_a_line_that_was_logged_twice_is_no_second_save() -> None:
@@ -217,20 +195,9 @@ def test_a_line_that_was_logged_twice_is_no_second_save() -> None:
         found[4]["at"] = found[3]["at"]
         commits = [each["event"] for each in save_events.labelled(found, places, {2: 2})][3:]
         assert commits == [PART if at_once else COMMITTED] * 2
-
-
-def test_two_steps_that_are_told_at_once_are_two() -> None:
     found, places = told((STARTED, 0, 1), (STARTED, 1, 1), (STARTED, 0, 2), (STARTED, 0, 1), (COMMITTED, 0, 1))
     found[2]["at"] = found[3]["at"]
-    assert save_events.labelled(found, places, {2: 2})[-1]["event"] == COMMITTED, (
-        "the second save was begun by one alone"
-    )
-
-
-def test_a_save_that_is_made_again_begins_anew() -> None:
-    again = [(STARTED, 0, 1), (STARTED, 1, 1), (COMMITTED, 0, 1), (STARTED, 0, 1), (STARTED, 1, 1), (COMMITTED, 1, 1)]
-    assert names(*again, usual={2: 2}) == ["part", "part"]
-    assert names(*again, (COMMITTED, 0, 1), usual={2: 2}) == ["part", "part", "committed"]
+    assert save_events.labelled(found, places, {2: 2})[-1]["event"] == COMMITTED, "two steps are two saves"
 
 
 @settings(max_examples=200, deadline=None)

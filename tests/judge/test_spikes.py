@@ -106,10 +106,6 @@ def spikes_again(logs: Logs) -> None:
         line["loss"] *= 3
 
 
-def alarm_elsewhere(logs: Logs) -> None:
-    told(logs, "anomaly", kind="divergence", detail="loss 9", at_step=55)
-
-
 def more_is_left_out(logs: Logs) -> None:
     told(logs, "samples.left_out", first=(SINCE - 2) * BATCH, count=16 * BATCH)
 
@@ -135,7 +131,7 @@ AROUND = f"but those around the spike at step 35 are {33 * BATCH}–{41 * BATCH 
         ([spiking, struck], UNTOLD),
         ([spiking], ""),  # without such a fault nobody is accused
         ([spiking, struck, alarmed], "the trainer said so, and went on with these steps"),
-        ([spiking, struck, alarm_elsewhere], UNTOLD),
+        ([spiking, struck, lambda logs: told(logs, "anomaly", kind="divergence", detail="loss 9", at_step=55)], UNTOLD),
         ([spiking, struck, skipped()], UNTOLD),
         ([spiking, struck, skipped(grad_norm="inf")], ""),
         ([lambda logs: spiking(logs, until=SINCE + 1), struck], ""),  # it passes
@@ -225,14 +221,11 @@ def each_fifth(logs: Logs) -> None:
     logs.lose("step", step=[step for step in range(1000) if step % 5])
 
 
-def test_where_not_each_step_is_told_what_is_left_out_is_neither_proven_nor_wrong() -> None:
+def test_where_not_each_step_is_told_what_is_left_out_is_not_proven_nor_may_it_be_more() -> None:
     card = judged(spiking, struck, alarmed, leaving_out(), each_fifth, usual=each_fifth)
     (text,) = of_divergence(card)
     assert text.endswith("but not all steps around step 37 are told, which would show why")
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-
-
-def test_nor_may_more_be_left_out_there() -> None:
     card = judged(spiking, struck, alarmed, leaving_out(9), each_fifth, usual=each_fifth)
     assert card.verdict is Verdict.FAIL and "a spike excuses 128 at most" in " ".join(card.reasons)
     assert judged(spiking, struck, alarmed, leaving_out(says=0), each_fifth, usual=each_fifth).verdict is Verdict.FAIL

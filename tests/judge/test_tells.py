@@ -62,10 +62,12 @@ def test_what_is_told_no_more_is_judged_no_more_and_nothing_else_is(kind: str) -
     assert kind in figures_of.metrics(before)["tells"] and kind not in figures_of.metrics(after)["tells"]
 
 
-def test_without_a_loss_there_is_nothing_to_compare() -> None:
+def test_what_was_never_told_cannot_be_compared() -> None:
     card = both(without("loss"))
     assert card.verdict is Verdict.INCONCLUSIVE and "loss" in card.not_judged
     assert "loss_continuity.mode: the trainer reports no loss" in card.reasons
+    card = both(together(by_a_command, KINDS["checkpoints"], KINDS["restores"]), fault_free=False)
+    assert card.verdict is Verdict.INCONCLUSIVE and "nothing shows that this run did" in card.reasons[0]
 
 
 def declaring(names: object) -> Bend:
@@ -145,11 +147,6 @@ def test_what_a_rank_told_before_is_missing_after() -> None:
 
     card = both(ceases, fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE and "in one of its processes, but not in a later one" in card.reasons[0]
-
-
-def test_a_job_that_never_saves_though_its_fault_free_run_does() -> None:
-    card = both(together(by_a_command, KINDS["checkpoints"], KINDS["restores"]), fault_free=False)
-    assert card.verdict is Verdict.INCONCLUSIVE and "nothing shows that this run did" in card.reasons[0]
 
 
 @pytest.mark.parametrize(("code", "due"), [(0, True), (-9, False)])

@@ -63,10 +63,6 @@ def ends_with(logs: Logs, *codes: int) -> None:
         lines.append(clocks(lines[-1]) | {"event": "agent.exiting", "code": code})
 
 
-def nobody_is_named(logs: Logs) -> None:
-    change(exits(logs), "pid")
-
-
 @bending
 def begins_late(logs: Logs, seconds: float) -> None:
     """The first word of each launcher comes so much later than the first word of its first worker."""
@@ -96,7 +92,7 @@ def begins_late(logs: Logs, seconds: float) -> None:
         (begins_late(0.2), "before its launcher"),
         (met(), ""),
         (counts_anew, "unexplained death: the command on control ended"),
-        (nobody_is_named, ""),
+        (lambda logs: change(exits(logs), "pid"), ""),
         (begins_late(0.05), ""),
     ],
 )

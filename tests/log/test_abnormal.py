@@ -22,19 +22,13 @@ def test_a_loss_that_improves_by_less_than_two_percent_stagnates() -> None:
     assert abnormal.loss_improvement([0.0] * LOSS) is None
 
 
-def test_a_gradient_norm_spikes_above_ten_times_the_usual() -> None:
+def test_a_gradient_norm_a_pace_and_waits_have_their_limits() -> None:
     usual = [1.0] * abnormal.NORMS_MIN
     assert abnormal.gradient_spikes(10.1, usual) and abnormal.gradient_spikes(float("inf"), usual)
     assert not abnormal.gradient_spikes(10.0, usual) and not abnormal.gradient_spikes(99, usual[1:])
-
-
-def test_uniformly_slow_steps_are_slow() -> None:
     assert abnormal.steps_are_slow([1.0] * 100 + [1.16] * 50)
     assert not abnormal.steps_are_slow([1.0] * 100 + [1.14] * 50)
     assert not abnormal.steps_are_slow([1.0] * 100 + [1.0] * 30 + [9.0] * 20), "some pauses are no slow pace"
-
-
-def test_a_tenth_of_the_time_for_data_and_two_intervals_without_a_checkpoint() -> None:
     assert abnormal.waits_for_data([0.11] * 50, [1.0] * 50) and not abnormal.waits_for_data([0.1] * 50, [1.0] * 50)
     assert abnormal.checkpoint_is_late(41, 20) and not abnormal.checkpoint_is_late(40, 20)
 

@@ -99,12 +99,9 @@ def test_an_older_log_means_the_same(kind: str) -> None:
     assert older_faults.consequences({"event": "fault.injected"} | flags, planned, kind) == said
 
 
-def test_what_it_may_is_listed_where_events_are_declared() -> None:
+def test_what_it_may_is_declared_and_what_a_newer_version_tells_is_left_out() -> None:
     (event,) = [each for each in EVENTS if each.name == "fault.injected"]
     field = next(each for each in event.fields if each.name == "may")
     assert (field.kind, field.values) == (TEXTS, ("kill", "stop", "spoil", "drift", "diverge", "leak"))
-
-
-def test_what_a_newer_version_tells_is_left_out() -> None:
     told = Consequences.from_event({"may": ["kill", "explode"], "lasts": "for a while", "glows": True})
     assert told == may(May.KILL)

@@ -54,10 +54,13 @@ def test_steps_become_columns_and_the_rest_stays_events(tmp_path: pathlib.Path) 
     assert not writer.torn
 
 
-def test_a_torn_last_line_is_reported_and_the_rest_is_read(tmp_path: pathlib.Path) -> None:
+def test_a_torn_last_line_is_reported_and_a_step_begins_where_the_one_before_ended(tmp_path: pathlib.Path) -> None:
     writer = read_file(write(tmp_path, "w", HEADER, step(1), tail='{"event":"st'))
     assert writer.torn
     assert writer.steps["step"].tolist() == [1]
+    records = [{k: v for k, v in step(n).items() if k != "begin_ns"} for n in (1, 2)]
+    writer = read_file(write(tmp_path, "w", HEADER, *records))
+    assert writer.steps["begin"].tolist() == [1, 1]
 
 
 def test_no_log_at_all(tmp_path: pathlib.Path) -> None:
@@ -79,12 +82,6 @@ def test_fields_that_are_not_declared_do_not_matter(tmp_path: pathlib.Path) -> N
     assert not writer.events[0].keys() & {"node", "rank"}, "the file's place tells these"
     assert writer.steps["first"].tolist() == [-1]
     assert np.isnan(writer.steps["grad_norm"]).all()
-
-
-def test_a_step_without_a_begin_began_when_the_one_before_ended(tmp_path: pathlib.Path) -> None:
-    records = [{k: v for k, v in step(n).items() if k != "begin_ns"} for n in (1, 2)]
-    writer = read_file(write(tmp_path, "w", HEADER, *records))
-    assert writer.steps["begin"].tolist() == [1, 1]
 
 
 OURS = HEADER | {"role": "harness", "host": "h", "wall_ns": 10_000, "mono_ns": 100}

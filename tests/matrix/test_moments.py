@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import load
-from simulator import Job, Logs, change, find, simulate, steps
+from simulator import Job, change, find, simulate, steps
 
 from harness.judge.facts.samples import pass_ends, told_kind
 from harness.matrix.moments import AMID, CHAIN, Moment, Saves, moments
@@ -110,8 +110,9 @@ def test_a_save_that_one_rank_made_within_a_step_is_within_it() -> None:
     assert told(4).within(15) == 0, "that is a whole step"
 
 
-def consuming(tell: str, length: int, padded: int = 0) -> Logs:
-    """Every rank takes a sample in each step, from a new shuffle in each pass of `length` steps; some come twice."""
+@given(tell=st.sampled_from(["samples", "digest"]), length=st.integers(3, 50), padded=st.integers(0, 1))
+def test_passes_end_where_their_samples_come_again(tell: str, length: int, padded: int) -> None:
+    # Every rank takes a sample in each step, from a new shuffle in each pass of `length` steps; some come twice.
     logs = simulate(JOB, ()).logs()
     for rank in range(RANKS):
         for line in logs.steps(rank=rank):
@@ -123,12 +124,7 @@ def consuming(tell: str, length: int, padded: int = 0) -> Logs:
             for name in ("first", "count", "digest"):
                 line.pop(name, None)
             line |= {"samples": [[sample, 1, 1]]} if tell == "samples" else {"digest": f"{sample:064x}"}
-    return logs
-
-
-@given(tell=st.sampled_from(["samples", "digest"]), length=st.integers(3, 50), padded=st.integers(0, 1))
-def test_passes_end_where_their_samples_come_again(tell: str, length: int, padded: int) -> None:
-    run = load(simulate(JOB, ()), consuming(tell, length, padded))
+    run = load(simulate(JOB, ()), logs)
     unknown = None if tell == "digest" else []
     assert pass_ends(run, told_kind(run, None)) == (list(range(length, 40, length)) or unknown)
 

@@ -57,8 +57,12 @@ def test_who_restored_twice_and_differently_has_no_one_step(fallback: bool, tmp_
     assert found.told is fallback, "only a restore that passed a checkpoint over says so"
 
 
-def test_a_folder_without_a_log_has_restored_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_folder_without_a_log_and_one_without_a_save_have_restored_nothing(tmp_path: pathlib.Path) -> None:
     assert read_restart(tmp_path) == Restart(None, False)
+    silent = Restart(0, False, after(0, USUAL))
+    assert answer(silent, 40, USUAL, 0.0, 4096, "", left=False).came is Came.FELL_BACK
+    untold = answer(replace(silent, tells=False), 40, USUAL, 0.0, 4096, "", left=True)
+    assert untold.came is Came.UNKNOWN, "it may have said why elsewhere"
 
 
 USUAL = {(0, step): 1 / step for step in range(1, 61)}
@@ -90,13 +94,6 @@ def test_what_came_of_a_damage_is_said_with_a_look_at_the_losses(
     found = answer(Restart(step, told, after(step, losses)), 40, USUAL, 0.0, 4096, "", left=True)
     assert (found.came, found.step, found.judged) == (came, step, True)
     assert ("losses differ" in found.detail) is (losses is WRONG)
-
-
-def test_from_scratch_without_a_word_is_no_fault_where_no_save_is_left() -> None:
-    silent = Restart(0, False, after(0, USUAL))
-    assert answer(silent, 40, USUAL, 0.0, 4096, "", left=False).came is Came.FELL_BACK
-    untold = answer(replace(silent, tells=False), 40, USUAL, 0.0, 4096, "", left=True)
-    assert untold.came is Came.UNKNOWN, "it may have said why elsewhere"
 
 
 @pytest.mark.parametrize(("step", "came"), [(40, Came.DETECTED), (20, Came.FELL_BACK)])

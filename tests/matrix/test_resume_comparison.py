@@ -91,6 +91,14 @@ def shifted(logs: Logs) -> None:
 def test_a_restart_that_does_the_same_is_not_accused() -> None:
     assert differences(usual(), resumed(), SAVE) == []
     assert on_other_ranks(usual(), resumed(), SAVE) == []
+    assert all("from scratch" not in each.words for each in differences(usual(), resumed(restored(0)), 0))
+
+    def swapped(logs: Logs) -> None:
+        for rank in range(RANKS):
+            for line in logs.steps(rank=rank):
+                line["samples"] = [[each, 1, 1] for each in samples_at(line["step"], 1 - rank)]
+
+    assert differences(usual(), resumed(swapped), SAVE) == []
 
 
 @pytest.mark.parametrize(
@@ -124,15 +132,6 @@ def test_samples_are_counted_in_their_pass() -> None:
         f"4 of 20 steps consumed other samples than without the stop, first at step 21: {len(came & before)} samples "
     )
     assert found.words == f"{text}repeated, {len(due - came)} samples not seen in pass 2"
-
-
-def test_ranks_that_change_places_consume_the_same() -> None:
-    def swapped(logs: Logs) -> None:
-        for rank in range(RANKS):
-            for line in logs.steps(rank=rank):
-                line["samples"] = [[each, 1, 1] for each in samples_at(line["step"], 1 - rank)]
-
-    assert differences(usual(), resumed(swapped), SAVE) == []
 
 
 def test_half_the_samples_a_step_are_each_due_once() -> None:
@@ -183,10 +182,6 @@ def test_a_step_that_was_half_done_is_done_as_a_whole_or_its_rest_is() -> None:
     assert differences(run, resumed(rest(BATCH // 2)), SAVE), "between two steps nothing of one is left"
 
 
-def test_a_save_within_the_first_step_holds_no_step() -> None:
-    assert all("from scratch" not in each.words for each in differences(usual(), resumed(restored(0)), 0))
-
-
 def test_where_a_repeat_differs_small_differences_are_none() -> None:
     repeat = load(simulate(JOB, ()), logs_of())
     assert apart(usual().run, repeat) == (True, {"loss": 0.0, "grad_norm": 0.0})
@@ -207,18 +202,8 @@ def published(logs: Logs, *told: tuple[int, str]) -> None:
     lines = logs.harness
     moment = lines[-1]["mono_ns"], lines[-1].get("wall_ns", 0)
     for step, tensors in told:
-        event = {
-            "event": "checkpoint.published",
-            "path": f"checkpoints/step_{step}",
-            "layout": "reference",
-            "bytes": 9,
-        }
-        listed = {
-            "tensor_count": 2,
-            "tensors": tensors,
-            "tensor_digests": [f"128 {tensors}", "64 same"],
-            "step": step,
-        }
+        event = {"event": "checkpoint.published", "path": f"checkpoints/step_{step}", "layout": "reference", "bytes": 9}
+        listed = {"tensor_count": 2, "tensors": tensors, "tensor_digests": [f"128 {tensors}", "64 same"], "step": step}
         lines.insert(-1, event | listed | {"mono_ns": moment[0], "wall_ns": moment[1], "sha256": "0" * 64})
 
 
@@ -228,10 +213,14 @@ def test_a_loss_that_is_no_number_is_always_another_one(apart_by: float | None) 
     assert found.kind is Kind.COMPUTED and "loss of rank 0 is nan" in found.words
 
 
-def test_a_band_that_nothing_can_leave_compares_nothing() -> None:
+def test_a_band_that_nothing_can_leave_and_few_repeats_accuse_nobody() -> None:
     wide = usual(0.2)
     found = resume_comparison.differences(wide, resumed(at(25, loss=1e9)), from_save(SAVE))
     assert (found.found, found.values.get("COMPUTED", 0)) == ([], 0)
+    few = [replace(usual(0.01), repeats=number).too_few for number in range(4)]
+    assert [bool(each) for each in few] == [True, True, True, False]
+    assert few[0].startswith("no repeat of the run shows") and few[1].startswith("1 repeat of the run shows")
+    assert usual().too_few and not replace(usual(), repeats=1).too_few, "bit for bit the same"
 
 
 def test_what_a_restart_no_longer_tells_is_a_finding() -> None:
@@ -246,14 +235,12 @@ def test_what_a_restart_no_longer_tells_is_a_finding() -> None:
     assert "does not tell its samples in 20 steps" in differences(usual(), resumed(silent("samples")), SAVE)[0].words
 
 
-def test_a_restart_that_saves_nothing_is_told() -> None:
+def test_a_restart_that_saves_nothing_or_at_the_end_alone_is_told() -> None:
     logs = logs_of()
     published((20, "aa"), (30, "bb"))(logs)
     (found,) = differences(Usual(load(simulate(JOB, ()), logs), ENDS), resumed(published((20, "aa"))), SAVE)
     assert found.words == "it made no save of step 30, as the run did"
 
-
-def test_a_restart_that_saves_at_the_end_alone_is_told() -> None:
     def silent(logs: Logs) -> None:
         published((40, "cc"))(logs)
         for lines in logs.trainers():
@@ -269,7 +256,7 @@ def test_a_restart_that_saves_at_the_end_alone_is_told() -> None:
     )
 
 
-def test_the_next_save_must_hold_the_same_tensors() -> None:
+def test_the_next_saves_must_hold_the_same_tensors() -> None:
     logs = logs_of()
     published((20, "aa"), (30, "bb"), (40, "cc"))(logs)
     run = Usual(load(simulate(JOB, ()), logs), ENDS)
@@ -280,9 +267,6 @@ def test_the_next_save_must_hold_the_same_tensors() -> None:
     assert (found.kind, found.words) == (Kind.SAVED, text)
     assert differences(Usual(run.run, ENDS, False, {}), resumed(published((30, "xx"))), SAVE) == []
     assert resume_comparison.published(run.run).keys() == {20, 30, 40}
-
-
-def test_a_later_save_is_compared_as_well() -> None:
     logs = logs_of()
     published((30, "bb"), (40, "cc"))(logs)
     run = Usual(load(simulate(JOB, ()), logs), ENDS)
@@ -310,13 +294,6 @@ def test_a_rate_that_follows_the_loss_is_not_compared_where_it_differs_in_a_repe
     exact, off = apart(usual().run, load(simulate(JOB, ()), logs))
     assert not exact and off["lr"] > 0.1
     assert differences(replace(usual(), exact=False, apart=off), resumed(at(30, lr=0.25)), SAVE) == []
-
-
-def test_a_band_of_few_repeats_accuses_nobody() -> None:
-    few = [replace(usual(0.01), repeats=number).too_few for number in range(4)]
-    assert [bool(each) for each in few] == [True, True, True, False]
-    assert few[0].startswith("no repeat of the run shows") and few[1].startswith("1 repeat of the run shows")
-    assert usual().too_few and not replace(usual(), repeats=1).too_few, "bit for bit the same"
 
 
 def test_saves_of_different_steps_that_hold_the_same() -> None:

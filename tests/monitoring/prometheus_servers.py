@@ -50,22 +50,19 @@ def running(command: Sequence[str], log: pathlib.Path, ready: str) -> Iterator[N
             ["setpriv", "--pdeathsig", "KILL", *command], stdout=file, stderr=file, start_new_session=True
         )
     try:
-        _wait(started, log, ready)
+
+        def answers() -> bool:
+            assert started.poll() is None, log.read_text()[-2000:]
+            with contextlib.suppress(OSError), _DIRECT.open(ready, timeout=2):
+                return True
+            return False
+
+        until(answers, lambda: log.read_text()[-2000:])
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         started.wait()
-
-
-def _wait(started: subprocess.Popen[bytes], log: pathlib.Path, ready: str) -> None:
-    def answers() -> bool:
-        assert started.poll() is None, log.read_text()[-2000:]
-        with contextlib.suppress(OSError), _DIRECT.open(ready, timeout=2):
-            return True
-        return False
-
-    until(answers, lambda: log.read_text()[-2000:])
 
 
 @contextlib.contextmanager

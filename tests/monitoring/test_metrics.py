@@ -73,15 +73,12 @@ def test_steps_are_counted_with_those_that_were_done_again() -> None:
         assert found["chaos_step_duration_seconds_bucket", (("le", "+Inf"), ("rank", rank))] == 15
 
 
-def test_an_outage_is_one_restart_of_the_job() -> None:
+def test_an_outage_is_one_restart_of_the_job_and_late_words_are_none() -> None:
     told = [(trainer(rank, pid=life), step(1, life)) for life in (1, 2, 3) for rank in (0, 1)]
     found = heard(plan(), *told)
     assert found["chaos_worker_restarts_total", ()] == 4
     assert found["chaos_job_restarts_total", ()] == 2
     assert heard(plan())["chaos_job_restarts_total", ()] == 0
-
-
-def test_late_words_of_a_process_that_was_replaced_are_no_restart_and_no_step_lasts_across_it() -> None:
     told = [(trainer(pid=life), step(n, n)) for n, life in enumerate((1, 1, 2, 1, 2, 1, 2, 2), 1)]
     found = heard(plan(), *told)
     assert found["chaos_worker_restarts_total", ()] == found["chaos_job_restarts_total", ()] == 1
@@ -97,13 +94,10 @@ def test_time_that_the_trainer_measures_is_added_up_by_rank() -> None:
     assert ("chaos_checkpoint_stall_seconds_total", (("rank", "0"),)) not in found
 
 
-def test_the_curves_are_those_of_the_lowest_rank() -> None:
+def test_the_curves_are_those_of_the_lowest_rank_and_no_number_is_shown_as_such() -> None:
     found = heard((trainer(1), step(1, 1, loss=7.0, grad_norm=9.0)), (trainer(0), step(1, 1, loss=5.0, grad_norm=2.0)), (trainer(1), step(2, 2, loss=7.0)))  # fmt: skip
     assert found["chaos_loss", ()] == 5 and found["chaos_gradient_norm", ()] == 2
     assert found["chaos_gradient_norm_recent_max", ()] == 9
-
-
-def test_a_loss_that_is_not_a_number_is_shown_as_such() -> None:
     found = heard(
         (trainer(), step(1, 1, loss="nan", grad_norm="inf")), (trainer(), step(2, 2, loss=2.0, grad_norm=1.0))
     )
@@ -113,7 +107,7 @@ def test_a_loss_that_is_not_a_number_is_shown_as_such() -> None:
     assert math.isnan(heard((trainer(), step(1, 1, loss="nan")))["chaos_loss", ()])
 
 
-def test_a_checkpoint_of_many_parts_is_one() -> None:
+def test_a_checkpoint_of_many_parts_is_one_and_one_that_failed_is_no_success() -> None:
     told = []
     for number in (20, 40):
         told += [(trainer(rank), save("started", number, number)) for rank in (0, 1)]
@@ -126,15 +120,9 @@ def test_a_checkpoint_of_many_parts_is_one() -> None:
     assert found["chaos_checkpoint_last_committed_timestamp_seconds", ()] == pytest.approx(time.time(), abs=HANG_S)
     half = heard(*told[:2], told[2])
     assert ("chaos_checkpoints_total", (("result", "success"),)) not in half
-
-
-def test_a_checkpoint_that_failed_is_no_success() -> None:
     found = heard((trainer(), save("started", 5, 1)), (trainer(), save("failed", 5, 2)))
     assert found["chaos_checkpoints_total", (("result", "failure"),)] == 1
     assert ("chaos_checkpoint_last_committed_step", ()) not in found
-
-
-def test_the_interval_of_checkpoints_is_the_planned_one_at_first() -> None:
     told = [(trainer(), step(n, n / 2)) for n in range(1, 6)]
     found = heard(plan(workload={"checkpoint": {"every_steps": 20}}), *told)
     assert found["chaos_checkpoint_interval_seconds", ()] == pytest.approx(10)
@@ -179,16 +167,17 @@ def test_progress_is_a_step_that_was_not_done_before() -> None:
     assert at[0] == at[1] == at[2] < at[3]
 
 
-def test_an_unknown_phase_is_another() -> None:
+def test_an_unknown_phase_is_another_and_the_budget_is_that_of_the_plan() -> None:
     found = heard(now=status(phase="x" * 1000))
     assert found["chaos_job_phase", (("phase", "other"),)] == 1
     assert sum(value for (name, _), value in found.items() if name == "chaos_job_phase") == 1
-
-
-def test_the_budget_is_that_of_the_plan() -> None:
     found = heard(plan(expect={"wasted_gpu_hours": {"max_percent_by_faults": 25}}))
     assert found["chaos_waste_budget_ratio", (("scope", "faults"),)] == 0.25
     assert ("chaos_waste_budget_ratio", (("scope", "all"),)) not in found
+    record = checked_lines.event(
+        checked_lines.parse(b'{"event":"step","step":3,"mono_ns":5,"loss":NaN,"extra":[1]}'), "trainer"
+    )
+    assert heard((trainer(), record))["chaos_steps_total", ()] == 1
 
 
 def test_each_job_begins_anew() -> None:
@@ -497,10 +486,3 @@ def test_the_ledger_takes_a_small_part_of_a_core(cpu_s: float, pause_s: float, t
     told = {"accounts": {"productive": 1.0}, "wasted_all": 0.0, "wasted_faults": 0.0, "cpu_s": cpu_s}
     assert monitor._settle(lambda run, fault_free: told) == pause_s
     assert served(monitor)["chaos_ledger_gpu_seconds", (("account", "productive"),)] == 1
-
-
-def test_events_that_a_reader_lets_pass_are_counted() -> None:
-    record = checked_lines.event(
-        checked_lines.parse(b'{"event":"step","step":3,"mono_ns":5,"loss":NaN,"extra":[1]}'), "trainer"
-    )
-    assert heard((trainer(), record))["chaos_steps_total", ()] == 1

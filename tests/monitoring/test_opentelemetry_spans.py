@@ -85,25 +85,23 @@ def test_run_fault_and_recovery_with_its_phases(run_dir: pathlib.Path) -> None:
     assert run.status.code == Status.STATUS_CODE_OK
 
 
-def test_a_run_that_is_sent_twice_is_the_same_trace(run_dir: pathlib.Path) -> None:
+def test_a_run_that_is_sent_twice_or_in_parts_is_the_same_trace(
+    run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = sent(run_dir), sent(run_dir)
     assert [(each.span_id, each.name) for each in first] == [(each.span_id, each.name) for each in second]
     assert len({each.span_id for each in first}) == len(first)
-
-
-def test_many_spans_are_sent_in_parts(run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = len(sent(run_dir))
     monkeypatch.setattr(opentelemetry_spans, "SPANS_AT_ONCE", 3)
     assert len(sent(run_dir)) == whole
 
 
-def test_a_collector_that_refuses_is_an_error(run_dir: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_collector_that_refuses_or_is_not_there_is_an_error(
+    run_dir: pathlib.Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with collector(400) as (url, _), pytest.raises(ChaosError, match="did not take the spans"):
         opentelemetry_spans.send(run_dir, url)
     assert capfd.readouterr().err == "", "one message is enough"
-
-
-def test_nobody_there_is_an_error(run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opentelemetry_spans, "ANSWERED_WITHIN_S", 0.5)
     with pytest.raises(ChaosError, match="is an OTLP/HTTP collector there"):
         opentelemetry_spans.send(run_dir, "http://127.0.0.1:9")

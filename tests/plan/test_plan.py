@@ -47,10 +47,14 @@ def test_the_same_seed_gives_the_same_bytes_and_survives_json() -> None:
     assert any(plan_of(faults, seed).to_json() != first.to_json() for seed in range(2, 6))
 
 
-def test_one_fault_more_does_not_change_the_others() -> None:
+def test_one_fault_more_changes_no_other_and_the_fault_free_run_has_none() -> None:
     alone = plan_of([kill("any")]).faults[0]
     beside = plan_of([kill("any", identity="b"), kill("any")]).faults[1]
     assert alone == beside
+    plan = plan_of([kill("any")])
+    fault_free = plan.without_faults("fault_free")
+    assert fault_free.faults == () and fault_free.workload == plan.workload and fault_free.seed == plan.seed
+    assert plan.without_faults("small", nodes=2).workload.world_size == 4
 
 
 @pytest.mark.parametrize(
@@ -149,13 +153,6 @@ def test_another_backend_that_has_the_verb_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("harness.plan.capabilities.backend_names", lambda: ["local"])
     with pytest.raises(CannotRunError, match=r"backend local does not have it$"):
         check_capabilities(plan_of([kill("any")]), lacking)
-
-
-def test_the_fault_free_run_has_no_faults_and_the_same_workload() -> None:
-    plan = plan_of([kill("any")])
-    fault_free = plan.without_faults("fault_free")
-    assert fault_free.faults == () and fault_free.workload == plan.workload and fault_free.seed == plan.seed
-    assert plan.without_faults("small", nodes=2).workload.world_size == 4
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from harness.plan.run_plan import Plan
 from harness.plan.stored import VALUES_MAX, parse_plan
 
 SCENARIOS = sorted((pathlib.Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
+TARGET = {"node_index": 1, "rank": 3}
 DATA = {
     "version": 1,
     "run_id": "run-1",
@@ -33,13 +34,17 @@ DATA = {
             "fault": "rank_kill",
             "parameters": {"signal": "SIGKILL"},
             "when": {"step": 50},
-            "targets": [{"node_index": 1, "rank": 3}],
+            "targets": [TARGET],
             "kills": True,
         }
     ],
     "expect": {"recovery_time": {"max": "60s"}},
     "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 600 * 10**9},
 }
+
+
+def fault(**told: Any) -> Callable[[Any], object]:
+    return lambda data: data["faults"][0].update(told)
 
 
 def changed(change: Callable[[Any], object]) -> str:
@@ -73,44 +78,20 @@ def test_a_plan_of_an_override_is_played_again_as_it_was(tmp_path: pathlib.Path)
         (lambda data: data.update(workloads={}), "p.json: workloads: unknown key; did you mean workload"),
         (lambda data: data["workload"].update(nodes=10**9), "p.json: workload.nodes: 1000000000 is not allowed"),
         (lambda data: data["workload"].update(nodes="two"), "p.json: workload.nodes: 'two' is not allowed"),
-        (
-            lambda data: data["faults"][0].update(fault="rank_kil"),
-            "faults.0.fault: unknown fault 'rank_kil'; did you mean rank_kill",
-        ),
-        (
-            lambda data: data["faults"][0]["parameters"].update(signal="SIGHUP"),
-            "faults.0.signal: 'SIGHUP' is not allowed",
-        ),
-        (lambda data: data["faults"][0].update(id="../x"), "faults.0.id: '../x': String should match pattern"),
+        (fault(fault="rank_kil"), "faults.0.fault: unknown fault 'rank_kil'; did you mean rank_kill"),
+        (fault(parameters={"signal": "SIGHUP"}), "faults.0.signal: 'SIGHUP' is not allowed"),
+        (fault(id="../x"), "faults.0.id: '../x': String should match pattern"),
         (
             lambda data: data["faults"].append(data["faults"][0]),
             "faults.1.id: 'kill' is already the id of another fault",
         ),
-        (
-            lambda data: data["faults"][0].update(targets=[]),
-            "faults.0.targets: the number of items is 0; allowed: at least 1",
-        ),
-        (
-            lambda data: data["faults"][0]["targets"][0].update(rank=9),
-            "faults.0.targets: fault kill: not all are a rank",
-        ),
-        (
-            lambda data: data["faults"][0]["targets"][0].update(rank=0),
-            "faults.0.targets: fault kill: not all are a rank",
-        ),
-        (
-            lambda data: data["faults"][0]["targets"][0].update(rank=None),
-            "faults.0.targets: fault kill: not all are a rank",
-        ),
-        (
-            lambda data: data["faults"][0].update(when={"step": 100}),
-            "faults.0.when: fault kill: step 100 is never reached",
-        ),
-        (
-            lambda data: data["faults"][0].update(when={"following": "kill"}),
-            "follows 'kill', but this plan has no such other fault",
-        ),
-        (lambda data: data["faults"][0].update(when={"after_ns": 2**70}), "faults.0.when.after_ns"),
+        (fault(targets=[]), "faults.0.targets: the number of items is 0; allowed: at least 1"),
+        (fault(targets=[TARGET | {"rank": 9}]), "faults.0.targets: fault kill: not all are a rank"),
+        (fault(targets=[TARGET | {"rank": 0}]), "faults.0.targets: fault kill: not all are a rank"),
+        (fault(targets=[TARGET | {"rank": None}]), "faults.0.targets: fault kill: not all are a rank"),
+        (fault(when={"step": 100}), "faults.0.when: fault kill: step 100 is never reached"),
+        (fault(when={"following": "kill"}), "follows 'kill', but this plan has no such other fault"),
+        (fault(when={"after_ns": 2**70}), "faults.0.when.after_ns"),
         (lambda data: data.update(limits={"nodes_at_once": 0}), "limits.nodes_at_once: 0 is not allowed"),
         (lambda data: data.update(expect={"recovery": {}}), "expect.recovery: unknown score 'recovery'; did you mean"),
         (

@@ -49,10 +49,6 @@ def _weights(folder: pathlib.Path, step: int) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def write_safetensors(root: pathlib.Path, step: int) -> None:
-    _weights(root / f"step_{step}", step)
-
-
 def write_hugging_face(root: pathlib.Path, step: int) -> None:
     folder = root / f"checkpoint-{step}"
     _weights(folder, step)
@@ -100,7 +96,7 @@ def write_deepspeed(root: pathlib.Path, step: int) -> None:
 
 WRITERS: dict[str, Callable[[pathlib.Path, int], None]] = {
     "dcp": write_dcp,
-    "safetensors": write_safetensors,
+    "safetensors": lambda root, step: _weights(root / f"step_{step}", step),
     "hugging_face": write_hugging_face,
     "lightning": write_lightning,
     "megatron": write_megatron,

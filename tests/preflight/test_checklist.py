@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from harness.campaign.wings import Item
 from harness.cli.main import make_app
-from harness.errors import UsageError
 from harness.matrix import sweep
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
@@ -101,9 +100,11 @@ def preflight(reports: pathlib.Path, name: str, **more: Any) -> None:
     (reports / name / "events").mkdir(exist_ok=True)
 
 
-def test_without_evidence_nothing_is_answered(tmp_path: pathlib.Path) -> None:
+def test_without_evidence_or_of_a_preflight_with_faults_nothing_is_answered(tmp_path: pathlib.Path) -> None:
     assert {each.answer for each in asked(tmp_path).values()} == {"not tried"}
     assert "chaos gate SUITE" in asked(tmp_path)[Item.GATE].why
+    preflight(tmp_path, "preflight-1", faults=True)
+    assert asked(tmp_path)[Item.CLUSTER].answer == "not tried"
 
 
 def test_evidence_answers_each_item(tmp_path: pathlib.Path) -> None:
@@ -133,15 +134,14 @@ def test_a_gate_that_is_not_green_on_this_commit_is_no(tmp_path: pathlib.Path, m
     assert answer.answer == "no" and answer.why.startswith(told)
 
 
-def test_a_gate_of_which_a_run_is_gone_has_no_commit(tmp_path: pathlib.Path) -> None:
+def test_changed_files_are_no_commit_nor_is_that_of_a_gate_of_which_a_run_is_gone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate(tmp_path, "gate-1")
     values = json.loads((tmp_path / "gate-1" / "suite.json").read_text())
     values["scenarios"][0]["runs"].append({"run_id": "gone", "verdict": "pass"})
     write(tmp_path, "gate-1/suite.json", values)
     assert asked(tmp_path)[Item.GATE].why.startswith("green, but on a commit that is not told")
-
-
-def test_changed_files_are_no_commit(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.checkout, "commit_of", lambda here: f"{HERE}-dirty")
     gate(tmp_path, "gate-1", commit=f"{HERE}-dirty")
     assert asked(tmp_path)[Item.GATE].answer == "no"
@@ -209,11 +209,6 @@ def test_the_checklist_says_which_trainers_its_evidence_is_of(tmp_path: pathlib.
     assert "  the reference trainer: monitoring delivers alerts, gate green on this commit, game day held" in said()
 
 
-def test_a_preflight_with_faults_proves_nothing(tmp_path: pathlib.Path) -> None:
-    preflight(tmp_path, "preflight-1", faults=True)
-    assert asked(tmp_path)[Item.CLUSTER].answer == "not tried"
-
-
 def test_a_run_that_is_no_pass_proves_no_resume_and_no_dry_run(tmp_path: pathlib.Path) -> None:
     """Its drill may have restored the last save, and its second restart have done other steps."""
     run(tmp_path, "with-a-fault", verdict="fail", reasons=["second restart: at step 101 its loss is another"])
@@ -257,11 +252,6 @@ def test_scripts_read_exit_codes_json_and_junit(tmp_path: pathlib.Path) -> None:
     day(tmp_path, "day-1", "pass")
     preflight(tmp_path, "preflight-1")
     assert "yes" in chaos(code=0)
-
-
-def test_it_says_what_can_be_checked() -> None:
-    result = CliRunner().invoke(make_app(), ["preflight"])
-    assert isinstance(result.exception, UsageError) and "--checklist" in str(result.exception)
 
 
 def test_the_blindness_check_of_a_gate_is_no_evidence_that_checkpoints_do_not_resume(tmp_path: pathlib.Path) -> None:

@@ -217,7 +217,7 @@ def test_a_save_that_was_made_again_is_not_damaged(tmp_path: pathlib.Path) -> No
     assert words(verified(place)) == ""
 
 
-def test_numbers_that_became_infinite_are_suspicious(tmp_path: pathlib.Path) -> None:
+def test_numbers_that_become_infinite_or_zero_at_once_are_suspicious(tmp_path: pathlib.Path) -> None:
     for step, value in ((20, 1.0), (40, 2.0), (60, float("nan")), (80, 3.0)):
         torch.save(
             {"w": torch.full((40,), value), "mask": torch.full((40,), float("-inf")), "step": step},

@@ -78,13 +78,9 @@ def test_who_lost_a_worker_waits_for_the_store() -> None:
 
 @pytest.fixture
 def members() -> Members:
-    settings = handler_settings()
-    return Members(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), settings)
-
-
-def handler_settings() -> dynamic_rendezvous.RendezvousSettings:
     timeout = dynamic_rendezvous.RendezvousTimeout()
-    return dynamic_rendezvous.RendezvousSettings("job", 1, 2, timeout, datetime.timedelta(seconds=0.25), 8)
+    settings = dynamic_rendezvous.RendezvousSettings("job", 1, 2, timeout, datetime.timedelta(seconds=0.25), 8)
+    return Members(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), settings)
 
 
 def beat(members: Members, node: Any, at: datetime.datetime) -> None:

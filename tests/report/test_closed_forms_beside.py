@@ -80,17 +80,14 @@ def test_many_random_failures_cost_what_the_closed_form_says() -> None:
     assert values["ettr"] == pytest.approx(values["ettr_expected"], abs=0.08)
 
 
-def test_without_a_failure_nothing_is_expected() -> None:
-    card = run([])
-    assert found(card)["failures"] == 0 and found(card)["ettr_expected"] is None
-    assert "closed form" not in markdown.render(run_report.from_scorecard(card))
-
-
-def test_the_reports_show_both() -> None:
+def test_the_reports_show_both_and_expect_nothing_without_a_failure() -> None:
     card = run([Outage(47, "rank")])
     for text in (markdown.render(run_report.from_scorecard(card)), html_page.render(run_report.from_scorecard(card))):
         assert "Compared with closed forms" in text and "half an interval" in text
         assert "fault-free run at 2 ranks" in text.replace("\xa0", " ")
+    card = run([])
+    assert found(card)["failures"] == 0 and found(card)["ettr_expected"] is None
+    assert "closed form" not in markdown.render(run_report.from_scorecard(card))
 
 
 def test_only_failures_that_were_recovered_from_are_counted() -> None:

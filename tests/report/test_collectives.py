@@ -63,12 +63,9 @@ def test_who_waited_and_for_whom(told: tuple[dict[str, Any], ...], expected: lis
     assert hangs(*told) == expected
 
 
-def test_each_process_tells_of_one_hang() -> None:
+def test_each_process_tells_of_one_hang_and_groups_are_apart() -> None:
     twice = [{"rank": rank, "life": life, **SUM} for rank in (0, 1, 2) for life in (0, 1)]
     assert len(hangs(*twice)) == 2
-
-
-def test_process_groups_are_apart() -> None:
     found = hangs({"rank": 0, **SUM}, {"rank": 1, **SUM, "group": "1", "number": 7})
     assert len(found) == 2 and "collective 7 " in " ".join(found)
 

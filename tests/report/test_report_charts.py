@@ -61,16 +61,13 @@ def test_tick_labels_are_human(seconds: float, step: float, words: str) -> None:
     assert svg.time_label(seconds, step) == words
 
 
-def test_the_difference_sees_one_rank_and_one_step() -> None:
+def test_the_difference_sees_one_rank_and_one_step_and_nans_that_are_not_equal() -> None:
     job = Job(steps=20)
     off = bent(job, lambda logs: change(logs.steps(7, 7, rank=1), loss=lambda line: line["loss"] + 0.5))
     steps, apart = losses.apart(off.steps, bent(job).steps)
     assert steps.tolist() == list(range(1, 21))
     assert apart[6] == pytest.approx(0.5)
     assert np.count_nonzero(apart) == 1
-
-
-def test_equal_nans_do_not_differ_and_a_single_one_does() -> None:
     clean, bad = bent(Job(steps=5)), bent(Job(steps=5), lambda logs: change(logs.steps(3, 3), loss="nan"))
     assert not losses.apart(bad.steps, bad.steps)[1].any()
     assert losses.apart(bad.steps, clean.steps)[1].tolist() == [0, 0, math.inf, 0, 0]
@@ -84,10 +81,11 @@ def test_lanes_are_in_rank_order_when_all_fit() -> None:
     assert [lane.targeted for lane in cast.lanes] == [True, True, False, False]
 
 
-def test_markup_in_a_title_is_escaped() -> None:
+def test_markup_in_a_title_or_an_attribute_is_escaped() -> None:
     assert svg.rect(0, 0, 1, 1, "x", "<b>") == (
         '<rect x="0" y="0" width="1" height="1" class="x"><title>&lt;b&gt;</title></rect>'
     )
+    assert svg.tag("a", title='"><b>') == '<a title="&#34;&gt;&lt;b&gt;"></a>'
 
 
 def test_the_curve_takes_the_lowest_rank_and_the_slowest_time() -> None:
@@ -100,10 +98,6 @@ def test_the_curve_takes_the_lowest_rank_and_the_slowest_time() -> None:
     assert curve.loss.tolist() == [loss_at(step) for step in (1, 2, 3)]
     ends = [(run.steps.end - run.steps.begin)[run.steps.step == step].max() / 1e9 for step in (1, 2, 3)]
     assert curve.took_s.tolist() == ends
-
-
-def test_an_attribute_cannot_be_left() -> None:
-    assert svg.tag("a", title='"><b>') == '<a title="&#34;&gt;&lt;b&gt;"></a>'
 
 
 S = 10**9

@@ -46,7 +46,10 @@ def test_junit_has_a_case_for_the_verdict_and_for_each_expectation() -> None:
     assert "wasted_gpu_hours.percent" in properties
 
 
-def test_junit_of_hostile_text_is_well_formed() -> None:
+def test_no_log_steers_the_terminal_or_breaks_junit() -> None:
+    out = io.StringIO()
+    terminal.print_report(hostile(), None, Console(file=out, force_terminal=True, color_system=None))
+    assert "\x1b[31m" not in out.getvalue()
     suites = ElementTree.fromstring(junit.render(hostile()).split("\n", 1)[1])
     assert "\x1b" not in junit.render(hostile())
     assert next(suites.iter("testcase")).get("name") == "verdict"
@@ -95,17 +98,14 @@ def test_the_terminal_summary_is_plain_when_not_on_a_terminal() -> None:
     assert len(text.splitlines()) == 7, "no line is wrapped"
 
 
-def test_a_log_cannot_steer_the_terminal() -> None:
-    out = io.StringIO()
-    terminal.print_report(hostile(), None, Console(file=out, force_terminal=True, color_system=None))
-    assert "\x1b[31m" not in out.getvalue()
-
-
-def test_all_reports_are_written(tmp_path: pathlib.Path) -> None:
+def test_all_reports_are_written_and_the_json_is_strict(tmp_path: pathlib.Path) -> None:
     files = harness.report.write_reports(report_runs.spot_evict(), tmp_path)
     assert sorted(files) == ["junit.xml", "report.html", "report.json", "report.md"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files), "no temporary file stays"
     assert json.loads(files["report.json"].read_text())["verdict"] == "pass"
+    card = replace(report_runs.spot_evict(), metrics={"loss": float("nan"), "high": float("inf")})
+    text = harness.report.write_reports(card, tmp_path)["report.json"].read_text()
+    json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
 def test_a_failing_write_leaves_the_earlier_reports(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,12 +116,6 @@ def test_a_failing_write_leaves_the_earlier_reports(tmp_path: pathlib.Path, monk
     with pytest.raises(OSError, match="No space"):
         harness.report.write_reports(report_runs.never_recovered(), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_the_json_is_strict(tmp_path: pathlib.Path) -> None:
-    card = replace(report_runs.spot_evict(), metrics={"loss": float("nan"), "high": float("inf")})
-    text = harness.report.write_reports(card, tmp_path)["report.json"].read_text()
-    json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
 @pytest.mark.parametrize("verdict", Verdict)

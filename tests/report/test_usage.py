@@ -40,9 +40,13 @@ NOTHING = {f"network_bytes_per_second{suffix}": None for suffix in ("", "_max")}
 NOTHING |= dict.fromkeys(("gpu_busy_percent", "gpu_memory_bytes_max", "nvlink_bytes_per_second"))
 
 
-def test_without_a_sample_or_with_a_single_one_nothing_is_known() -> None:
+def test_nothing_is_known_of_a_single_sample_and_shared_links_count_once() -> None:
     assert figures() == NOTHING
     assert figures({"rank": 0, "at": 0, "links": eth(10)}) == NOTHING
+    samples = [
+        {"rank": rank, "at": at, "links": eth(int(1000 * at)), "namespace": "m 1"} for rank in (0, 1) for at in (0, 0.5)
+    ]
+    assert list(figures(*samples)["network_bytes_per_second"]) == ["node0 eth0"]
 
 
 def test_bytes_by_node_and_link() -> None:
@@ -54,13 +58,6 @@ def test_bytes_by_node_and_link() -> None:
     )
     assert found["network_bytes_per_second"] == {"node0 eth0": 3000, "node1 eth0": 1000}
     assert found["network_bytes_per_second_max"] == 3000
-
-
-def test_nodes_that_share_their_links_count_once() -> None:
-    samples = [
-        {"rank": rank, "at": at, "links": eth(int(1000 * at)), "namespace": "m 1"} for rank in (0, 1) for at in (0, 0.5)
-    ]
-    assert list(figures(*samples)["network_bytes_per_second"]) == ["node0 eth0"]
 
 
 def test_a_counter_that_began_again_is_no_traffic() -> None:

@@ -21,19 +21,15 @@ def test_time_requeues_and_cost() -> None:
     assert figures["requeues_per_hour"] == 0.0 and figures["dollars_per_million_samples"] is None
     priced = replace(run, plan={**run.plan, "scenario": {**run.plan["scenario"], "price_per_gpu_hour": 3.6}})
     gpu_s = sum(slot.released - slot.allocated for slot in run.slots) / S
-    samples = _samples_of(run)
-    assert _whole(priced)["dollars_per_million_samples"] == pytest.approx(gpu_s * 1000 / samples)
-    assert _whole(priced)["dollars_per_epoch"] is None, "nobody tells how many samples a pass has"
-    epoch = _whole(replace(priced, data_sizes=[5000]))["dollars_per_epoch"]
-    assert epoch == pytest.approx(gpu_s * 1000 / samples * 5000 / 1e6)
-
-
-def _samples_of(run: object) -> float:
     steps = run.steps  # type: ignore[attr-defined]
     counted = {
         int(step): int(count) for step, count, kept in zip(steps.step, steps.count, steps.survives, strict=True) if kept
     }
-    return float(sum(counted.values()))
+    samples = float(sum(counted.values()))
+    assert _whole(priced)["dollars_per_million_samples"] == pytest.approx(gpu_s * 1000 / samples)
+    assert _whole(priced)["dollars_per_epoch"] is None, "nobody tells how many samples a pass has"
+    epoch = _whole(replace(priced, data_sizes=[5000]))["dollars_per_epoch"]
+    assert epoch == pytest.approx(gpu_s * 1000 / samples * 5000 / 1e6)
 
 
 def test_a_job_that_did_not_complete_has_no_time_to_complete() -> None:

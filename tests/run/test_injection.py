@@ -120,12 +120,9 @@ def test_a_rank_that_moves_while_the_fault_acts_changes_nothing() -> None:
     assert injection.node(target) is cluster.nodes[1], "undone where it was done"
 
 
-def test_a_rank_that_has_not_started_is_where_it_was_planned() -> None:
+def test_a_rank_that_has_not_started_is_where_it_was_planned_and_one_whose_node_is_gone_nowhere() -> None:
     injection, cluster, _ = injection_of("hang", LiveProgress())
     assert injection.node(injection.targets[0]) is cluster.nodes[0]
-
-
-def test_a_rank_whose_node_is_gone_cannot_be_acted_on() -> None:
     injection, cluster, _ = injection_of("hang", living_on(1))
     cluster.nodes[1].alive = False
     with pytest.raises(NodeGone, match="node1"):

@@ -44,6 +44,8 @@ def stop() -> Iterator[StopRequest]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_only_asks_while_somebody_attends(stop: StopRequest, number: signal.Signals) -> None:
     with stop.attended():
+        with stop.attended():  # it can be nested
+            pass
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)  # as `timeout` does: once to the process, once to its group
     assert stop.asked and stop.reason == "stopped by the user"
@@ -59,14 +61,6 @@ def test_who_asks_once_more_later_interrupts(stop: StopRequest, monkeypatch: pyt
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             signal.sigtimedwait([], 1)
-
-
-def test_attention_can_be_nested(stop: StopRequest) -> None:
-    with stop.attended():
-        with stop.attended():
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.asked
 
 
 TEXT = "version: 1\nname: small\ntitle: A small one\nlabels: {team: vision}\nlimits: {gpu_hours: 0.5}\n"
@@ -127,14 +121,11 @@ def test_a_cap_must_be_above_zero(hours: float) -> None:
         cap_of(hours)
 
 
-@pytest.mark.parametrize("text", ["team", "=x", "team=", "te am=x", "team=a\nb"])
-def test_a_label_is_a_key_and_a_value(text: str) -> None:
-    with pytest.raises(UsageError, match="--label"):
-        labels_of([text])
-
-
-def test_labels_of_the_command_line() -> None:
+def test_a_label_is_a_key_and_a_value() -> None:
     assert labels_of(["team=vision", "project=a=b"]) == {"team": "vision", "project": "a=b"}
+    for text in ("team", "=x", "team=", "te am=x", "team=a\nb"):
+        with pytest.raises(UsageError, match="--label"):
+            labels_of([text])
 
 
 S = 10**9
@@ -145,23 +136,13 @@ def planned(text: str) -> Plan:
     return make_plan(parse_scenario(HEAD + text, "x.yaml"), 1, "local", "run")
 
 
-def test_a_scenario_without_a_limit_has_one_that_its_start_widens() -> None:
+def test_a_limit_on_idle_time_is_the_scenarios_own_or_one_that_its_start_widens() -> None:
     abort = planned("").abort
-    assert (abort.if_not_started_for_ns, abort.idle_ns_max(5 * S), abort.idle_ns_max(50 * S)) == (
-        600 * S,
-        60 * S,
-        150 * S,
-    )
-
-
-def test_the_scenarios_own_limit_holds_as_it_is() -> None:
-    abort = planned("abort: {if_no_step_for: 60s, if_not_started_for: 20m}").abort
-    assert (abort.if_not_started_for_ns, abort.idle_ns_max(50 * S)) == (1200 * S, 60 * S)
-
-
-def test_limits_round_trip() -> None:
-    widened = planned("").abort
-    assert Abort.model_validate(widened.model_dump(mode="json")) == widened
+    limits = abort.if_not_started_for_ns, abort.idle_ns_max(5 * S), abort.idle_ns_max(50 * S)
+    assert limits == (600 * S, 60 * S, 150 * S)
+    assert Abort.model_validate(abort.model_dump(mode="json")) == abort
+    own = planned("abort: {if_no_step_for: 60s, if_not_started_for: 20m}").abort
+    assert (own.if_not_started_for_ns, own.idle_ns_max(50 * S)) == (1200 * S, 60 * S)
 
 
 def test_a_trigger_beyond_the_last_step_of_the_fault_free_run_is_an_error() -> None:

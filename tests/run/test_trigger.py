@@ -106,12 +106,16 @@ def test_a_restart_takes_progress_back_to_the_restored_step() -> None:
     assert (progress.complete_step, progress.furthest_step) == (5, 9)
 
 
-def test_a_shrunk_world_completes_steps_without_the_lost_ranks() -> None:
+def test_a_shrunk_world_completes_steps_without_the_lost_ranks_and_a_huge_one_costs_no_time() -> None:
     progress = job()
     progress.absorb(trainer(0), {"event": "started"}, 10)
     progress.absorb(trainer(0), {"event": "rendezvous", "world_size": 1}, 11)
     step(progress, 0, 3)
     assert progress.complete_step == 3
+    progress = job()
+    progress.absorb(trainer(0), {"event": "rendezvous", "world_size": 10**9}, 5)
+    step(progress, 0, 4)
+    assert progress.complete_step == 0 and not progress.reborn_since(0)
 
 
 STEPS = st.builds(lambda step: {"event": "step", "step": step}, st.integers(1, 9))
@@ -222,13 +226,6 @@ def test_an_odd_event_changes_nothing(header: dict[str, Any], event: dict[str, A
     for rank in (0, 1):
         step(progress, rank, 3)
     assert (progress.complete_step, progress.world_size) == (3, 2)
-
-
-def test_a_world_of_a_thousand_million_ranks_costs_no_time() -> None:
-    progress = job()
-    progress.absorb(trainer(0), {"event": "rendezvous", "world_size": 10**9}, 5)
-    step(progress, 0, 4)
-    assert progress.complete_step == 0 and not progress.reborn_since(0)
 
 
 def test_what_a_trainer_tells_again_and_again_is_not_kept_for_ever() -> None:

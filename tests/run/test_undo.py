@@ -55,8 +55,14 @@ def test_what_is_open_is_undone_last_first_and_then_closed(tmp_path: pathlib.Pat
     assert is_closed(tmp_path) and not is_running(tmp_path)
 
 
-def test_a_run_that_is_gone_is_not_running(tmp_path: pathlib.Path) -> None:
+def test_any_doubt_means_that_a_run_is_alive_but_one_that_is_gone_is_not(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not is_running(tmp_path / "gone")
+    write(tmp_path, open_record("alive?"))
+
+    monkeypatch.setattr(journals.os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+    assert is_running(tmp_path)
 
 
 def test_heal_leaves_running_and_closed_runs_alone(tmp_path: pathlib.Path, removed: list[str]) -> None:
@@ -227,13 +233,6 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: pathlib.Path, remo
 def test_a_journal_is_not_shown_to_others(tmp_path: pathlib.Path) -> None:
     undo.close(Journal(tmp_path))
     assert stat.S_IMODE((tmp_path / JOURNAL).stat().st_mode) == 0o600
-
-
-def test_any_doubt_means_that_a_run_is_alive(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, open_record("alive?"))
-
-    monkeypatch.setattr(journals.os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
-    assert is_running(tmp_path)
 
 
 def test_the_reverter_tries_again_what_failed_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,16 +93,13 @@ def test_the_plan_holds_ordinary_faults_and_says_what_they_were_made_of(tmp_path
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_a_fault_of_ranks_strikes_the_first_rank_of_each_node(tmp_path: pathlib.Path) -> None:
-    fault = "faults: [{id: kill, fault: rank_kill, target: {rank: any}, when: WHEN}]\n"
-    plan = plan_of(tmp_path, "time,node\n5,a\n5,b\n", "{trace: t.csv}", nodes=2, fault=fault)
-    assert [target.rank for target in plan.faults[0].targets] == [0, 2]
-
-
-def test_one_fault_may_take_one_kind_of_event(tmp_path: pathlib.Path) -> None:
+def test_one_fault_may_take_one_kind_of_event_or_the_first_rank_of_each_node(tmp_path: pathlib.Path) -> None:
     trace = "time,node,event\n0,a,hung\n1,b,evicted\n9,a,evicted\n"
     plan = plan_of(tmp_path, trace, "{trace: t.csv, only: evicted}")
     assert [fault.when.after_ns for fault in plan.faults] == [10**9, 9 * 10**9]
+    fault = "faults: [{id: kill, fault: rank_kill, target: {rank: any}, when: WHEN}]\n"
+    plan = plan_of(tmp_path, "time,node\n5,a\n5,b\n", "{trace: t.csv}", nodes=2, fault=fault)
+    assert [target.rank for target in plan.faults[0].targets] == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -125,14 +122,11 @@ def test_what_cannot_be_replayed_is_told(tmp_path: pathlib.Path, trace: str, whe
     assert told in refused(tmp_path, trace, when)
 
 
-def test_a_target_that_the_trace_decides_is_left_to_it(tmp_path: pathlib.Path) -> None:
+def test_what_the_trace_decides_and_more_nodes_than_the_limit_are_refused(tmp_path: pathlib.Path) -> None:
     fault = FAULT.replace("node: any", "node: 1")
     assert "target: the trace says how many, and the seed which ones: write any" in refused(
         tmp_path, "time\n1\n", "{trace: t.csv}", fault
     )
-
-
-def test_more_nodes_than_the_limit_allows_are_refused_at_the_trigger(tmp_path: pathlib.Path) -> None:
     fault = FAULT + "limits: {nodes_at_once: 1}\n"
     said = refused(tmp_path, "time,node\n1,a\n1,b\n", "{trace: t.csv}", fault)
     assert "it acts on 2 nodes; limits: nodes_at_once is 1" in said

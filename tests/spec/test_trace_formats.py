@@ -41,10 +41,12 @@ def test_what_is_shipped_has_its_notice() -> None:
     assert all(f"`{path.name}`" in notice for path in TRACES.glob("*.csv"))
 
 
-def test_skypilot_counts_nodes_and_a_drop_is_one_moment() -> None:
+def test_skypilot_counts_nodes_and_times_have_a_zone_or_not() -> None:
     trace = parse_trace('{"metadata": {"gap_seconds": 60}, "data": [2, 3, 0, 1, 1]}', "t.json")
     assert [(each.at_s, each.node, each.event) for each in trace.happenings] == [(120.0, "", "evicted")] * 3
     assert trace.nodes == 3 and trace.node_days == pytest.approx(60 * (2 + 3 + 0 + 1) / 86_400)
+    trace = parse_trace("time,node,event\n2026-03-02T04:12:09,a,x\n2026-03-02T04:12:19Z,b,x\n", "t.csv")
+    assert [(each.at_s, each.node) for each in trace.happenings] == [(0.0, "a"), (10.0, "b")]
 
 
 def test_infinitehbd_tells_when_a_node_went_however_many_faults_it_has() -> None:
@@ -73,11 +75,6 @@ def test_columns_may_be_left_out_and_remarks_are_passed_over() -> None:
         (2, "", "failed", 6),
         (2, "", "failed", 7),
     ]
-
-
-def test_moments_with_and_without_a_zone_are_told_from_seconds() -> None:
-    trace = parse_trace("time,node,event\n2026-03-02T04:12:09,a,x\n2026-03-02T04:12:19Z,b,x\n", "t.csv")
-    assert [(each.at_s, each.node) for each in trace.happenings] == [(0.0, "a"), (10.0, "b")]
 
 
 @pytest.mark.parametrize(

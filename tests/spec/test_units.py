@@ -100,9 +100,5 @@ def test_what_is_no_duration_is_refused(bad: object) -> None:
 
 
 def test_one_is_no_plural() -> None:
-    assert [units.counted(number, "step") for number in (0, 1, 2, 1200)] == [
-        "0 steps",
-        "1 step",
-        "2 steps",
-        "1,200 steps",
-    ]
+    told = {number: units.counted(number, "step") for number in (0, 1, 2, 1200)}
+    assert told == {0: "0 steps", 1: "1 step", 2: "2 steps", 1200: "1,200 steps"}

@@ -28,10 +28,13 @@ def test_expected_ettr_at_the_best_interval(restart_minutes: int, ettr: float) -
     assert forms.expected_ettr(rate, restart_minutes * MINUTE, best, 10) == pytest.approx(ettr, abs=5e-5)
 
 
-def test_optimal_checkpoint_intervals() -> None:
+def test_intervals_are_the_published_ones_and_without_a_failure_nothing_is_lost() -> None:
     assert forms.young_interval_s(60, 8 * 3600) == pytest.approx(1859.0, abs=0.05)
     assert forms.daly_interval_s(60, 8 * 3600) == pytest.approx(1819.2, abs=0.05)
     assert forms.daly_interval_s(100, 50) == 50
+    assert forms.expected_ettr(0.0, 100, 60) == 1.0
+    assert forms.expected_ettr(0.0, 100, 60, 60) == 0.5
+    assert forms.expected_ettr(1.0, 100, 60) == 0.0
 
 
 @given(st.dictionaries(st.sampled_from(["productive", "idle", *forms.BADPUT]), st.integers(0, 10**12)))
@@ -46,9 +49,3 @@ def test_the_categories_are_those_of_the_page() -> None:
     told = {account: category for category, accounts in rows for account in accounts.split(", ")}
     assert {account: next(iter(forms.badput({account: 1.0}))) for account in told} == told
     assert set(told) == set(ACCOUNTS) - {"productive"}
-
-
-def test_no_failure_no_cost_and_never_less_than_nothing() -> None:
-    assert forms.expected_ettr(0.0, 100, 60) == 1.0
-    assert forms.expected_ettr(0.0, 100, 60, 60) == 0.5
-    assert forms.expected_ettr(1.0, 100, 60) == 0.0

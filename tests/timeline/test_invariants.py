@@ -49,19 +49,16 @@ def figures(run: Timeline) -> dict[str, Any]:
     }
 
 
-def shift(logs: Logs, wall: int, mono: int) -> Logs:
+@settings(max_examples=25, deadline=None)
+@given(HISTORIES, st.integers(-(10**9), 10**15), st.integers(-(10**9), 10**15))
+def test_the_origin_of_the_clocks_does_not_matter(history: History, wall: int, mono: int) -> None:
+    logs = history.logs()
     for line in (line for lines in logs.values() for line in lines):
         line["wall_ns"] += wall
         line["mono_ns"] += mono
         if "begin_ns" in line:
             line["begin_ns"] += mono
-    return logs
-
-
-@settings(max_examples=25, deadline=None)
-@given(HISTORIES, st.integers(-(10**9), 10**15), st.integers(-(10**9), 10**15))
-def test_the_origin_of_the_clocks_does_not_matter(history: History, wall: int, mono: int) -> None:
-    assert figures(load(history, shift(history.logs(), wall, mono))) == figures(load(history))
+    assert figures(load(history, logs)) == figures(load(history))
 
 
 @settings(max_examples=25, deadline=None)
@@ -148,17 +145,14 @@ def test_a_trainer_without_a_launcher_of_ours(nodes: int, outages: list[Outage],
     assert sum(booked.accounts.values()) == booked.allocated
 
 
-def only_steps(logs: Logs) -> Logs:
-    """All that a trainer which logs nothing but steps leaves behind."""
-    for lines in logs.trainers():
-        lines[1:] = steps(lines)
-    return Logs({name: lines for name, lines in logs.items() if not name.startswith("agent")})
-
-
 @settings(max_examples=30, deadline=None)
 @given(HISTORIES)
 def test_steps_alone_give_the_same_recovery_time(history: History) -> None:
-    run = load(history, only_steps(history.logs()))
+    # All that a trainer which logs nothing but steps leaves behind.
+    logs = history.logs()
+    for lines in logs.trainers():
+        lines[1:] = steps(lines)
+    run = load(history, Logs({name: lines for name, lines in logs.items() if not name.startswith("agent")}))
     assert [(e.t_stop, e.t_first, e.t_regained) for e in run.episodes] == [
         (e.t_stop, e.t_first, e.t_regained) for e in history.truth.episodes
     ]

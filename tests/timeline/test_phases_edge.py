@@ -201,8 +201,10 @@ def test_a_command_that_outlived_the_recovery_by_far_is_not_explained_by_the_kil
     assert "the command on node0 ended with exit code 1" in text
 
 
-def survived_once(logs: Logs, incarnation: int) -> Logs:
-    """Node 1 is lost; its rank comes back, and rank 0 goes on stepping beside it without a restart. Then it dies."""
+@pytest.mark.parametrize("incarnation", [1, 2])
+def test_who_stepped_on_after_a_node_was_lost_does_not_die_of_that(logs: Logs, incarnation: int) -> None:
+    """Also when the rank comes back in the lost place: what starts after a node's command did not end with it."""
+    # Node 1 is lost; its rank comes back, and rank 0 goes on stepping beside it without a restart. Then it dies.
     agent = logs.agent(0)
     survivor, _ = logs.both(1, 2, 1, 3)
     logs.lose(1, 7.5, "loss")
@@ -211,13 +213,7 @@ def survived_once(logs: Logs, incarnation: int) -> Logs:
     for worker in (survivor, again):
         logs.steps(worker, 4, 6, begin=12)
     logs.seen(agent, 16, 0, 10, 1)
-    return logs
-
-
-@pytest.mark.parametrize("incarnation", [1, 2])
-def test_who_stepped_on_after_a_node_was_lost_does_not_die_of_that(logs: Logs, incarnation: int) -> None:
-    """Also when the rank comes back in the lost place: what starts after a node's command did not end with it."""
-    [text] = deaths(survived_once(logs, incarnation).finish(25))
+    [text] = deaths(logs.finish(25))
     assert "rank 0 on node0 ended with exit code 1" in text
 
 

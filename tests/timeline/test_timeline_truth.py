@@ -11,7 +11,6 @@ from simulator import KINDS, History, Job, Outage, change, simulate
 
 from harness.judge.facts import ledger
 from harness.judge.facts.usual import QUANTILE, Usual
-from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
 JOBS = st.builds(
@@ -45,10 +44,6 @@ def plain_bands(fault_free: History) -> dict[int, tuple[int, int]]:
     return {world: (upper, max(upper, *(length for length, warm_up in lengths if warm_up)))}
 
 
-def phases_of(segments: Sequence[timeline.Segment]) -> list[tuple[str, int, int]]:
-    return joined([(segment.phase, segment.begin, segment.end) for segment in segments])
-
-
 def joined(intervals: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
     result: list[tuple[str, int, int]] = []
     for phase, begin, end in intervals:
@@ -61,7 +56,7 @@ def joined(intervals: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, in
 
 def check(history: History, found: Timeline) -> None:
     truth = history.truth
-    assert phases_of(found.segments) == joined(truth.phases)
+    assert joined([(segment.phase, segment.begin, segment.end) for segment in found.segments]) == joined(truth.phases)
     assert [(e.t_stop, e.t_first, e.t_regained) for e in found.episodes] == [
         (e.t_stop, e.t_first, e.t_regained) for e in truth.episodes
     ]

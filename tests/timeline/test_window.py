@@ -214,24 +214,20 @@ def test_steps_lost_since_an_earlier_outage_do_not_bring_that_into_the_window(
     assert run.steps.step.min() == 51
 
 
-def counts_anew(lines: list[dict[str, Any]]) -> None:
-    """A trainer that names the checkpoint it restored by its content alone, and counts its steps from 1 again."""
-    base = 0
-    for line in lines:
-        if line.get("event") == "restored" and line["step"]:
-            base = line.pop("step")
-            line |= {"source": "a checkpoint", "content": f"state {base}"}
-        elif line.get("event") == "checkpoint.committed":
-            line["content"] = f"state {line['step']}"
-        if line.get("event") == "step" or str(line.get("event")).startswith("checkpoint."):
-            line["step"] -= base
-
-
 def test_steps_that_are_counted_anew_after_a_restart_are_joined_in_a_window_too(tmp_path: pathlib.Path) -> None:
     history, logs = in_sequence(1)
     history.write(tmp_path / "told", logs)
     for lines in logs.trainers():
-        counts_anew(lines)
+        # A trainer that names the checkpoint it restored by its content alone, and counts its steps from 1 again.
+        base = 0
+        for line in lines:
+            if line.get("event") == "restored" and line["step"]:
+                base = line.pop("step")
+                line |= {"source": "a checkpoint", "content": f"state {base}"}
+            elif line.get("event") == "checkpoint.committed":
+                line["content"] = f"state {line['step']}"
+            if line.get("event") == "step" or str(line.get("event")).startswith("checkpoint."):
+                line["step"] -= base
     history.write(tmp_path / "counted", logs)
     log = window.JobLog(reading.read(tmp_path / "counted" / "events"))
     for name in ("second", "first", "second"):  # no window changes what the next one is cut from

@@ -32,8 +32,10 @@ def place_of(path: pathlib.Path) -> CheckpointFolder:
     return CheckpointFolder(path.parent, ".")
 
 
-def test_each_layout_has_a_writer_here() -> None:
+def test_each_layout_has_a_writer_here_and_an_unknown_one_is_said_with_what_is_allowed() -> None:
     assert set(layout_names()) == set(WRITERS)
+    with pytest.raises(UsageError, match="did you mean lightning"):
+        load_layout("lightening")
 
 
 @pytest.mark.parametrize("layout", WRITERS)
@@ -193,11 +195,6 @@ def test_an_empty_place_has_nothing(tmp_path: pathlib.Path) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "notes.txt").write_text("hello")
     assert look(tmp_path).checkpoints == ()
-
-
-def test_an_unknown_layout_is_said_with_what_is_allowed() -> None:
-    with pytest.raises(UsageError, match="did you mean lightning"):
-        load_layout("lightening")
 
 
 def test_an_index_that_names_what_is_not_there(tmp_path: pathlib.Path) -> None:

@@ -76,8 +76,10 @@ def steps(found: list[Told]) -> list[int]:
     return [each.fields["step"] for each in found if each.event == "step"]
 
 
-def test_each_reader_has_its_stored_file() -> None:
+def test_each_reader_has_its_stored_file_and_a_placeholder_may_stand_once() -> None:
     assert set(reader_names()) == set(CASES)
+    with pytest.raises(ValidationError, match="may be used only once"):
+        build_reader({"megatron": "{run_dir}/{node}/{node}.log"})
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -274,10 +276,6 @@ def test_a_file_that_is_written_anew_tells_each_step_once(tmp_path: pathlib.Path
     assert [event["step"] for event in run.checkpoints] == [10, 20]
 
 
-def link(file: pathlib.Path) -> None:
-    file.symlink_to(STORED / "megatron.log")
-
-
 def fifo(file: pathlib.Path) -> None:
     os.mkfifo(file)
 
@@ -286,7 +284,7 @@ def folder(file: pathlib.Path) -> None:
     file.mkdir()
 
 
-@pytest.mark.parametrize("make", [link, fifo, folder])
+@pytest.mark.parametrize("make", [lambda file: file.symlink_to(STORED / "megatron.log"), fifo, folder])
 def test_only_regular_files_are_read(make: Callable[[pathlib.Path], None], tmp_path: pathlib.Path) -> None:
     follower, file = following(tmp_path, "megatron")
     make(file)
@@ -305,10 +303,6 @@ def test_events_beyond_the_limits_are_left_out_and_noted(tmp_path: pathlib.Path)
     assert any("step must be an integer" in note for note in follower.notes)
 
 
-def too_big(file: pathlib.Path) -> None:
-    file.write_bytes(b" " * 1001)
-
-
 def a_link(file: pathlib.Path) -> None:
     file.unlink()
     file.symlink_to(STORED / "huggingface.json")
@@ -323,7 +317,7 @@ def behind_a_link(file: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (too_big, {CASES["huggingface"][2]: "more than 1000 bytes; it is not read"}),
+        (lambda file: file.write_bytes(b" " * 1001), {CASES["huggingface"][2]: "more than 1000 bytes; it is not read"}),
         (a_link, {CASES["huggingface"][2]: "not a plain file (Too many levels of symbolic links); it is left alone"}),
         (behind_a_link, dict.fromkeys(["out", CASES["huggingface"][2]], "out is not a plain folder (Not a directory)")),
     ],
@@ -447,8 +441,3 @@ def test_an_expression_that_takes_too_long_is_given_up_in_words() -> None:
         list(source.feed((b"ab" * 500 + b" step x\n") * 20))
     assert list(source.feed((b"ab" * 500 + b" step x\n") * 1000)) == []
     assert time.process_time() - begin < 5
-
-
-def test_a_placeholder_may_stand_once() -> None:
-    with pytest.raises(ValidationError, match="may be used only once"):
-        build_reader({"megatron": "{run_dir}/{node}/{node}.log"})

@@ -126,11 +126,12 @@ def test_what_is_no_trainer_is_refused_with_those_there_are(trainer: object, mes
         workload(trainer=trainer)
 
 
-def test_an_unknown_name_names_those_there_are() -> None:
+def test_an_unknown_name_names_those_there_are_and_each_option_is_one_word() -> None:
     with pytest.raises(
         UsageError, match=r"unknown trainer 'nope'; choose one of: accelerate, command, .*reference, torchrun"
     ):
         load_trainer("nope")
+    assert rendezvous_settings.options({}).count(",") == len(rendezvous_settings.OPTIONS) - 1
 
 
 def test_a_further_kind_is_one_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,10 +335,6 @@ def test_only_placeholders_are_filled(parts: list[str]) -> None:
     expected = {"{index}": "here", "{{index}}": "{index}"}
     (filled,) = fill_placeholders([" ".join(parts)], NODES)
     assert filled == " ".join(expected.get(part, part) for part in parts)
-
-
-def test_every_option_of_the_rendezvous_is_one_word() -> None:
-    assert rendezvous_settings.options({}).count(",") == len(rendezvous_settings.OPTIONS) - 1
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,11 @@ def test_rendering_knows_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch
     assert json.dumps(backend.BACKEND.render(TRAINING)) == before
 
 
-def test_without_a_control_command_there_is_no_control_container() -> None:
-    assert "control" not in request.render(Launch(("true",), 1, 1), request.DockerRun())["containers"]
-
-
 def test_every_rank_gets_a_gpu_of_its_own() -> None:
     asked = request.render(TRAINING, request.DockerRun(gpus=True))["containers"]
     gpus = {name: each["HostConfig"].get("DeviceRequests") for name, each in asked.items()}
     assert gpus["control"] is None
+    assert "control" not in request.render(Launch(("true",), 1, 1), request.DockerRun())["containers"]
     assert [gpus[name][0]["DeviceIDs"] for name in ("node0", "node1")] == [["0", "1"], ["2", "3"]]
     assert gpus["node0"][0]["Capabilities"] == [["gpu"]]
 
@@ -118,9 +115,6 @@ def test_no_run_id_can_break_out_of_a_name(run_id: str) -> None:
     name = request.DockerRun(run_id=run_id).container("node0", 1)
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-{}")
     assert set(name) <= allowed and len(name) < 128
-
-
-def test_two_run_ids_never_share_a_name() -> None:
     assert request.DockerRun(run_id="a/b").prefix != request.DockerRun(run_id="a b").prefix
 
 
@@ -184,12 +178,9 @@ def test_storage_is_refused_where_it_cannot_be_mounted() -> None:
     assert "root" in container_storage.why_not("unix:///run/user/1000/docker.sock", "0:0"), "a daemon without root"
 
 
-def test_a_relative_run_directory_is_refused() -> None:
+def test_a_relative_run_directory_is_refused_and_so_is_a_flag_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="absolute"):
         backend.DockerBackend().open(TRAINING, pathlib.Path("reports/x"), "run")
-
-
-def test_a_flag_is_zero_or_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(backend.GPUS_ENV, "yes")
     with pytest.raises(UsageError, match="'yes'"):
         backend._flag(backend.GPUS_ENV)

@@ -182,7 +182,10 @@ def test_an_owner_may_allow_by_an_annotation_and_take_it_back(cluster: OthersSta
     job.close()
 
 
-def test_pods_of_a_harness_are_refused(cluster: OthersStandIn) -> None:
+def test_pods_of_a_harness_and_a_selector_of_no_pod_are_refused(cluster: OthersStandIn) -> None:
+    cluster.start_job(0, {})
+    with pytest.raises(UsageError, match="no pod in namespace team-a"):
+        attached.attach("job=llama")
     cluster.start_job(1, {"job": "llama", "chaos.allow": "kill", "chaos.run_id": "r7"})
     with pytest.raises(UsageError, match="belongs to run r7 of a harness"):
         attached.attach("job=llama")
@@ -193,12 +196,6 @@ def test_what_cannot_be_done_to_pods_is_told_with_its_reason(verb: str, said: st
     day = {"version": 1, "name": "a", "title": "A", "entries": [{"strike": verb}]}
     with pytest.raises(UsageError, match=f"{said}.*allowed: stop, kill, evict, delete"):
         check(AttachedDay.model_validate(day), job)
-
-
-def test_no_pod_and_a_selector_that_is_refused(cluster: OthersStandIn) -> None:
-    cluster.start_job(0, {})
-    with pytest.raises(UsageError, match="no pod in namespace team-a"):
-        attached.attach("job=llama")
 
 
 def test_a_pod_without_a_shell_can_only_be_taken(cluster: OthersStandIn) -> None:

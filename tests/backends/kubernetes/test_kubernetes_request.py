@@ -89,9 +89,11 @@ def test_a_field_that_no_schema_has_is_seen() -> None:
     assert read_back(MODELS["Job"], job) != job
 
 
-def test_whole_requests() -> None:
+def test_whole_requests_hold_no_value_of_the_environment() -> None:
     """After a change that is meant: `python tests/backends/kubernetes/test_kubernetes_request.py`, and read the difference."""
     assert snapshot() == SNAPSHOT.read_text()
+    for kind in KINDS:
+        assert SECRET not in str(rendered(kind))
 
 
 def snapshot() -> str:
@@ -141,11 +143,6 @@ def test_nodes_get_what_the_settings_say_and_the_control_host_stays_apart(kind: 
         assert {"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoSchedule"} in spec["tolerations"]
     assert "resources" not in control["containers"][0], "the control host takes no GPU from the job"
     assert "schedulerName" not in control
-
-
-def test_no_value_of_the_environment_is_in_an_object() -> None:
-    for kind in KINDS:
-        assert SECRET not in str(rendered(kind))
 
 
 def test_the_control_host_asks_for_a_machine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,10 +298,6 @@ def test_without_a_cluster_the_backend_says_what_is_missing(monkeypatch: pytest.
     monkeypatch.setenv("CHAOS_KUBECONFIG", "/nowhere")
     capability = backend.KubernetesBackend().probe()
     assert not capability.available and "CHAOS_KUBECONFIG" in capability.summary
-
-
-def test_rendering_is_pure() -> None:
-    assert backend.BACKEND.render(TRAINING) == backend.BACKEND.render(TRAINING)
 
 
 if __name__ == "__main__":

@@ -87,15 +87,12 @@ def test_a_forced_mode_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         local.LocalBackend().probe()
 
 
-def test_without_an_interpreter_there_is_no_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(BackendError, match="cannot be started"):
-        client.LabClient("plain", "x", None)
-
-
-def test_a_labd_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_labd_that_cannot_start_or_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setattr(client, "_BOOT", "raise SystemExit('no luck')")
     with pytest.raises(BackendError, match="ended before it was ready: no luck"):
+        client.LabClient("plain", "x", None)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(BackendError, match="cannot be started"):
         client.LabClient("plain", "x", None)
 
 

@@ -57,18 +57,18 @@ def test_folders_that_can_be_disturbed_are_told_to_the_tasks_of_nodes_alone() ->
     assert {**files, "task.sh": ""} == {**without, "task.sh": ""}
 
 
-def test_rendering_is_pure() -> None:
+def test_rendering_is_pure_and_the_scripts_are_valid_shell() -> None:
     assert render(WORKLOAD) == render(WORKLOAD)
     assert str(pathlib.Path.cwd()) not in repr(render(WORKLOAD))
-
-
-def test_the_scripts_are_valid_shell() -> None:
-    files = render(WORKLOAD).files
     for name in ("batch.sh", "task.sh"):
-        subprocess.run(["bash", "-n"], input=files[name], text=True, check=True)
+        subprocess.run(["bash", "-n"], input=render(WORKLOAD).files[name], text=True, check=True)
 
 
-def test_a_placeholder_without_a_value_is_refused() -> None:
+def test_placeholders_are_single_words_and_have_a_value() -> None:
+    text = shell_words(["printf", "%s\n", "--at={address}:{index}", "{run_dir}"], PLACEHOLDERS)
+    values = {"SLURM_NODEID": "3", "address": "a b", "CHAOS_RUN_DIR": "/r $x"}
+    done = subprocess.run(["bash", "-c", text], env=values, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["--at=a b:3", "/r $x"]
     with pytest.raises(UsageError, match=r"\{index\}"):
         render(Launch(("true",), 1, 1, control=("store", "{index}")))
 
@@ -84,13 +84,6 @@ def test_any_word_reaches_the_command_unchanged(command: list[str]) -> None:
     done = subprocess.run(["bash", "-c", text], env=values, capture_output=True, check=True)
     shown = done.stdout.decode().split("\0")[:-1]
     assert shown == command or any("{" in word for word in command)
-
-
-def test_placeholders_are_single_words_whatever_they_hold() -> None:
-    text = shell_words(["printf", "%s\n", "--at={address}:{index}", "{run_dir}"], PLACEHOLDERS)
-    values = {"SLURM_NODEID": "3", "address": "a b", "CHAOS_RUN_DIR": "/r $x"}
-    done = subprocess.run(["bash", "-c", text], env=values, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["--at=a b:3", "/r $x"]
 
 
 @pytest.mark.parametrize(
@@ -187,11 +180,8 @@ def test_a_job_waits_as_long_as_its_harness_lives(clock: list[float]) -> None:
     looks = iter([b"1", b"2", b"", b"2", b"3"])
     slurm_watch.wait(lambda: next(looks, b"3"), 4 * LOOK_S, lambda seconds: pass_time(clock, seconds))
     assert clock == [100 + (4 + 4) * LOOK_S], "four looks after the last news, which was the fifth"
-
-
-def test_a_harness_that_never_wrote_is_dead(clock: list[float]) -> None:
     slurm_watch.wait(lambda: b"", 5 * LOOK_S, lambda seconds: pass_time(clock, seconds))
-    assert clock == [100 + 5 * LOOK_S]
+    assert clock == [100 + 13 * LOOK_S], "one that never wrote is dead"
 
 
 def test_the_watch_runs_the_command_when_the_harness_is_silent(tmp_path: pathlib.Path) -> None:
@@ -200,11 +190,8 @@ def test_the_watch_runs_the_command_when_the_harness_is_silent(tmp_path: pathlib
     command = boot.command(sys.executable, boot.place(), "harness.node.slurm_watch", words)
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.stdout == "over\n" and "the harness has been silent for 1.5 s" in ended.stderr
-
-
-def test_no_fifo_holds_the_watch(tmp_path: pathlib.Path) -> None:
-    os.mkfifo(tmp_path / "alive")
-    assert slurm_watch.content(str(tmp_path / "alive")) == b""
+    os.mkfifo(tmp_path / "pipe")
+    assert slurm_watch.content(str(tmp_path / "pipe")) == b"", "it is not held by one"
 
 
 # The file systems of a task
