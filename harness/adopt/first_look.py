@@ -6,7 +6,9 @@ import itertools
 import pathlib
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +19,14 @@ from harness.judge.facts import reported, samples
 from harness.log.event_log import Tail
 from harness.plan.run_plan import Plan
 from harness.run.job import run_job
+from harness.run.last_words import first_error
 from harness.run.observers import Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 
 POLL_S = 0.5
 SAVE_WAIT_S = 120.0  # for the first checkpoint, once the steps were seen
-WAIT = f"for at most {SAVE_WAIT_S:.0f} s"
+PASS_WAIT_S = 60.0  # for the end of the first pass over the data, since the first step
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Facts:
     files: tuple[str, ...]  # the newest checkpoint's, as the trainer named them
     told: frozenset[str]  # see `harness.judge.facts.reported.ITEMS`
     pass_steps: int = 0  # in one pass over the data; 0: not known
+    ranks: int = 1  # that came up as one world
     elastic: bool = False  # it goes on with fewer replicas, in the same processes, as torchft does
 
     @property
@@ -48,8 +52,30 @@ class Facts:
         return self.saves[1] - self.saves[0] if len(self.saves) > 1 else self.saves[0]
 
 
+class _Passes:
+    """Whether the first pass over the data is over, by the samples and epochs that the steps of all ranks tell."""
+
+    def __init__(self) -> None:
+        self.told = self.over = False
+        self._samples, self._epochs = set[int](), set[int]()
+
+    def hear(self, step: Mapping[str, Any]) -> None:
+        if (epoch := step.get("epoch")) is not None:
+            self._epochs.add(epoch)
+        of_step = [index for first, *more in step.get("samples") or () for index in _expanded(first, *more)]
+        self.told |= bool(of_step) or epoch is not None
+        self.over |= len(self._epochs) > 1 or 2 * len(self._samples.intersection(of_step)) > len(of_step)
+        self._samples.update(of_step)
+
+
+def _expanded(first: int, count: int = 1, stride: int = 1) -> range:
+    return range(first, first + count * stride, stride)
+
+
 class _Enough(Together):
-    """Passes the status on, and asks for the end once the steps were seen, and a checkpoint or a long wait for it."""
+    """Passes the status on, and asks for the end once the steps were seen, a checkpoint or a long wait for it, and the
+    end of the first pass over the data, if that comes soon. Or once a worker failed before the first step: a launcher
+    would start a script that raises again and again."""
 
     def __init__(
         self, observer: CampaignObserver, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest
@@ -57,8 +83,9 @@ class _Enough(Together):
         super().__init__(observer)
         self._steps, self._user, self._job = steps, user, job
         self._tail = Tail(events)
-        self._looked = self._since = 0.0
-        self._saved = False
+        self._looked = self._since = self._began = 0.0
+        self._saved = self.failed = False
+        self._passes = _Passes()
 
     def status(self, status: Status) -> None:
         super().status(status)
@@ -68,13 +95,25 @@ class _Enough(Together):
         if now - self._looked < POLL_S:
             return
         self._looked = now
-        self._saved |= any(event["event"] == "checkpoint.committed" for _, event in self._tail.poll())
+        told = [event for _, event in self._tail.poll()]
+        self._saved |= any(event["event"] == "checkpoint.committed" for event in told)
+        if not status.step and any(event["event"] == "worker.exit" and event.get("code") for event in told):
+            self.failed = True
+            self._job.ask("a worker failed before the first step")
+        for event in told:
+            if event["event"] == "step" and not self._passes.over:
+                self._passes.hear(event)
+        self._began = self._began or (now if status.step else 0.0)
         if status.step < self._steps:
             return
-        if not self._since and not self._saved:
-            self.note(f"  {status.step} steps were seen; waiting for the first checkpoint, {WAIT}")
+        in_pass = self._passes.told and not self._passes.over
+        waits = [(SAVE_WAIT_S, "first checkpoint")] if not self._saved else []
+        waits += [(PASS_WAIT_S + self._began - now, "end of the first pass over the data")] if in_pass else []
+        if not self._since and waits:
+            most, what = max(waits)
+            self.note(f"  {status.step} steps were seen; waiting for the {what}, for at most {max(0, most):.0f} s")
         self._since = self._since or now
-        if self._saved or now - self._since > SAVE_WAIT_S:
+        if (self._saved or now - self._since > SAVE_WAIT_S) and (not in_pass or now - self._began > PASS_WAIT_S):
             self._job.ask("enough was seen")
 
 
@@ -87,10 +126,13 @@ def look(
     outcome = staged(observer, stage, lambda: run_job(plan, [], run_dir, backend, enough, job))
     if stop.asked:
         raise KeyboardInterrupt
+    where = f"Its output is in {run_dir / 'logs'}"
+    if enough.failed:
+        why = first_error([*(run_dir / "logs").iterdir()])
+        raise ChaosError(f"a worker failed before the first step: {why}. {where}")
     run = timeline.load(run_dir)
     seen = f"after step {run.reached_step}" if len(run.steps) else "without one step that could be observed"
     if outcome.outcome in ("failed", "aborted") or not len(run.steps):
-        where = f"Its output is in {run_dir / 'logs'}"
         raise ChaosError(f"{seen} the job {outcome.outcome}: {outcome.reason}. {where}")
     return facts_of(run)
 
@@ -114,6 +156,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
         files=(files,) if isinstance(files, str) else tuple(str(each) for each in files),
         told=reported.told(run),
         pass_steps=_pass_steps(run),
+        ranks=max((epoch.size for epoch in run.epochs), default=1),
     )
 
 

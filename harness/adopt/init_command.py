@@ -15,7 +15,15 @@ from typer.core import TyperCommand
 
 from harness.adopt.copying import moved, original, working_in_copy
 from harness.adopt.first_look import Facts, look
-from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, workload_of
+from harness.adopt.proposal import (
+    GATE,
+    REHEARSALS,
+    gate_of,
+    has_second_pass,
+    propose,
+    with_steps_left,
+    workload_of,
+)
 from harness.adopt.recognise import recognise
 from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
@@ -63,15 +71,17 @@ def init(
 ) -> None:
     """Watch your own training, unchanged, and write scenarios for it.
 
-    The training runs unchanged for some steps on two virtual nodes, in a copy of the working directory. Write
-    {checkpoints} where the command names its folder for checkpoints: every run gets an empty one.
+    The training runs unchanged for some steps in a copy of the working directory, on two virtual nodes, or on one if
+    the command starts its ranks itself. Write {checkpoints} where the command names its folder for checkpoints: every
+    run gets an empty one.
 
     Example: chaos init -- torchrun --nproc-per-node 2 train.py --out {checkpoints}
     """
     found = recognise(command)
     if not force:
         _refuse_to_write_over(folder, (*(f"{each.name}.yaml" for each in REHEARSALS), GATE))
-    said = f"{found.launcher} starts {found.script or 'a module'}, {counted(found.ranks, 'rank')}, {found.framework}"
+    ranks = counted(found.ranks, "rank") if found.nodes > 1 else "with ranks of its own"
+    said = f"{found.launcher} starts {found.script or 'your training'}, {ranks}, {found.framework}"
     say(f"{said}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else said)
     if found.launcher in ("torchrun", "accelerate") and "max_restarts" not in found.trainer:
         say("Your command names no --max-restarts. By default it is 0: the first dead worker ends your job for good.")
@@ -80,12 +90,28 @@ def init(
     run_dir = reports.resolve() / new_run_id("init")
     with working_in_copy(reports.resolve()) as copy:
         shown = recognise([command[0], *(moved(word, here, copy) for word in command[1:])])
-        facts = _look(workload_of(shown, copy), copy, run_dir, backend, seed, steps)
+        workload = workload_of(shown, copy)
+        facts = _look(workload, copy, run_dir, backend, seed, steps)
     files = tuple(original(name, copy, here) for name in facts.files)
     facts = replace(facts, elastic=found.framework == "torchft", files=files)
     _print_facts(facts, run_dir)
+    if facts.ranks < workload["nodes"] * workload["ranks_per_node"] and not facts.elastic:
+        say(f"  each of the {found.nodes} starts was a job of its own, and all of them wrote into one folder.")
+        found = replace(found, nodes=1)
+    if found.launcher == "deepspeed":
+        say("  deepspeed starts no rank again: a job that loses one is over.")
+    if found.nodes == 1:
+        say(f"  one start brought {counted(facts.ranks, 'rank')}: the job is one start of your command, on one node.")
+        say("  Nothing but your command starts a dead rank again. If a scheduler starts your command again, write so:")
+        say("  sh -c 'until YOUR COMMAND; do sleep 1; done' (docs/bring-your-own-trainer.md)")
+    found, remark = with_steps_left(found, facts)
+    if remark:
+        say(f"  {remark}.")
+    if not has_second_pass(facts):
+        say("  the faults strike in the first pass over the data: no end of it was seen. Many resumes go wrong later.")
+        say(f"  Call chaos matrix resume, or chaos init for a job that has two passes, with --steps above {steps}.")
     folder.mkdir(parents=True, exist_ok=True)
-    texts = propose(workload_of(found, folder), facts)
+    texts = propose(workload_of(found, folder, facts.ranks), facts)
     _write(folder, texts | ({GATE: gate_of(list(texts))} if texts else {}), force)
 
 

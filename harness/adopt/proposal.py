@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import pathlib
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -20,11 +21,16 @@ SAVE_EVERY = 10  # steps, where no checkpoint was seen
 SHORT_PASS_S = 60.0  # a job has more than one pass over its data, where one takes no longer
 USUAL_SAVES = 2  # before a fault, where the job is long enough
 GATE = "gate.yaml"
+# An option that says how long the whole job is, with its number: --steps 200, --max_steps=200, trainer.max_steps=200
+STEPS = re.compile(
+    r"(?:--?|[\w.]+\.)?(?:(?:max|total|num|n|train|training)[-_])*(?:steps|iters|iterations)[ =](?P<number>[1-9]\d*)"
+)
 
 
 @dataclass(frozen=True)
 class Proposed:
-    """One proposed scenario. `faults` is YAML; `{step}` is filled in. `saves`: checkpoints needed before the fault."""
+    """One proposed scenario. `faults` is YAML; `{step}`, `{rank}` (another than 0, if there is one) and `{last}` (the
+    last node) are filled in. `saves`: checkpoints needed before the fault."""
 
     name: str
     title: str
@@ -42,7 +48,7 @@ REHEARSALS = (
   - id: kill
     fault: rank_kill
     when: {{step: {step}}}
-    target: {{rank: {{not_rank: 0}}}}
+    target: {{rank: {rank}}}
 """,
     ),
     Proposed(
@@ -66,7 +72,7 @@ REHEARSALS = (
   - id: loss
     fault: node_loss
     when: {{step: {step}}}
-    target: {{node: 1}}
+    target: {{node: {last}}}
     replacement: {{after: 5s}}
 """,
     ),
@@ -84,7 +90,7 @@ REHEARSALS = (
   - id: kill
     fault: rank_kill
     when: {{following: rot, event: effect}}
-    target: {{rank: {{not_rank: 0}}}}
+    target: {{rank: {rank}}}
 """,
         saves=2,
     ),
@@ -101,7 +107,7 @@ REHEARSALS = (
   - id: kill
     fault: rank_kill
     when: {{following: cut, event: effect}}
-    target: {{rank: {{not_rank: 0}}}}
+    target: {{rank: {rank}}}
 """,
         saves=2,
     ),
@@ -122,8 +128,8 @@ REHEARSALS = (
 )
 
 
-def workload_of(found: Recognised, folder: pathlib.Path) -> dict[str, Any]:
-    """The workload of a scenario in `folder`: two nodes, so that one can be lost."""
+def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict[str, Any]:
+    """The workload of a scenario in `folder`. `ranks`: of one start, of a command that brings its own."""
     trainer = dict(found.trainer)
     if found.script:
         script = found.script if os.path.isabs(found.script) else os.path.relpath(found.script, folder)
@@ -133,7 +139,30 @@ def workload_of(found: Recognised, folder: pathlib.Path) -> dict[str, Any]:
                 trainer[key] = script
             elif at is not None and key == "command":
                 trainer[key] = [*value[:at], "{scenario_dir}/" + script, *value[at + 1 :]]
-    return {"trainer": trainer, "nodes": 2, "ranks_per_node": max(1, math.ceil(found.ranks / 2))}
+    ranks = ranks if found.nodes == 1 or "command" in trainer else found.ranks
+    return {"trainer": trainer, "nodes": found.nodes, "ranks_per_node": max(1, math.ceil(ranks / found.nodes))}
+
+
+def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
+    """With so many steps that some come after the last save, and what is to be said of it. A job that saves its last
+    step leaves a restart from its last save nothing to do, so nothing would be known of that save."""
+    words: list[str] = found.trainer.get("args") or found.trainer.get("command") or []
+    pairs = zip(["", *words], words, strict=False)
+    told = [STEPS.fullmatch(word) or STEPS.fullmatch(f"{before} {word}") for before, word in pairs]
+    places = [(at, match) for at, match in enumerate(told) if match]
+    asked = {int(match["number"]) for _, match in places}
+    total = facts.steps_total or (max(asked) if len(asked) == 1 else 0)
+    every = facts.save_every or 0
+    if every < 2 or total <= facts.saves[0] or (total - facts.saves[0]) % every:
+        return found, ""
+    more = total + every // 2
+    why = f"the job saves its last step, {total}, so a restart from its last save would have nothing to do"
+    if asked != {total}:
+        return found, f"{why}. Let it do {more} steps"
+    for at, match in places:
+        words = [*words[:at], words[at].removesuffix(match["number"]) + str(more), *words[at + 1 :]]
+    key = "args" if "args" in found.trainer else "command"
+    return replace(found, trainer={**found.trainer, key: words}), f"{why}. The scenarios ask for {more} steps"
 
 
 def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
@@ -166,6 +195,8 @@ def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str
     # Ten minutes, or four times what an undisturbed job needs.
     whole_s = facts.start_s + (facts.steps_total or 0) * facts.step_s
     wall_clock_s = max(600, math.ceil(4 * whole_s / 60) * 60)
+    last = workload["nodes"] - 1
+    rank = "{not_rank: 0}" if last or workload.get("ranks_per_node", 1) > 1 else "0"
     described = yaml.safe_dump(dict(workload), sort_keys=False, default_flow_style=None, width=100)
     return f"""\
 # {rehearsal.why}
@@ -176,7 +207,7 @@ tags: [proposed]
 workload:
 {textwrap.indent(described.rstrip(), "  ")}
 faults:  # {saves}
-{rehearsal.faults.strip(chr(10)).format(step=_step(rehearsal, facts))}
+{rehearsal.faults.strip(chr(10)).format(step=_step(rehearsal, facts), rank=rank, last=last)}
 expect:
   # Twice the start-up ({facts.start_s:.0f} s), the steps since a checkpoint once more, and {MARGIN_S:.0f} s.
   recovery_time: {{max: {recovery_s}s}}
@@ -194,14 +225,14 @@ def _step(rehearsal: Proposed, facts: Facts) -> int:
     half = max(1, every // 2)
     least, usual = (first + (number - 1) * every + half for number in (rehearsal.saves, saves))
     step = usual
-    if _has_second_pass(facts):
+    if has_second_pass(facts):
         taken = (facts.pass_steps + older * every for older in (rehearsal.saves - 1, 0))  # the newest one is damaged
         later = [usual + every * max(0, (save + half - usual) // every + 1) for save in taken]
         step = next((each for each in later if each < (facts.steps_total or math.inf) - every), usual)
     return step if facts.steps_total is None or step < facts.steps_total else least
 
 
-def _has_second_pass(facts: Facts) -> bool:
+def has_second_pass(facts: Facts) -> bool:
     """Tells whether there is a second pass, as far as known: a job that still runs may have one long pass."""
     seen = facts.steps_seen > facts.pass_steps or facts.pass_steps * facts.step_s <= SHORT_PASS_S
     return facts.pass_steps > 0 and (facts.steps_total is not None or seen)

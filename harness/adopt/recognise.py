@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import os
 import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.backends.contract import PLACEHOLDERS
 from harness.errors import UsageError
+from harness.trainers.shared import placeholders
 
 FRAMEWORKS = {
     "transformers": "Hugging Face",
@@ -20,6 +23,7 @@ FRAMEWORKS = {
     "accelerate": "accelerate",
     "deepspeed": "DeepSpeed",
     "megatron": "Megatron",
+    "ray": "Ray",
 }
 SOURCE_BYTES_MAX = 4 * 2**20
 
@@ -34,26 +38,26 @@ class Recognised:
     ranks: int  # of the whole job, as the command asks
     framework: str
     left_out: tuple[str, ...] = ()  # options that the harness sets by itself
+    nodes: int = 2  # each with a start of its own; two, so that one can be lost
 
 
+ON_NODES = {*PLACEHOLDERS, "node_rank"} - {"python", "run_dir"}  # a command with one of them is one of several
+SCRIPTS = (".py", ".sh", ".bash")
 TORCHRUN_FLAGS = {"standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "signals-to-handle"}
 TORCHRUN_KEPT = {"max-restarts", "nproc-per-node", "nnodes", "m", "module"}
 ACCELERATE_FLAGS = {"cpu", "multi-gpu", "m", "module", "no-python", "quiet", "debug", "use-deepspeed", "use-fsdp"}
 ACCELERATE_KEPT = {"num-processes", "m", "module"}
+DEEPSPEED_FLAGS = {"m", "module", "no-python", "no-local-rank", "force-multi", "no-ssh", "bind-cores-to-rank"}
+DEEPSPEED_FLAGS |= {"elastic-training", "no-ssh-check"}
+DEEPSPEED_KEPT = {"num-gpus", "num-nodes", "m", "module", "no-local-rank"}
 
 
 def recognise(command: Sequence[str]) -> Recognised:
-    """Raises `UsageError` for a command that starts no Python script."""
+    """A launcher that is not known is started as it is, once. Raises `UsageError` for a program that is not there."""
     if not command:
         raise UsageError("write the command that starts your training after --: chaos init -- torchrun train.py")
     name, words, python = _program(list(command))
-    if name not in LAUNCHERS:
-        known = ", ".join(sorted(LAUNCHERS))
-        raise UsageError(
-            f"{command[0]!r}: unknown launcher; known are {known}. For any other write the scenario by hand, with "
-            "trainer: {command: [...]} (docs/writing-a-scenario.md)"
-        )
-    return LAUNCHERS[name](words, python, command)
+    return LAUNCHERS.get(name, _other)(words, python, command)
 
 
 def _program(command: list[str]) -> tuple[str, list[str], str | None]:
@@ -82,7 +86,7 @@ def _interpreter(program: str) -> str | None:
     python = pathlib.Path(found) if pathlib.Path(found).name.startswith("python") else folder / "python3"
     if not python.exists() or folder == pathlib.Path(sys.executable).parent:
         return None
-    return str(python)
+    return os.path.abspath(python)
 
 
 def _options(words: Sequence[str], flags: set[str]) -> tuple[dict[str, str], list[str]]:
@@ -118,16 +122,40 @@ def _accelerate(words: Sequence[str], python: str | None, command: Sequence[str]
     return _recognised("accelerate", script, trainer, python, ranks, options, ACCELERATE_KEPT)
 
 
+def _deepspeed(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
+    options, rest = _options(words, DEEPSPEED_FLAGS)
+    script, args = _script(options, rest, command)
+    ranks = _count(options.get("num-gpus", "1")) * _count(options.get("num-nodes", "1"))
+    trainer: dict[str, Any] = {"deepspeed": script, "args": args}
+    if "no-local-rank" in options:
+        trainer["local_rank_arg"] = False
+    return _recognised("deepspeed", script, trainer, python, ranks, options, DEEPSPEED_KEPT)
+
+
 def _python(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
     script, args = _script(*_options(words, {"u", "O", "m"}), command)
     own = ["-m", script.removeprefix("-m ")] if script.startswith("-m ") else [script]
-    interpreter = python or "{python}"
-    return _recognised("python", script, {"command": [interpreter, *own, *args]}, None, 1, {}, set())
+    return _started_once("python", script, [python or "{python}", *own, *args])
+
+
+def _other(words: Sequence[str], _: str | None, command: Sequence[str]) -> Recognised:
+    script = next((word for word in command if word.endswith(SCRIPTS) and os.path.isfile(word)), "")
+    program = os.path.abspath(command[0]) if "/" in command[0] and command[0] != script else command[0]
+    return _started_once(pathlib.PurePath(command[0]).name, script, [program, *words])
+
+
+def _started_once(launcher: str, script: str, words: list[str]) -> Recognised:
+    """It brings its own ranks, whose number only a look tells: started on two nodes it would be two jobs. Two only if
+    the command says which node it is on, and for torchft, whose replicas are started one by one."""
+    found = _recognised(launcher, script, {"command": words}, None, 1, {}, set())
+    of_several = any(name in ON_NODES for word in words for name in placeholders.names_in(word))
+    return found if of_several or found.framework == "torchft" else replace(found, nodes=1)
 
 
 LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recognised]] = {
     "torchrun": _torchrun,
     "accelerate": _accelerate,
+    "deepspeed": _deepspeed,
     "python": _python,
     "python3": _python,
 }

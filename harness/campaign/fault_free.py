@@ -61,7 +61,7 @@ def ensure_fault_free(
     digest = _key(plan, repeat)
     kept = cache(reports) / digest
     if not anew and seal.holds(kept) and not _flaw(plan, kept):
-        if not outcome_inputs.knows_code(plan.workload.trainer):
+        if not outcome_inputs.code_of(plan.workload.trainer):
             observer.note(CODE_UNKNOWN)
         return kept, None
     for last in (False, True):

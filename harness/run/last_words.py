@@ -86,7 +86,7 @@ def _most_telling(life: Sequence[str], failed: re.Match[str] | None) -> Words:
     said = [_PREFIX.sub("", line) for line in life]
     errors = [line for line in said if _ERROR.match(line)]
     if own := [line for line in errors if not _OF_A_LOST_PEER.search(line)]:
-        return Words(Telling.ERROR, own[0])
+        return Words(Telling.ERROR, next((line for line in own if not line.endswith(":")), own[0]))
     if failed and int(failed[1]) < 0:
         return Words(Telling.SIGNAL, f"the worker with local rank {failed[2]} was ended by {_signal(-int(failed[1]))}")
     if errors:

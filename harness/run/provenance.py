@@ -18,8 +18,8 @@ _HERE = ("local",)  # backends whose workers use this machine's software
 
 def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
     """Digests of the trainer's code, data, image and scenario, its commit, and versions of the software."""
-    files = plan.workload.trainer.files()
-    folder = files[0].resolve().parent if files else None
+    code = outcome_inputs.code_of(plan.workload.trainer)
+    folder = code.resolve().parent if code else None
     software = _software() if plan.backend in _HERE else {}
     told = {
         "source_digest": source_digest(plan),

@@ -1,27 +1,32 @@
 """From a command line to scenarios: what is recognised, and that what is proposed can be run."""
 
 import pathlib
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.adopt import init_command
-from harness.adopt.first_look import Facts
+from harness.adopt.first_look import Facts, _Enough, _Passes
 from harness.adopt.init_command import _print_facts, _write, init, seen_and_unseen
-from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, workload_of
+from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, with_steps_left, workload_of
 from harness.adopt.recognise import framework_of, recognise
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.checked_files import load_scenario
 from harness.cli import default_folders
 from harness.errors import UsageError
 from harness.gate.suite_file import load_suite
 from harness.gate.suite_run import load_entries
-from harness.node.emitter import TELLS
+from harness.node.emitter import TELLS, Emitter
 from harness.plan.making import make_plan
 from harness.plan.run_plan import FIRST_LOOK
+from harness.run.observers import Status
+from harness.run.stop import StopRequest
 
 FACTS = Facts(40, 40, 3.0, 0.05, (10, 20, 30, 40), ("checkpoints/40.pt",), frozenset(TELLS))
 
@@ -31,7 +36,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     monkeypatch.chdir(tmp_path)
     bin_ = tmp_path / "bin"
     bin_.mkdir()
-    for name in ("torchrun", "accelerate"):
+    for name in ("torchrun", "accelerate", "deepspeed", "ft_launcher"):
         (bin_ / name).write_text("#!/bin/sh\n")
         (bin_ / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_}:{pathlib.Path(sys.executable).parent}:/usr/bin:/bin")
@@ -54,11 +59,133 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
         (["python", "-m", "torch.distributed.run", "train.py"], {"torchrun": "train.py"}, 1),
         (["accelerate", "launch", "--num_processes", "2", "--cpu", "train.py"], {"accelerate": "train.py"}, 2),
         (["python", "train.py", "-v"], {"command": ["{python}", "train.py", "-v"]}, 1),
+        (
+            ["deepspeed", "--num_gpus=4", "--no_local_rank", "train.py", "--deepspeed", "ds.json"],
+            {"deepspeed": "train.py", "args": ["--deepspeed", "ds.json"], "local_rank_arg": False},
+            4,
+        ),
+        (
+            ["ft_launcher", "--nproc-per-node=2", "train.py"],
+            {"command": ["ft_launcher", "--nproc-per-node=2", "train.py"]},
+            1,
+        ),
     ],
 )
 def test_launchers(command: Sequence[str], trainer: dict[str, object], ranks: int) -> None:
     found = recognise(command)
     assert (found.trainer, found.ranks) == (trainer, ranks)
+
+
+@pytest.mark.parametrize(
+    ("command", "imports", "nodes"),
+    [
+        ("python train.py", "torch", 1),
+        ("ft_launcher train.py", "torch", 1),
+        ("sh start.sh", "torch", 1),
+        ("sh -c 'python train.py'", "torch", 1),
+        ("python train.py --node {index} --head {head}", "torch", 2),
+        ("python train.py --out {checkpoints} --steps {steps}", "torch", 1),
+        ("python train.py", "torchft", 2),
+        ("torchrun train.py", "torch", 2),
+        ("deepspeed train.py", "torch", 2),
+    ],
+)
+def test_a_command_that_brings_its_own_ranks_is_a_job_of_one_start(
+    folder: pathlib.Path, command: str, imports: str, nodes: int
+) -> None:
+    """Started on two nodes it would be two jobs that write one folder."""
+    (folder / "train.py").write_text(f"import {imports}\n")
+    workload = workload_of(recognise(shlex.split(command)), folder, ranks=2)
+    assert (workload["nodes"], workload["ranks_per_node"]) == (nodes, 2 // nodes)
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks", "nodes", "per_node", "said"),
+    [
+        ("torchrun --nproc-per-node 4 train.py", 4, 2, 2, "4 ranks, Hugging Face"),
+        ("torchrun --nproc-per-node 4 train.py", 2, 1, 2, "each of the 2 starts was a job of its own"),
+        ("python train.py", 2, 1, 2, "one start brought 2 ranks"),
+        ("python train.py --node {index}", 6, 2, 3, "1 rank, Hugging Face"),
+        ("deepspeed train.py", 2, 2, 1, "starts no rank again"),
+    ],
+)
+def test_what_came_up_decides_how_the_job_is_started(
+    folder: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    ranks: int,
+    nodes: int,
+    per_node: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr(init_command, "_look", lambda *_: replace(FACTS, ranks=ranks, files=()))
+    init(shlex.split(command), folder=folder / "chaos", reports=folder / "reports")
+    workload = yaml.safe_load((folder / "chaos" / "rank-kill.yaml").read_text())["workload"]
+    assert (workload["nodes"], workload["ranks_per_node"]) == (nodes, per_node)
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("ranks", "target"), [(1, "{rank: 0}"), (2, "{rank: {not_rank: 0}}")])
+def test_the_faults_of_one_start_have_targets_there(folder: pathlib.Path, ranks: int, target: str) -> None:
+    (folder / "start.sh").write_text("#!/bin/sh\npython train.py\n")
+    (folder / "start.sh").chmod(0o755)
+    place = folder / "chaos"
+    place.mkdir()
+    workload = workload_of(recognise(["./start.sh"]), place, ranks)
+    assert workload["trainer"]["command"] == ["{scenario_dir}/../start.sh"]
+    texts = propose(workload, FACTS)
+    assert f"target: {target}" in texts["rank-kill.yaml"] and "target: {node: 0}" in texts["node-loss.yaml"]
+    for name, text in texts.items():
+        (place / name).write_text(text)
+        make_plan(load_scenario(place / name), 1, "local", "run")
+
+
+@pytest.mark.parametrize(
+    ("words", "total", "then", "said"),
+    [
+        ("--steps 40", 40, "--steps 45", "The scenarios ask for 45 steps"),
+        ("--max_steps=40", None, "--max_steps=45", "ask for 45"),
+        ("trainer.max_steps=40", 40, "trainer.max_steps=45", "ask for 45"),
+        ("--epochs 2", 40, "--epochs 2", "Let it do 45 steps"),
+        ("--save-steps 40", 40, "--save-steps 40", "Let it do 45 steps"),
+        ("--epochs 2", None, "--epochs 2", ""),
+        ("--steps 43", 43, "--steps 43", ""),
+    ],
+)
+def test_some_steps_are_left_after_the_last_save(words: str, total: int | None, then: str, said: str) -> None:
+    """Else the restore drill has nothing to do, and is not judged."""
+    for start in (["torchrun", "train.py"], ["python", "train.py"]):
+        found, remark = with_steps_left(recognise([*start, *words.split()]), replace(FACTS, steps_total=total))
+        given = found.trainer.get("args") or found.trainer["command"][2:]
+        assert given == then.split() and said in remark and bool(said) == bool(remark)
+
+
+def test_the_end_of_the_first_pass_is_heard() -> None:
+    """By samples that come again, on whichever rank, or by the epoch."""
+    of_two_ranks = [{"samples": [[first, 4, 2]]} for first in (0, 1, 8, 9)]
+    for again, over in (({"samples": [[3, 1], [12, 1]]}, True), ({"samples": [[16, 2]]}, False), ({"epoch": 2}, False)):
+        passes = _Passes()
+        for step in (*of_two_ranks, again):
+            assert not passes.over
+            passes.hear(step)
+        assert passes.told and passes.over is over
+    passes.hear({"epoch": 3})
+    assert passes.over
+
+
+def test_a_script_that_raises_at_once_ends_the_look(tmp_path: pathlib.Path) -> None:
+    """Its launcher would start it again and again."""
+    job, user = StopRequest(), StopRequest()
+    log = tmp_path / "events" / "node0" / "agent.jsonl"
+    log.parent.mkdir(parents=True)
+    enough = _Enough(SILENT_CAMPAIGN, tmp_path / "events", 20, user, job)
+    agent = Emitter(log, {"role": "agent", "node": "node0"})
+    for code, asked in ((0, False), (1, True)):
+        agent("worker.exit", rank=0, local_rank=0, pid=7, code=code)
+        enough._looked = 0.0
+        enough.status(Status("run", 1.0, "rendezvous", 0, None, None, [], []))
+        assert (job.asked, enough.failed) == (asked, asked)
 
 
 def test_the_interpreter_of_another_environment_is_kept(folder: pathlib.Path) -> None:
@@ -73,7 +200,6 @@ def test_the_interpreter_of_another_environment_is_kept(folder: pathlib.Path) ->
         (["torchrun"], "no script is named"),
         (["torchrun", "other.py"], "no such file"),
         (["no-such-program", "train.py"], "unknown program"),
-        (["sh", "train.py"], "unknown launcher"),
     ],
 )
 def test_a_command_that_starts_no_training_is_told(command: Sequence[str], message: str) -> None:

@@ -111,10 +111,10 @@ def test_what_a_command_writes_is_no_code(folder: pathlib.Path) -> None:
 def test_a_module_that_appears_is_another_trainer(folder: pathlib.Path) -> None:
     work = Workload.model_validate({"trainer": {"module": "new.train"}, "steps": 5})
     before = outcome_inputs.source_digest(work.trainer)
-    assert not outcome_inputs.knows_code(work.trainer)
+    assert outcome_inputs.code_of(work.trainer) is None
     (folder / "new").mkdir()
     (folder / "new" / "train.py").write_text("1")
-    assert outcome_inputs.source_digest(work.trainer) != before and outcome_inputs.knows_code(work.trainer)
+    assert outcome_inputs.source_digest(work.trainer) != before and outcome_inputs.code_of(work.trainer)
 
 
 @pytest.mark.parametrize(

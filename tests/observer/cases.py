@@ -334,6 +334,33 @@ CASES |= {name: lambda data=data: train(data()) for name, data in DATA.items()} 
 CASES["skipping"] = lambda: train(DataLoader(dataset(), batch_size=4), skip=4)
 
 
+def in_parts(skip: int, inputs: Callable[[Any], list[Any]], batches: int = 1, gradient: bool = False) -> list[float]:
+    """Each step takes so many batches, and makes of them what the model is given; `gradient`: as a pipeline's stage."""
+    net, losses = model(), list[float]()
+    optimizer, held = torch.optim.AdamW(net.parameters(), lr=0.01), list[Any]()
+    for number, (x, _) in enumerate(DataLoader(dataset(), batch_size=4)):
+        held.append(x)
+        if number < skip or len(held) < batches:
+            held *= number >= skip
+            continue
+        for part in inputs(torch.cat(held) if batches > 1 else x):
+            out = net(part)
+            torch.autograd.backward(out, torch.ones_like(out)) if gradient else out.sum().backward()
+            losses.append(out.sum().item())
+        held.clear()
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+CASES |= {
+    "split": lambda: in_parts(3, lambda x: [part + 0.0 for part in x.split(2)]),
+    "concatenated": lambda: in_parts(2, lambda x: [x], batches=2),
+    "converted": lambda: in_parts(3, lambda x: [x.half().float()]),
+    "pipelined": lambda: in_parts(3, lambda x: [part.half().float() for part in x.split(1)], gradient=True),
+}
+
+
 @case
 def saved_to_a_pipe() -> Any:
     net = model()

@@ -98,6 +98,14 @@ def test_batches_that_were_passed_over_were_not_consumed(told: pathlib.Path) -> 
     assert [observing.expanded(step) for step in steps(told, "skipping")] == [[16, 17, 18, 19], [20, 21, 22, 23]]
 
 
+@pytest.mark.parametrize(("case", "apart"), [("split", 4), ("concatenated", 8), ("converted", 4), ("pipelined", 4)])
+def test_a_batch_is_known_in_what_was_made_of_it(told: pathlib.Path, case: str, apart: int) -> None:
+    """Though others were passed over before."""
+    first = 8 if apart == 8 else 12
+    found = [observing.expanded(step) for step in steps(told, case)]
+    assert found == [list(range(i, i + apart)) for i in range(first, 24, apart)]
+
+
 def test_batches_that_were_only_looked_at_were_not_consumed(told: pathlib.Path) -> None:
     assert observing.expanded(*steps(told, "validating")) == list(range(24))
 

@@ -47,6 +47,7 @@ LOST = "[rank1]: RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:547] Connect
         (f"no such dataset\n{MARK.format(1)}\n{TABLE}", "no such dataset"),
         (f"{MARK.format(3)}\n{TABLE}", "a worker ended with 3 and wrote nothing"),
         (f"{LOST}\nlaunch: RendezvousTimeoutError: 1 of 2 came", "RendezvousTimeoutError: 1 of 2 came"),
+        ("a.spawn.ProcessRaisedException: \n\n-- Process 0\nOSError: disk full", "OSError: disk full"),
         (f"KeyError: 'x'\n{MARK.format(1)}\na.b.RendezvousTimeoutError\n", "a.b.RendezvousTimeoutError"),
         (
             "torch.OutOfMemoryError: CUDA out of memory\nRuntimeError: then this",

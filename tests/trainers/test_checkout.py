@@ -5,6 +5,10 @@ import subprocess
 
 import pytest
 
+from harness.backends.contract import load_backend
+from harness.plan.making import make_plan
+from harness.run import provenance
+from harness.spec.scenario import parse_scenario
 from harness.trainers.shared import checkout
 from harness.trainers.shared.checkout import commit_of
 
@@ -57,3 +61,34 @@ def test_nothing_of_the_checkout_is_run(project: pathlib.Path) -> None:
         git(project, "config", setting, str(trap))
     assert commit_of(project)
     assert not (project / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ENV/bin/python", "CODE/train.py"],
+        ["ENV/bin/launch", "--ranks", "2", "CODE/train.py"],
+        ["sh", "-c", "ENV/bin/python CODE/train.py --out x"],
+        ["bash", "CODE/start.sh"],
+        ["ENV/bin/python", "-m", "train"],
+    ],
+)
+def test_the_commit_is_that_of_the_code_and_not_of_what_starts_it(
+    command: list[str], project: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interpreter may lie in a checkout of its own, as those of pyenv do."""
+    env = tmp_path_factory.mktemp("env")
+    (env / "bin").mkdir()
+    for name in ("bin/python", "bin/launch", "pyvenv.cfg"):
+        (env / name).write_text("#!/bin/sh\n")
+        (env / name).chmod(0o755)
+    git(env, "init", "--quiet")
+    git(env, "add", ".")
+    git(env, "commit", "--quiet", "--message", "an interpreter")
+    (project / "start.sh").write_text("python train.py\n")
+    monkeypatch.chdir(project)
+    words = [word.replace("ENV", str(env)).replace("CODE", str(project)) for word in command]
+    text = f"{{version: 1, name: x, title: x, workload: {{trainer: {{command: {words}}}}}}}"
+    plan = make_plan(parse_scenario(text, "x.yaml"), 1, "local", "run")
+    told = provenance.facts(plan, load_backend("local"))
+    assert (told["trainer_commit"], told["trainer_diff"]) == (git(project, "rev-parse", "HEAD"), "clean")

@@ -18,7 +18,7 @@ def _busy(evidence: Analysis, ground: Ground) -> str:
     if not isinstance(pace, Pace):
         return ""
     slow, allowed = pace.slow(bound), pace.allowed(bound)
-    if slow is Slow.NOW_AND_THEN or (slow is Slow.ON_THE_WHOLE and pace.best <= allowed):
+    if slow is Slow.IN_THE_END or (slow is Slow.ON_THE_WHOLE and pace.best <= allowed):
         return "not all the time: the host may have been busy"
     if slow is not Slow.ON_THE_WHOLE:
         return ""

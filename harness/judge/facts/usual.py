@@ -353,9 +353,9 @@ class Slow(enum.Enum):
 
     NO = "fast enough"
     ON_THE_WHOLE = "slower than the fault-free run"
-    NOW_AND_THEN = "fast enough on the whole, but a quarter of the steps was not"
+    IN_THE_END = "fast enough on the whole, but a quarter of the steps was not, nor was the last one"
     BESIDE_BEFORE = "as fast as the fault-free run, but not as this run was before its first fault"
-    NOW_AND_THEN_BESIDE_BEFORE = "the same of a quarter of the steps"
+    IN_THE_END_BESIDE_BEFORE = "the same of a quarter of the steps, and of the last one"
 
 
 @dataclass(frozen=True)
@@ -369,6 +369,7 @@ class Pace:
     at_least: float  # lower bound of mean or median, with 95 % confidence
     best: float  # mean of the fastest quarter of the steps in a row
     slowest: float  # `at_least` of the slowest quarter; or the mean without the longest step
+    last: float  # `at_least` of the last quarter, or half of that mean: a busy host's slow stretch is over by then
     before: float  # mean or median before the first fault; 1 where too little came before
     worst: float  # slowest `STEPS_MIN` steps in a row without any fault, in this run and in the fault-free ones
     known: bool  # a fault-free run had this world size
@@ -397,9 +398,9 @@ class Pace:
             return Slow.ON_THE_WHOLE
         if self.median > before:
             return Slow.BESIDE_BEFORE
-        if self.slowest > WORST_FACTOR * self.allowed(bound):
-            return Slow.NOW_AND_THEN
-        return Slow.NOW_AND_THEN_BESIDE_BEFORE if self.slowest > before else Slow.NO
+        if self.slowest > WORST_FACTOR * self.allowed(bound) and self.last > self.allowed(bound):
+            return Slow.IN_THE_END
+        return Slow.IN_THE_END_BESIDE_BEFORE if min(self.slowest, self.last) > before else Slow.NO
 
 
 def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str:
@@ -430,7 +431,8 @@ def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str
         median=float(np.median(steps.ratios)),
         at_least=steps.at_least(pauses),
         best=float(steps.quarters(steps.typical).min()),
-        slowest=max(steps.slowest().at_least(pauses), steps.mean() if pauses else 0.0),
+        slowest=max(steps.slowest().at_least(pauses), steps.mean(pauses)),
+        last=max(steps.of(slice(-steps.quarter, None)).at_least(pauses), steps.mean(pauses) / WORST_FACTOR),
         before=max(float(np.median(prior.ratios)), prior.mean()) if len(prior.taken) >= STEPS_MIN else 1.0,
         worst=_worst(prior.ratios, known or usual.times),
         known=bool(known),
@@ -476,9 +478,9 @@ class _Same:
     def _in_all(self) -> float:
         return float(max(1.0, self.usual.sum()))  # a coarse clock may tell no time at all
 
-    def mean(self) -> float:
+    def mean(self, pauses: bool = True) -> float:
         """Returns the mean pace; the longest step counts like the second longest, as a single pause is no slowdown."""
-        return float(np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
+        return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
         """Returns a lower bound: the median is below it with a chance of 5 % (an order statistic; the binomial taken as
@@ -496,16 +498,16 @@ class _Same:
 
     def quarters(self, beside: Floats) -> Floats:
         """Returns for each quarter of the steps in a row its time over the time in `beside`."""
-        length = self._quarter
+        length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
 
     def slowest(self) -> _Same:
         first = int(self.quarters(self.usual).argmax())
-        return self.of(slice(first, first + self._quarter))
+        return self.of(slice(first, first + self.quarter))
 
     @property
-    def _quarter(self) -> int:
+    def quarter(self) -> int:
         return max(STEPS_MIN, len(self.taken) // 4)
 
 

@@ -71,27 +71,27 @@ def _pace(evidence: Analysis, bound: float) -> Lines:
     slow, allowed, reason = pace.slow(bound), pace.allowed(bound), ""
     if slow in (Slow.ON_THE_WHOLE, Slow.BESIDE_BEFORE):
         reason = f"{pace.told}, its median step {pace.median:.2f} ×; allowed: {allowed:.2f} ×"
-    elif slow is Slow.NOW_AND_THEN:
+    elif slow is Slow.IN_THE_END:
         most = f"allowed for a while: {WORST_FACTOR * allowed:.2f} ×"
-        reason = f"{pace.told}, but {pace.slowest:.2f} × now and then; {most}"
+        reason = f"{pace.told}, but {pace.slowest:.2f} × for a while, and {pace.last:.2f} × in the end; {most}"
     elif not pace.known:
         return "no fault-free run had as many ranks as the job had at the end"
     elif pace.at_least > bound and pace.before > bound:
         return f"{pace.told}, and {pace.before:.2f} × already before the first fault"
-    elif slow is Slow.NOW_AND_THEN_BESIDE_BEFORE:
-        times = pace.slowest / pace.before
-        reason = f"{pace.told}, but now and then {times:.2f} × its time before the first fault"
+    elif slow is Slow.IN_THE_END_BESIDE_BEFORE:
+        reason = f"{pace.told}, but {pace.slowest / pace.before:.2f} × its time before the first fault in the end, too"
     elif pace.before < FAST_BEFORE and pace.median > bound * pace.before:
         faster = f"before the first fault the job took only {pace.before:.2f} × the time of its fault-free run"
         return f"{faster}, and {pace.median / pace.before:.2f} × that since"
-    observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
+    remark = f", {pace.slowest:.2f} × now and then" * (slow is Slow.NO and pace.slowest > WORST_FACTOR * allowed)
+    observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×{remark}"
     before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= allowed else ""
     grounds = Ground(Kind.DURATION, of=pace, bound=bound)
     told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
-    if slow is Slow.NOW_AND_THEN_BESIDE_BEFORE:  # does not excuse a recovery that never ended
+    if slow is Slow.IN_THE_END_BESIDE_BEFORE:  # does not excuse a recovery that never ended
         told = replace(told, verdict=Verdict.INCONCLUSIVE, doubt=Doubt.FAULT_FREE_SLOW)
-    now_and_then = slow in (Slow.NOW_AND_THEN, Slow.NOW_AND_THEN_BESIDE_BEFORE)
-    return [replace(told, code=Code.PACE_SLOW_AGAIN if now_and_then else "")]
+    in_the_end = slow in (Slow.IN_THE_END, Slow.IN_THE_END_BESIDE_BEFORE)
+    return [replace(told, code=Code.PACE_SLOW_AGAIN if in_the_end else "")]
 
 
 def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:

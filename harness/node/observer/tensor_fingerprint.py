@@ -16,13 +16,19 @@ DIGEST_BYTES = 1 << 17  # of a larger tensor as many, from all of its parts
 
 def tensors(data: Any) -> list[Any]:
     """The first dense tensors on the host in nested lists, tuples and mappings."""
-    return list(itertools.islice(_walk(data, 0), TENSORS_MAX))
+    found = (each for each in _walk(data, 0) if each.device.type == "cpu" and str(each.layout) == "torch.strided")
+    return list(itertools.islice(filter(_has_memory, found), TENSORS_MAX))
+
+
+def largest(data: Any) -> tuple[int, int]:
+    """The rows and the elements of the largest tensor in them, wherever it lies; 0 where there is none."""
+    found = itertools.islice((each for each in _walk(data, 0) if len(each.shape)), TENSORS_MAX)
+    return max(((int(each.shape[0]), int(each.numel())) for each in found), key=lambda size: size[1], default=(0, 0))
 
 
 def _walk(data: Any, depth: int) -> Iterator[Any]:
     if hasattr(data, "untyped_storage"):
-        if data.device.type == "cpu" and str(data.layout) == "torch.strided" and _has_memory(data):
-            yield data
+        yield data
     elif depth < DEPTH_MAX and hasattr(data, "values") and callable(data.values):
         for value in data.values():
             yield from _walk(value, depth + 1)

@@ -71,12 +71,14 @@ def source_digest(trainer: Trainer) -> str:
     return source.hexdigest()[:16]
 
 
-def knows_code(trainer: Trainer) -> bool:
-    """Tells whether a change of its code would be noticed: a program or a script is among its files."""
-    return any(
-        file.suffix in _SCRIPTS or (os.access(file, os.X_OK) and not _INTERPRETER.fullmatch(file.name))
-        for file in trainer.files()
-    )
+def code_of(trainer: Trainer) -> pathlib.Path | None:
+    """Returns the file that says what the trainer does: a Python script before a shell's, then any other program.
+    An interpreter is none, nor is a launcher. `None`: a change of its code would not be noticed."""
+    files = trainer.files()
+    scripts = (file for suffix in _SCRIPTS for file in files if file.suffix == suffix)
+    programs = (file for file in files if os.access(file, os.X_OK) and not _INTERPRETER.fullmatch(file.name))
+    own = (file for file in programs if not (file.parent.parent / "pyvenv.cfg").exists())
+    return next(itertools.chain(scripts, own), None)
 
 
 def _sources(named: Sequence[pathlib.Path]) -> list[pathlib.Path]:

@@ -2,8 +2,10 @@
 
 A loader says which indices a batch has; the outermost module says which batch it was given. Between the two a batch
 may wait (it was fetched ahead) or be passed over (a resumed job that skips). A module's input is the batch that holds
-the same memory, else the one whose content is the same in the places looked at; where no input can be recognised,
-the batches fetched last are taken, as many as there were backward passes. Of loaders that have no indices, and of
+the same memory, else the one whose content is the same in the places looked at. Where no input can be recognised (parts
+of a batch that were copied, moved or converted, what another stage of a pipeline sends), the batch fetched last is
+taken; several where the input has as many times its rows. Of a module whose inputs cannot be seen, as many are taken as
+there were backward passes. Of loaders that have no indices, and of
 scripts without a loader, a digest of the inputs is told. A step whose inputs are of no loader, in a script that has
 consumed known samples, consumed none: a generator's step on noise.
 
@@ -40,12 +42,18 @@ class Batch:
         self.alive = [weakref.ref(tensor) for tensor in tensors]
         self.prints = {mark for mark in map(tensor_fingerprint.fingerprint, tensors) if mark is not None}
         self.digest = tensor_fingerprint.digest(tensors) if indices is None else None
+        self.rows, self.elements = tensor_fingerprint.largest(data)
 
     def likeness(self, inputs: list[Any], prints: set[Any]) -> int:
         """Counts how many of these tensors it holds; the same memory counts for more than the same content."""
         mine = {tensor_fingerprint.memory(tensor) for tensor in (ref() for ref in self.alive) if tensor is not None}
         same = sum(1 for tensor in inputs if tensor_fingerprint.memory(tensor) in mine)
         return 1000 * same + len(self.prints & prints)
+
+    def times(self, rows: int, elements: int) -> int:
+        """How many such batches these rows may be of. Rows of another dimension do not come with more elements."""
+        times = rows // self.rows if self.rows and not rows % self.rows else 1
+        return times if 2 * elements > times * self.elements else 1
 
 
 class Batches:
@@ -54,6 +62,8 @@ class Batches:
         self._waiting: collections.deque[Batch] = collections.deque(maxlen=BATCHES_MAX)
         self._consumed: list[Batch] = []
         self._digests: list[str] = []
+        self._fetched = 0  # since the last step
+        self._by_order: list[Batch] = []  # consumed in this step, if none is recognised
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._hooks: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
         self._looked: set[str] = set()
@@ -71,6 +81,7 @@ class Batches:
         sampler = getattr(iterator, "_index_sampler", None)
         epoch = getattr(getattr(sampler, "sampler", sampler), _EPOCH, None)
         self._waiting.append(Batch(weakref.ref(iterator), indices, epoch, data))
+        self._fetched += 1
 
     def backward(self, tensors: Any = None, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
         if grad_tensors is None:
@@ -133,7 +144,11 @@ class Batches:
         best = max(self._waiting, key=lambda batch: batch.likeness(inputs, prints), default=None)
         if best is not None and best.likeness(inputs, prints):
             self._consume(best)
-        elif not self._waiting:
+        elif self._waiting:
+            times = self._waiting[-1].times(*tensor_fingerprint.largest((args, kwargs)))
+            last = list(self._waiting)[-max(1, min(times, self._fetched)) :]
+            self._by_order += [batch for batch in last if batch not in self._by_order]
+        else:
             digest = tensor_fingerprint.digest(inputs) or ""
             if self._digests[-1:] != [digest]:  # a module and the one that wraps it are given the same
                 self._digests.append(digest)
@@ -164,9 +179,11 @@ class Batches:
         self._taken = max(self._taken, self._since_frozen)  # optimizers that take turns have a batch each
         passes, self._backward = self._backward, 0
         if not self._consumed and not self._digests:
-            for batch in list(self._waiting)[-passes:] if passes else ():
-                self._consume(batch)
+            for batch in self._by_order or (list(self._waiting)[-passes:] if passes else ()):
+                if batch in self._waiting:  # at most so many wait
+                    self._consume(batch)
         consumed, self._consumed = self._consumed, []
+        self._by_order, self._fetched = [], 0
         digests, self._digests = self._digests, []
         self._indexed |= any(batch.indices for batch in consumed)
         none = {"samples": list[Any]()} if self._indexed and not consumed and digests else {}
