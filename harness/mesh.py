@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from harness.node.emitter import Axis
 
@@ -38,9 +39,9 @@ class Mesh:
         return dict(reversed(found.items()))
 
     def ranks(self, at: Mapping[Axis, int]) -> list[int]:
-        """Returns all ranks with these coordinates, ascending; an axis that is not given is free."""
-        free = [[at[axis]] if axis in at else range(size) for axis, size in self.sizes.items()]
-        return [self._rank(indices) for indices in itertools.product(*free)]
+        """Returns all ranks with these coordinates, ascending. An axis that is not given is free."""
+        numbers = np.arange(self.world_size).reshape([*self.sizes.values()])
+        return [*map(int, np.ravel(numbers[tuple(at.get(axis, slice(None)) for axis in self.sizes)]))]
 
     def beside(self, rank: int) -> dict[Axis, list[int]]:
         """Returns by axis the other ranks along it, which share all other coordinates with this one."""
@@ -53,12 +54,6 @@ class Mesh:
         near = {axis: ranks for axis, ranks in self.beside(rank).items() if ranks}
         parts = [f"{SHARED[axis]} with {_ranks(ranks)}" for axis, ranks in near.items()]
         return f"rank {rank} is {shown(self.of(rank))}" + (f"; it shares {', '.join(parts)}" if parts else "")
-
-    def _rank(self, indices: Sequence[int]) -> int:
-        rank = 0
-        for index, size in zip(indices, self.sizes.values(), strict=True):
-            rank = rank * size + index
-        return rank
 
 
 def shown(coordinates: Mapping[Axis, int]) -> str:

@@ -145,3 +145,9 @@ def test_the_group_of_the_victim_is_drawn_first(tmp_path: pathlib.Path) -> None:
     lanes = drawing.cast(run).lanes
     assert [lane.rank for lane in lanes[:16]] == [*range(32, 48)]
     assert {lane.group for lane in lanes[:16]} == {"pp 2"} and lanes[5].targeted and lanes[5].place == "dp 1 tp 1"
+
+
+def test_a_mesh_beyond_all_numbers_costs_nothing(tmp_path: pathlib.Path) -> None:
+    run = told_mesh(tmp_path, {"pp": 2, "tp": 2})
+    huge = replace(run, plan={"workload": {"mesh": {"pp": 2**62, "tp": 2**62, "x": -1, "y": "z"}}})
+    assert "not pp 0, tp 1 as in" in elsewhere(huge, 1, run.processes[1].coordinates)

@@ -14,16 +14,15 @@ DATA = {"dp", "fsdp"}  # a scenario may call any data parallelism dp
 
 
 def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> str:
-    """Explains how a rank's coordinates differ from those of the scenario's mesh; empty if they agree, or one of the
-    two is not known."""
+    """Explains how a rank's coordinates differ from the scenario's mesh; empty if they agree or are not known."""
     said = (run.plan.get("workload") or {}).get("mesh") or {}
     mesh = Mesh({axis: size for axis, size in said.items() if isinstance(size, int) and size > 0})
     if not told or not said or rank >= mesh.world_size:
         return ""
     told = {**told, **{axis: told[next(iter(DATA & told.keys()))] for axis in DATA if len(DATA & told.keys()) == 1}}
     wrong = {axis: at for axis, at in mesh.of(rank).items() if axis in told and told[axis] != (at, mesh.sizes[axis])}
-    found = {axis: told[axis][0] for axis in wrong}
-    return f"rank {rank} is {shown(found)}, not {shown(wrong)} as in the scenario's mesh" if wrong else ""
+    found = shown({axis: told[axis][0] for axis in wrong})
+    return f"rank {rank} is {found}, not {shown(wrong)} as in the scenario's mesh" if wrong else ""
 
 
 def replicas(run: Timeline) -> Ints:
