@@ -62,7 +62,7 @@ def told_saves(run: Timeline) -> ToldSaves:
             continue
         parts = str(event.get("path") or "").split("/")[-PARTS:]
         named = next((part for part in reversed(parts) if step_in(part) is not None), "")
-        save = step_of(named, event["step"])
+        save = step_of(named, event["step"]) or event["step"]
         steps[save] = event["step"]
         micro_batches[save] = max(micro_batches.get(save, 0), event.get("micro_batches") or 0)  # the most of any rank
         a_step += [event["micro_batches_a_step"]] if event.get("micro_batches_a_step") else []
