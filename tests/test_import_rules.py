@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": _JUDGING | {"report.words", "report.charts"},
     "node": {"node.emitter"},
     "backends": {"log", "node.emitter", "node"},
-    "trainers.checkpoints": {"log"},
+    "trainers.checkpoints": {"log", "node.emitter", "node.observer"},  # the format of the observer's ledgers
     "faults": {"log", "node.emitter", "node", "backends", "trainers.checkpoints"},
     "trainers": {"log", "node.emitter", "node", "backends", "trainers.checkpoints"},
     "spec": _ACTING,

@@ -305,6 +305,7 @@ _TRAINER: _Events = {
         _CONTENT,
         _label("saved", "what it held when it was committed; another `content` is damage, or a save that was not seen"),
         _name("step_by", "what tells the step, the most trusted that knows it", optional=True, values=_STEP_BY),
+        Field("parts", TEXTS, "paths of its parts, where it was read from several", optional=True),
         Field("entered", TEXTS, "what the state was put into", optional=True, values=("model", "optimizer")),
         Field("fallback", OBJECTS, "checkpoints that were passed over", optional=True, fields=_FALLBACK),
     ),

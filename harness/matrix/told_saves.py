@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Timeline
-from harness.trainers.checkpoints.shared.names import step_in
+from harness.trainers.checkpoints.shared.names import step_in, step_of
 
 PARTS = 2  # parts of a path that count: the save's own name, and that of a file in it
 
@@ -61,7 +61,8 @@ def told_saves(run: Timeline) -> ToldSaves:
         if event["event"] != COMMITTED:
             continue
         parts = str(event.get("path") or "").split("/")[-PARTS:]
-        save = next((number for part in reversed(parts) if (number := step_in(part)) is not None), event["step"])
+        named = next((part for part in reversed(parts) if step_in(part) is not None), "")
+        save = step_of(named, event["step"]) or event["step"]
         steps[save] = event["step"]
         micro_batches[save] = max(micro_batches.get(save, 0), event.get("micro_batches") or 0)  # the most of any rank
         a_step += [event["micro_batches_a_step"]] if event.get("micro_batches_a_step") else []

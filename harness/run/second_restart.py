@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from harness.errors import FaultError
 from harness.log import untrusted_files
+from harness.log.numbered_names import pattern
 from harness.run.drill import SECOND, Again, CannotDrill, Watch
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, Pointer, list_checkpoints
 from harness.trainers.checkpoints.shared import names
@@ -23,6 +24,7 @@ from harness.trainers.contract import Checkpoint
 from harness.units import counted
 
 STEP_TIMES = 5  # times as long as in the run, outages and all, a step may take
+SERIES_MIN = 3  # names that differ in their number alone: two may be written in turn
 INDEX_BYTES_MAX = 2**20  # a larger file beside the checkpoints names none of them
 
 
@@ -107,7 +109,7 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint) -> None:
     _, before = last_two(listing)
     removed = [each for each in listing.checkpoints if each.step is not None and each.step > before]
     kept = next(each for each in listing.finished if each.step == before)
-    stable = next((each.path for each in removed if names.step_in(each.name) != each.step), None)
+    stable = next((each.path for each in removed if not _is_of_one_save(each, listing)), None)
     if stable:
         raise NothingToShow(f"{stable} may have held an earlier save before")
     try:
@@ -119,6 +121,12 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint) -> None:
     except FaultError as error:
         raise CannotDrill(str(error)) from error
     _check(run_dir, saved, removed, before)
+
+
+def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
+    """By its step, a date or an identity in its name, or a number that all others have, too."""
+    alike = [each for each in listing.checkpoints if pattern(each.name) == pattern(saved.name)]
+    return names.step_in(saved.name) == saved.step or names.is_unique(saved.name) or len(alike) >= SERIES_MIN
 
 
 def _check(run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], before: int) -> None:

@@ -22,6 +22,41 @@ def by_each_rank(logs: Logs, apart_ns: int = 1000) -> None:
         put(other, *(line | clocks(line, apart_ns) for line in mine if line.get("event") in SAVES))
 
 
+def in_files(tensors: str = "of rank {}") -> Bend:
+    """Each rank saves a file of its own, and restores it."""
+
+    def bend(logs: Logs) -> None:
+        by_each_rank(logs)
+        for rank in (0, 1):
+            for line in (line for lines in logs.trainers(rank=rank) for line in lines):
+                told = {"content": f"whole:{line.get('step')}.{rank}"}
+                if line.get("event") == COMMITTED:
+                    line |= told | {"path": _part(line["step"], rank), "tensors": tensors.format(rank)}
+                elif line.get("event") == "restored" and line["step"]:
+                    line |= told | {"source": _part(line["step"], rank), "saved": told["content"]}
+
+    return bend
+
+
+def _part(step: int, rank: int) -> str:
+    return f"/store/save{step}/part{rank}.pt"
+
+
+PARTS = [_part(10, 0), _part(10, 1)]
+
+
+def takes(rank: int, **told: object) -> Bend:
+    """Rank 1 restores the part of this rank, or of several."""
+
+    def bend(logs: Logs) -> None:
+        restored = find(logs.last_lives()[1], "restored")
+        step = restored["step"]
+        content = f"whole:{step}.{rank}"
+        restored.update({"source": _part(step, rank), "content": content, "saved": content, **told})
+
+    return bend
+
+
 def never_committed(*steps: int) -> Bend:
     return lambda logs: logs.lose(COMMITTED, step=steps, rank=1, life=0)
 
@@ -59,6 +94,27 @@ def test_a_checkpoint_in_parts_is_one() -> None:
     assert events == [(each, step, rank) for step in (10, 20, 30, 40) for rank, each in enumerate((PART, COMMITTED))]
     assert card.metrics["checkpoints_committed"] == 4 and card.metrics["checkpoints_failed"] == 0
     assert card.evidence.run.committers == {2: 2}
+
+
+def test_each_part_is_held_against_its_own() -> None:
+    card = judged(in_files())
+    assert card.verdict is Verdict.PASS, card.reasons
+    changed = judged(in_files(), takes(1, content="whole:another"))
+    assert changed.verdict is Verdict.INCONCLUSIVE and "no longer holds" in changed.reasons[0], changed.reasons
+    copied = judged(in_files(), takes(1, source="/elsewhere/part1.pt"))
+    assert copied.verdict is Verdict.PASS, copied.reasons
+
+
+def test_a_rank_that_restores_the_part_of_another_one_fails() -> None:
+    card = judged(in_files(), takes(0))
+    assert card.verdict is Verdict.FAIL
+    assert card.reasons[0] == "rank 1 restored rank 0's part of the checkpoint of step 10", card.reasons
+
+
+def test_what_every_rank_saves_alike_is_anybodys() -> None:
+    for innocent in (together(in_files("of all"), takes(0)), together(in_files(), takes(0, parts=PARTS))):
+        card = judged(innocent)
+        assert card.verdict is Verdict.PASS, card.reasons
 
 
 def test_a_checkpoint_must_be_taken_once_its_last_part_is_committed() -> None:

@@ -11,7 +11,9 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -137,6 +139,34 @@ def in_the_background() -> None:
     training.steps(1)
     torch.save(training.state(), "step5.pt.tmp")
     training.steps(1)
+
+
+WAYS: dict[str, Callable[[str, str], object]] = {
+    "copy": shutil.copy2,
+    "link": os.link,
+    "cp": lambda written, name: subprocess.run(["cp", written, name], check=True),
+    "mv": lambda written, name: subprocess.run(["mv", written, name], check=True),
+    "half": lambda written, name: pathlib.Path(name).write_bytes(pathlib.Path(written).read_bytes()[:3000]),
+}
+
+
+def written_elsewhere() -> None:
+    """One save a step, each published in its own way; half of the fifth; the sixth from memory, the last one later."""
+    os.environ["CHAOS_CHECKPOINTS"] = os.path.abspath("store")
+    os.mkdir("store")
+    training = Training()
+    for way, put in WAYS.items():
+        training.steps(1)
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(training.state(), f"{folder}/state.pt")
+            put(f"{folder}/state.pt", f"store/{way}.pt")
+    training.steps(1)
+    pathlib.Path("store/memory.pt").write_bytes(_bytes(training.state()))
+    training.steps(1)
+    late = _bytes(training.state())
+    training.steps(2)
+    pathlib.Path("store/late.pt").write_bytes(late)
+    training.steps(2)
 
 
 def averaged() -> None:
@@ -349,6 +379,7 @@ LIVES: dict[str, list[Life]] = {
     "nothing_loads": [life(steps(5), saves("a.pt"), torn("a.pt")), life(first_that_loads("a.pt"), steps(2))],
     "in_the_background": [in_the_background],
     "exported": [life(steps(2), saves(), steps(1), exports("weights.pt"), steps(1))],
+    "written_elsewhere": [written_elsewhere, life(loads("store/cp.pt"), steps(1))],
     "averaged": [averaged, averages_anew],
     "resumed_and_saved": [
         BEGINS,

@@ -90,6 +90,16 @@ def test_a_checkpoint_is_whole_when_it_gets_its_name(told: pathlib.Path) -> None
     assert order[9:13] == ["step", "checkpoint.started", "checkpoint.committed", "step"]
 
 
+def test_a_save_that_is_written_elsewhere_is_whole_where_it_is_published(told: pathlib.Path) -> None:
+    first, second = lives(told, "written_elsewhere")
+    found = [
+        (save["step"], pathlib.Path(save["path"]).relative_to(told)) for save in named(first, "checkpoint.committed")
+    ]
+    names = {1: "copy", 2: "link", 3: "cp", 4: "mv", 6: "memory", 7: "late"}
+    assert found == [(step, pathlib.Path(f"written_elsewhere/store/{name}.pt")) for step, name in names.items()]
+    assert one(second, "restored")["step"] == 3 and "saved" in one(second, "restored")
+
+
 def test_damaged_bytes_that_are_loaded_are_told(told: pathlib.Path) -> None:
     first, second = lives(told, "damaged")
     restored = one(second, "restored")

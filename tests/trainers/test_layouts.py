@@ -17,6 +17,8 @@ from checkpoint_files import POINTED, WRITERS, save, state, write
 
 from harness.errors import UsageError
 from harness.log import untrusted_files
+from harness.node.observer import identity
+from harness.node.observer.checkpoint_ledger import Ledger, Saved
 from harness.trainers.checkpoints.contract import AUTO, Listing, layout_names, list_checkpoints, load_layout
 from harness.trainers.checkpoints.shared import formats, names
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
@@ -121,6 +123,27 @@ def test_files_of_all_ranks_are_one_checkpoint(tmp_path: pathlib.Path) -> None:
 def test_the_step_is_read_from_inside_without_unpickling(tmp_path: pathlib.Path, key: str) -> None:
     save(tmp_path / FOLDER / "ckpt.pt", state(1) | {key: 12345})
     assert look(tmp_path).checkpoints[0].step == 12345
+
+
+@pytest.mark.parametrize("name", ["checkpoint_2026-11-28_04-46-12.637288", "checkpoint_000003", "best"])
+def test_the_ledger_of_the_nodes_tells_the_step_where_the_name_does_not(tmp_path: pathlib.Path, name: str) -> None:
+    path = tmp_path / FOLDER / name / "part.pt"
+    save(path, {"model": state(1)["model"], "epoch": 3})
+    ledger = Ledger(tmp_path / "events" / "node0")
+    ledger.add(Saved(str(path), 60, identity.lineage(str(path)) or ""))
+    assert [each.step for each in look(tmp_path).checkpoints] == [60]
+    (tmp_path / "events" / "node0" / "checkpoints.ledger").write_text('{"kind": "saved"}\nno JSON\n')
+    assert look(tmp_path).checkpoints[0].step == names.step_in(name)
+
+
+@pytest.mark.parametrize("tag", ["tag_40", "global_step40", "."])
+def test_deepspeeds_files_are_known_under_any_tag(tmp_path: pathlib.Path, tag: str) -> None:
+    folder = tmp_path / FOLDER / tag
+    save(folder / "mp_rank_00_model_states.pt", {"module": state(1)["model"], "global_steps": 40})
+    save(folder / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", state(1)["optimizer"])
+    (tmp_path / FOLDER / "latest").write_text(tag)
+    listing = look(tmp_path)
+    assert [(listing.layout, each.step, each.whole) for each in listing.checkpoints] == [("deepspeed", 40, True)]
 
 
 def test_an_inner_step_is_not_the_checkpoints(tmp_path: pathlib.Path) -> None:

@@ -74,7 +74,7 @@ def test_a_command_of_ones_own_is_taken_as_it_is() -> None:
     assert (launch.command, launch.control, dict(launch.env)) == (
         ("train", "{index}"),
         None,
-        {"A": "1", "CHAOS_OBSERVE": "auto"},
+        {"A": "1", "CHAOS_OBSERVE": "auto", "CHAOS_CHECKPOINTS": "checkpoints"},
     )
 
 
@@ -264,7 +264,12 @@ def test_the_environment_is_filled_too_and_what_only_a_node_knows_is_set_there()
     env = {"A": "{seed} {{seed}}", "B": "at {address}", "C": "{run_dir}/x", "TOKEN": "${TOKEN}"}
     trainer = {"command": ["train", "--to={checkpoints}"], "control": ["store"], "env": env}
     launch = launched(trainer=trainer)
-    assert launch.env == {"A": "7 {seed}", "TOKEN": "${TOKEN}", "CHAOS_OBSERVE": "auto"}
+    assert launch.env == {
+        "A": "7 {seed}",
+        "TOKEN": "${TOKEN}",
+        "CHAOS_OBSERVE": "auto",
+        "CHAOS_CHECKPOINTS": "checkpoints",
+    }
     assert launch.command == ("env", "B=at {address}", "C={run_dir}/x", "train", "--to={run_dir}/checkpoints")
     assert launch.control == ("env", "C={run_dir}/x", "store")
 

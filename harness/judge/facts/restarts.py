@@ -52,8 +52,9 @@ class Restore(NamedTuple):
     other_step: int | None  # the step of its source, if that is another one
     elsewhere: str  # where this run saved the same name, if never at `source`
     content: str
-    saved: str  # the content that was committed for this step
-    entered: tuple[str, ...]  # parts of the state, as `model`
+    saved: str  # the content that was committed there
+    entered: tuple[str, ...]  # whose state
+    parts: tuple[str, ...]  # where the parts of it were, if there were several
     passed_over: tuple[PassedOver, ...]
     went_on: int
     by: By = tellers.SEEN  # a process told it of itself
@@ -197,8 +198,9 @@ def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], 
         other_step=other,
         elsewhere=saves.elsewhere(source, until),
         content=str(told.get("content") or ""),
-        saved=saves.content_of(step, told["at"]) or str(told.get("saved") or ""),
+        saved=saves.content_of(step, source, told["at"]) or str(told.get("saved") or ""),
         entered=tuple(told.get("entered") or ()),
+        parts=tuple(told.get("parts") or ()),
         passed_over=tuple(_passed_over(told.get("fallback") or ())),
         went_on=went_on,
     )

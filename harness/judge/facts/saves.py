@@ -217,10 +217,21 @@ class Saves:
         last = last_by(self._by_last_name.get(last_name(path), []), until) if path.startswith("/") else None
         return last if last and path.rstrip("/") not in self._absolute else ""
 
-    def content_of(self, step: int | None, until: int) -> str:
-        """Returns the content of a save of this step committed by then, if all saves of the step have the same one."""
-        at, content = self._contents.get(-1 if step is None else step, (NEVER, ""))
+    def content_of(self, step: int | None, path: str, until: int) -> str:
+        """What a checkpoint of this step, or the part of it at this path, held that was committed by then, if all ever
+        told one and the same content."""
+        known = -1 if step is None else step
+        at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
+
+    @cached_property
+    def parts(self) -> Mapping[int, Mapping[int, Mapping[str, str]]]:
+        """By step and rank: the digests of the tensors in what that rank committed of it, by path."""
+        found: dict[int, dict[int, dict[str, str]]] = {}
+        for save in (save for save in self.all if save.told and save.process >= 0):
+            rank = self.run.processes[save.process].rank
+            found.setdefault(save.step, {}).setdefault(rank, {})[save.path] = save.tensors
+        return found
 
     @cached_property
     def damage(self) -> Mapping[str, Sequence[Damage]]:
@@ -288,12 +299,14 @@ class Saves:
         return grouped((event.get("path"), event) for event in self.run.published)
 
     @cached_property
-    def _contents(self) -> Mapping[int, tuple[int, str]]:
-        """Maps each step to when its content was first told, and that content; empty if contents differ."""
-        found: dict[int, tuple[int, str]] = {}
-        for save in (save for save in self.whole if save.content):
-            at, content = found.get(save.step, (save.last_at, save.content))
-            found[save.step] = at, content if content == save.content else ""
+    def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
+        """By step, and by step and path: when its content was told first, and that; an empty text where it was not
+        always the same."""
+        found: dict[tuple[int, str], tuple[int, str]] = {}
+        for save in (save for save in self.all if save.told and save.content):
+            for key in {(save.step, ""), (save.step, save.path)}:
+                at, content = found.get(key, (save.last_at, save.content))
+                found[key] = min(at, save.last_at), content if content == save.content else ""
         return found
 
     @cached_property

@@ -60,6 +60,7 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 
 EXIT_LEFT = 75  # of a node's command: drained, and out of the job for good (sysexits' EX_TEMPFAIL)
 EVENTS_DIR_ENV = "CHAOS_EVENTS"
+STORE_ENV = "CHAOS_CHECKPOINTS"  # where checkpoints are to be in the end, relative to the folder of the run
 HOLDS_ENV = "CHAOS_HOLDS"  # set only where the plan stops or strikes trainers: see `harness.node.emitter.holds`
 NODE_ENV = "CHAOS_NODE"
 INCARNATION_ENV = "CHAOS_INCARNATION"

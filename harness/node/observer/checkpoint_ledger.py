@@ -108,9 +108,13 @@ def _read(path: pathlib.Path) -> Iterator[tuple[int, Entry]]:
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return
-            for line in file.read(BYTES_MAX).splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                    yield _entry(line)
+            yield from entries_in(file.read(BYTES_MAX))
+
+
+def entries_in(content: bytes) -> Iterator[tuple[int, Entry]]:
+    for line in content.splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            yield _entry(line)
 
 
 def _entry(line: bytes) -> tuple[int, Entry]:

@@ -21,9 +21,12 @@ from harness.node.observer.live_state import Live
 from harness.node.observer.next_step import Next
 from harness.node.observer.watch import Watch
 
-STEP_ENTRIES = ("global_step", "step", "iteration", "iter_num", "iter", "num_steps", "steps", "current_step")
+STEP_ENTRIES = (
+    *("global_step", "global_steps", "step", "iteration", "iter_num", "iter", "num_steps", "steps", "current_step"),
+)
 LOADS_MAX = 64  # that are remembered; each holds no memory of the tensors
 LOOKS_MAX = 64  # loads that are looked up in the ledger at once: others read their data this way
+PARTS_MAX = 1000  # of a checkpoint, that are told
 POINTS_MAX = 64  # tensors of one load that are known by their elements
 MODEL, OPTIMIZER = "model", "optimizer"
 
@@ -163,8 +166,11 @@ class Restores:
         saved = next((found for load in loads if (found := _saved(load, entries))), None)
         self.watch.each_alone = saved.each_alone if saved else self.watch.each_alone
         told: dict[str, Any] = {"entered": sorted(entered)}
-        if committed := next((load.committed for load in loads if load.committed), None) or _committed(loads, entries):
+        known = [load.committed for load in loads if load.committed]
+        if committed := next(iter(known), None) or _committed(loads, entries):
             told |= committed
+            parts = sorted({each["source"] for each in known})
+            told |= {"parts": parts[:PARTS_MAX]} if len(parts) > 1 else {}
         else:
             content = identity.of(identity.files_below(loads[0].source))
             told |= {"source": loads[0].source} | ({"content": content.digest} if content else {})

@@ -2,12 +2,14 @@
 
 A file that holds live state belongs to the checkpoint of this step. Files beside it join, as long as they hold another
 part of the state, or none (a scheduler, a random generator). It is whole when somebody who knows says so (`commit`), or
-else before training goes on: once its files are written, and have a name that is not a temporary one.
+else before training goes on: once its files are written, and have a name that is not a temporary one. What was written
+elsewhere is whole once its content lies in the store: it may be copied, linked or uploaded there by anything.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import threading
@@ -15,6 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.node.emitter import STORE_ENV
 from harness.node.observer import identity
 from harness.node.observer.checkpoint_ledger import Committed, Ledger, Saved
 from harness.node.observer.live_state import Live
@@ -22,6 +25,9 @@ from harness.node.observer.next_step import Next
 from harness.node.observer.watch import Watch
 
 ERROR_CHARS_MAX = 1000
+WAITING_MAX = 4  # saves that are looked for in the store at once
+IN_VAIN_MAX = 20  # saves that never came there, until none is looked for any more
+MEMORY = "memory"  # in place of a path: a buffer
 PATHS_MAX = 1000  # told of one checkpoint
 _TEMPORARY = re.compile(  # a file's name
     r"^(\.|tmp|temp([._-]|\d|$))|[._-](te?mp|part|partial|incomplete|writing|saving)([._-]|\d|$)|~$", re.IGNORECASE
@@ -39,10 +45,17 @@ class Save:
     held: set[int] = field(default_factory=set)  # storages of live state in its files
     unwritten: set[str] = field(default_factory=set)  # files that another thread may still be writing
     write_ns: int = 0  # from its begin until its last file was there; 0: that is not known
+    begun_s: float = field(default_factory=time.time)  # by the clock of the file systems
+    lineages: dict[str, str] = field(default_factory=dict)  # by file, as it was when written
+    looks: int = 0  # at the store
 
     @property
     def may_be_whole(self) -> bool:
-        return not self.unwritten and not any(_TEMPORARY.search(os.path.basename(file)) for file in self.files)
+        return self.is_there and not any(_TEMPORARY.search(os.path.basename(file)) for file in self.files)
+
+    @property
+    def is_there(self) -> bool:
+        return not self.unwritten and any(map(os.path.isfile, self.files))
 
 
 class Saves:
@@ -52,6 +65,8 @@ class Saves:
         self._beside: list[str] = []  # files without live state, saved since the last step
         self._lock = threading.RLock()
         self._at_exit = False
+        self._in_vain = 0
+        self._told_of: set[str] = set()  # paths of earlier saves
         self._next = Next(watch, watch.guard("checkpoints")(self.flush))
         watch.after_step(lambda _: self._beside.clear())
 
@@ -95,8 +110,20 @@ class Saves:
         if path in save.unwritten:
             save.unwritten.discard(path)
             save.write_ns = time.monotonic_ns() - save.begun_ns
-        self.wrote(identity.lineage(path), save.step, path)
+        lineage = identity.lineage(path)
+        save.lineages |= {path: lineage} if lineage else {}
+        self.wrote(lineage, save.step, path)
         if save in self.open:
+            self._next.expect()
+
+    def buffered(self, lineage: str, held: set[int]) -> None:
+        """Live state was written into memory. It is a checkpoint where that comes to lie in the store."""
+        self.wrote(lineage, self.watch.step)
+        if held and self._store():
+            save = self._begun(MEMORY)
+            save.held, save.lineages = held, {MEMORY: lineage}
+            with self._lock:
+                self.open.append(save)
             self._next.expect()
 
     def wrote(self, lineage: str | None, step: int | None, path: str = "") -> None:
@@ -128,7 +155,46 @@ class Saves:
 
     def flush(self) -> None:
         """Commits open saves that may be whole, when training goes on or the process ends."""
+        for save in [save for save in self.open if not save.unwritten]:
+            self._find(save)
         self._flush([save for save in self.open if save.may_be_whole])
+        with self._lock:
+            waiting = [save for save in self.open if save.lineages and not save.is_there]
+            late = waiting[: max(len(waiting) - WAITING_MAX, 0)]
+            self.open = [save for save in self.open if save not in late]
+        self._in_vain += len(late)
+        if waiting:
+            self._next.expect()
+
+    def _find(self, save: Save) -> None:
+        """Looks where the files of a save lie in the store, after one, two, four … steps."""
+        store, save.looks = self._store(), save.looks + 1
+        inside = all(_below(file, store) and os.path.isfile(file) for file in save.files)
+        plain = inside and save.may_be_whole
+        if not store or not save.lineages or plain or save.looks & (save.looks - 1):
+            return
+        wanted, found = set(save.lineages.values()), {}
+        for file in sorted(identity.files_below(store), key=lambda file: file in self._told_of, reverse=True):
+            with contextlib.suppress(OSError):
+                temporary = any(map(_TEMPORARY.search, os.path.relpath(file, store).split(os.sep)))
+                if not temporary and not os.path.islink(file) and os.stat(file).st_ctime >= save.begun_s - 1:
+                    found[identity.lineage(file) or ""] = file
+        if not wanted <= found.keys():
+            return
+        moved = {file: found[lineage] for file, lineage in save.lineages.items()}
+        folders = {os.path.dirname(old): os.path.dirname(new) for old, new in moved.items()}
+        with self._lock:
+            save.files = [moved.get(file, file) for file in save.files]
+            for old, new in folders.items():
+                self._beside = [_moved(file, old, new) if old else file for file in self._beside]
+
+    def _store(self) -> str:
+        """The folder of the checkpoints, where it is known and there; else, or after many looks in vain, nothing."""
+        named, folder = os.environ.get(STORE_ENV), self.ledger.folder
+        if not named or folder is None or self._in_vain > IN_VAIN_MAX:
+            return ""
+        store = os.path.realpath(folder.parent.parent / named)
+        return store if os.path.isdir(store) else ""
 
     def _flush(self, saves: list[Save]) -> None:
         with self._lock:
@@ -166,6 +232,7 @@ class Saves:
         root = path if os.path.isdir(path) else os.path.dirname(path)
         names = tuple(os.path.relpath(file, root) for file in files)
         lineages = tuple(identity.lineage(file) or "" for file in files)
+        self._told_of.update(files)
         self.ledger.add(Committed(path, root, save.step, found.digest, names, lineages))
         told: dict[str, Any] = {"path": path, "content": found.digest, "bytes": found.size}
         told |= {"files": list(names)[:PATHS_MAX], **save.accumulated}

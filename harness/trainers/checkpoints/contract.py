@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from harness.plugins import Family
-from harness.trainers.checkpoints.shared import formats, names
+from harness.trainers.checkpoints.shared import formats, ledgers, names
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 AUTO = "auto"
@@ -74,10 +74,12 @@ class Layout(abc.ABC):
         """Returns the checkpoints that this layout recognises: path → its files. Empty if it recognises none."""
 
     def step(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> int | None:
-        """Returns the step of a checkpoint: by default from its name, else from one of its files."""
-        named = names.step_in(path.rpartition("/")[2])
+        """Returns the step of a checkpoint: by default from its name, a file, or the ledgers."""
+        name = path.rpartition("/")[2]
         told = (step for file in files if (step := formats.step_in(place, file)) is not None)
-        return next(told, None) if named is None else named
+        if names.step_in(name) is None and (step := next(told, None)) is not None:
+            return step
+        return names.step_of(name, ledgers.step(place, files) if names.is_ambiguous(name) else None)
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         """Tells whether it was written to its end. By default: whether every file of a known format is complete."""

@@ -1,4 +1,7 @@
-"""DeepSpeed's: `global_step20/` with a file for each rank, and beside it `latest`, which is written last."""
+"""DeepSpeed's: a folder such as `global_step20/` with files for each rank, and beside it `latest`, written last.
+
+Its files have names that nobody else gives: `mp_rank_00_model_states.pt`, `zero_pp_rank_0_mp_rank_00_optim_states.pt`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import re
 from collections.abc import Sequence
 
 from harness.trainers.checkpoints.contract import Layout
-from harness.trainers.checkpoints.shared import grouping, names
+from harness.trainers.checkpoints.shared import grouping
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 _FOLDER = re.compile(r"global_step\d+")
-_RANK_FILE = re.compile(r"_(?:model|optim)_states\.pt$")
+_RANK_FILE = re.compile(r"(?:^|/)(?:[a-z0-9]+_)*(?:(?:mp|pp)_rank_\d+|expert_\d+)\w*_(?:model|optim)_states\.pt$")
 
 
 class DeepSpeed(Layout):
@@ -18,15 +21,22 @@ class DeepSpeed(Layout):
     mark, marked_beside, step_key = "latest", True, "global_steps"
 
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
-        found = grouping.folders_named(place, _FOLDER)
-        return {path: files for path, files in found.items() if any(_RANK_FILE.search(file) for file in files)}
+        named = grouping.folders_named(place, _FOLDER)
+        found = {path: files for path, files in named.items() if any(map(_RANK_FILE.search, files))}
+        found |= grouping.folders_holding(place, lambda path: bool(_RANK_FILE.search(path)))
+        here = grouping.within(place.files, place.folder)
+        return found or ({place.folder: here} if any(map(_RANK_FILE.search, here)) else {})
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         """Tells whether a save is whole: only if it is not newer than the one that `latest` names."""
+        if path == place.folder:
+            return super().whole(place, path, files)
         parent, _, name = path.rpartition("/")
-        latest = names.step_in(place.read(f"{parent}/latest", 256).decode(errors="replace").strip())
-        step = names.step_in(name)
-        return latest is not None and step is not None and step <= latest and super().whole(place, path, files)
+        latest = place.read(f"{parent}/{self.mark}", 256).decode(errors="replace").strip()
+        last = f"{parent}/{latest}"
+        newest, mine = (self.step(place, each, place.below(each)) for each in (last, path)) if latest else (None, None)
+        begun = latest == name or (newest is not None and mine is not None and mine <= newest)
+        return begun and super().whole(place, path, files)
 
 
 LAYOUT = DeepSpeed()

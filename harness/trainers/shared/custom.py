@@ -15,7 +15,7 @@ from harness.backends.contract import Launch
 from harness.backends.run_folder import CHECKPOINTS
 from harness.errors import UsageError
 from harness.node.boot import OBSERVE_ENV
-from harness.node.emitter import Tell
+from harness.node.emitter import STORE_ENV, Tell
 from harness.trainers.contract import Checkpoint, Path, Trainer, Variable, Word, Workload
 from harness.trainers.readers.contract import Read, Reader
 from harness.trainers.shared import named_files, placeholders
@@ -76,6 +76,8 @@ class CustomTrainer(Trainer):
         unfit = set(placeholders.ON_NODES_ONLY)
         fitting = {name: value for name, value in late.items() if unfit.isdisjoint(placeholders.names_in(value))}
         fixed[OBSERVE_ENV] = self.observe if self.read is None else "off"
+        if fixed[OBSERVE_ENV] == "auto":
+            fixed[STORE_ENV] = workload.checkpoint.folder
         return Launch(
             (*_assigned(late), *placeholders.fill(command, values)),
             workload.nodes,

@@ -41,7 +41,7 @@ class _Writing:
     path: str | None
     file: Any
     save: Save | None
-    step: int | None
+    held: set[int]
 
 
 class _Saving:
@@ -55,13 +55,13 @@ class _Saving:
         held = self._state.live.held_by(obj)
         if path is None and not held:
             return None
-        return _Writing(path, f, saves.begin(path, held) if path and held else None, saves.watch.step)
+        return _Writing(path, f, saves.begin(path, held) if path and held else None, held)
 
     def after(self, writing: _Writing, _: Any) -> None:
         saves = self._state.saves
         if writing.path is None:
             with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream that cannot be read again
-                saves.wrote(identity.lineage_of(writing.file), writing.step)
+                saves.buffered(identity.lineage_of(writing.file), writing.held)
         elif writing.save is None:
             saves.beside(writing.path)
         else:

@@ -10,7 +10,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 BEGIN, END = b"PK\x03\x04", b"PK\x05\x06"
 DIRECTORY_BYTES_MAX = 16 * 2**20  # 100,000 files
@@ -67,6 +67,11 @@ class _Window:
         self._at += size
         self.read_bytes += size
         return self._file.read(size)
+
+
+def window(file: IO[bytes]) -> IO[bytes]:
+    """All of a file; more at once than a directory of an archive needs is refused."""
+    return cast(IO[bytes], _Window(file, 0, file.seek(0, os.SEEK_END)))
 
 
 def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:

@@ -6,9 +6,22 @@ import re
 
 STEP_MAX = 10**9
 
-_STEP = re.compile(
-    r"(?:^|[^a-z])(?:global_?steps?|steps?|iter(?:ation)?s?|checkpoint|ckpt)[=_\-]?0*(\d{1,10})(?!\d)", re.IGNORECASE
+_ZONE = r"(?:Z|[+-]\d\d:?\d\d)?"
+_NO_STEP = re.compile(  # a number in a name that tells something else: a date, a UUID, a part of several
+    r"(?:\d{4}-\d\d?-\d\d?|(?<!\d)\d\d?-\d\d?-\d{4})(?!\d)"
+    rf"(?:[T _.-]?\d\d?[-:._h]\d\d?(?:[-:._m]\d\d?)?(?:[.,]\d+)?{_ZONE})?"
+    rf"|(?<!\d)(?:19|20)\d\d[01]\d[0-3]\d[T _.-]?[0-2]\d[0-5]\d(?:[0-5]\d)?(?:[.,_]\d+)?{_ZONE}(?!\d)"
+    r"|(?<![0-9a-f])[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}(?![0-9a-f])"
+    r"|\d+[._-]?of[._-]?\d+",
+    re.IGNORECASE,
 )
+_WORDS = "global_?steps?", "steps?", "iter(?:ation)?s?"  # for what surely counts steps
+_OTHERS = "checkpoint", "ckpt"
+_NUMBER = r"[=_\-]?0*(\d{1,10})(?![0-9a-z]|\.\d)"
+_STEP, _COUNT = (
+    re.compile(rf"(?:^|[^a-z])(?:{'|'.join(words)}){_NUMBER}", re.IGNORECASE) for words in (_WORDS, _OTHERS)
+)
+_DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")
 _EPOCH = re.compile(r"epoch", re.IGNORECASE)
 _RANK = re.compile(r"[._-]?(?:(?:mp|dp|zero_pp|pp|tp)_)*ranks?[=_\-]?\d+", re.IGNORECASE)
 _TEMPORARY = re.compile(r"^\.?(?:tmp|temp)[-_.]|^\.tmp|[._-](?:tmp|temp|part|partial|incomplete|writing)(?:[-_.]|$)")
@@ -18,13 +31,30 @@ _POINTER = re.compile(r"^(?:latest|last|newest)(?:[._-].*)?$|^latest_checkpointe
 def step_in(name: str) -> int | None:
     """The step that a name tells: `step-00000020`, `checkpoint-500`, `epoch=1-step=300.ckpt`, `iter_0000010`.
 
-    `None` where it tells none; a number of an epoch is no step.
+    `None` where it tells none: a number of an epoch, a date, a time, a hash or the number of a part is no step.
     """
-    found = _STEP.findall(name)
-    if not found or (len(found) == 1 and _EPOCH.search(name) and "step" not in name.lower()):
+    plain = _NO_STEP.sub("", name)
+    if _EPOCH.search(plain) and "step" not in plain.lower():
         return None
-    step = int(found[-1])
+    found = _STEP.findall(plain) or [number for number in _COUNT.findall(plain) if not _DAY.fullmatch(number)]
+    step = int(found[-1]) if found else STEP_MAX + 1
     return step if step <= STEP_MAX else None
+
+
+def is_ambiguous(name: str) -> bool:
+    """Whether no word of the name says what its number counts: `checkpoint_000003` may be the third save."""
+    return step_in(name) is None or not _STEP.search(_NO_STEP.sub("", name))
+
+
+def step_of(name: str, known: int | None) -> int | None:
+    """The same where the step is `known` otherwise. The number of a save or of an epoch is smaller than its step."""
+    named = step_in(name)
+    return named if known is None or not is_ambiguous(name) else max(known, named or 0)
+
+
+def is_unique(name: str) -> bool:
+    """Whether a name holds a date or an identity, so that no later save gets it."""
+    return bool(_NO_STEP.search(name))
 
 
 def without_rank(name: str) -> str:

@@ -1,0 +1,33 @@
+"""Of a checkpoint that each rank saves its own part of, each rank restores its own.
+
+Judged in a world of as many ranks as there are parts, where the tensors of the parts differ. Where each rank has saved
+the same, any of them will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.facts.analysis import Analysis
+from harness.judge.guarantee import Breach, Guarantee, breach
+
+
+def breaches(evidence: Analysis) -> Iterator[Breach]:
+    for restart in evidence.restarts[1:]:
+        for each, step in restart.states:
+            parts = evidence.saves.parts.get(step, {})
+            mine, taken = parts.get(each.rank, {}), each.parts or (each.source,)
+            if len(parts) != restart.epoch.size or len(parts) < 2 or set(taken) & mine.keys():
+                continue
+            owners = {rank: paths[place] for place in taken for rank, paths in parts.items() if place in paths}
+            if owners and "" not in {*mine.values(), *owners.values()} and not set(owners.values()) & {*mine.values()}:
+                whose = " and ".join(f"rank {rank}'s" for rank in sorted(owners))
+                yield breach(f"rank {each.rank} restored {whose} part of the checkpoint of step {step}", each)
+
+
+def nothing(evidence: Analysis) -> str:
+    several = any(len(ranks) > 1 for ranks in evidence.saves.parts.values())
+    return evidence.no_restart() or ("" if several else "no checkpoint was saved in parts")
+
+
+GUARANTEE = Guarantee(breaches, rests_on=("checkpoints", "restores"), nothing=nothing)

@@ -1,0 +1,56 @@
+"""Of which step a checkpoint is, by its content: what the observer noted on the nodes when the trainer saved it.
+
+The ledgers lie beside the event logs of the run. Nodes write them: whatever is no ledger tells nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from harness.errors import FaultError
+from harness.log import untrusted_files
+from harness.node.observer import checkpoint_ledger, identity
+from harness.node.observer.checkpoint_ledger import BYTES_MAX, NAME, Saved
+from harness.trainers.checkpoints.shared import archives
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
+
+FOLDER = "events"
+FILES_MAX = 16  # of one checkpoint that are looked up
+
+
+def step(place: CheckpointFolder, files: Sequence[str]) -> int | None:
+    """`None` where no ledger knows a file of it."""
+    known = _known(place.root)
+    found = (known.get(_lineage(place, file)) for file in files[:FILES_MAX] if known)
+    return next((step for step in found if step is not None), None)
+
+
+def _lineage(place: CheckpointFolder, file: str) -> str:
+    with contextlib.suppress(OSError, FaultError, ValueError), place.open(file) as opened:
+        return identity.lineage_of(archives.window(opened))
+    return ""
+
+
+def _known(root: pathlib.Path) -> Mapping[str, int]:
+    """Steps by what was saved, of all nodes."""
+    found = dict[str, int]()
+    with contextlib.suppress(OSError, FaultError):
+        for path in untrusted_files.files_below(root, FOLDER):
+            status = untrusted_files.status_of(root, path) if path.endswith(f"/{NAME}") else None
+            if status is not None and status.st_size <= BYTES_MAX:
+                found |= _steps(root, path, status.st_size)
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _steps(root: pathlib.Path, path: str, size: int) -> Mapping[str, int]:
+    """Of the ledger as it is at this size: it only grows."""
+    with contextlib.suppress(OSError, FaultError):
+        entries = checkpoint_ledger.entries_in(untrusted_files.read(root, path, BYTES_MAX)[:size])
+        return {
+            entry.lineage: entry.step for _, entry in entries if isinstance(entry, Saved) and entry.step is not None
+        }
+    return {}
