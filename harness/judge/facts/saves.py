@@ -218,15 +218,15 @@ class Saves:
         return last if last and path.rstrip("/") not in self._absolute else ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """What a checkpoint of this step, or the part of it at this path, held that was committed by then, if all ever
-        told one and the same content."""
+        """Returns the content of a checkpoint of this step, or of its part at this path, committed by then; empty if
+        several contents were told."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
 
     @cached_property
     def parts(self) -> Mapping[int, Mapping[int, Mapping[str, str]]]:
-        """By step and rank: the digests of the tensors in what that rank committed of it, by path."""
+        """Maps steps to ranks, and these to the digests of the tensors that the rank committed, by path."""
         found: dict[int, dict[int, dict[str, str]]] = {}
         for save in (save for save in self.all if save.told and save.process >= 0):
             rank = self.run.processes[save.process].rank
@@ -300,8 +300,8 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
-        """By step, and by step and path: when its content was told first, and that; an empty text where it was not
-        always the same."""
+        """Maps each step, and each step with a path, to when its content was first told, and that content; empty if
+        contents differ."""
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for save in (save for save in self.all if save.told and save.content):
             for key in {(save.step, ""), (save.step, save.path)}:

@@ -1,7 +1,7 @@
-"""Of a checkpoint that each rank saves its own part of, each rank restores its own.
+"""Each rank restores its own part of a checkpoint that ranks save in parts.
 
-Judged in a world of as many ranks as there are parts, where the tensors of the parts differ. Where each rank has saved
-the same, any of them will do.
+It is judged if the world has as many ranks as there are parts, and if the tensors of the parts differ. If all ranks
+saved the same tensors, any part will do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Of which step a checkpoint is, by its content: what the observer noted on the nodes when the trainer saved it.
+"""The step of a checkpoint by its content, as the observer noted it on the nodes when the trainer saved it.
 
 The ledgers lie beside the event logs of the run. Nodes write them: whatever is no ledger tells nothing.
 """
@@ -22,7 +22,7 @@ FILES_MAX = 16  # of one checkpoint that are looked up
 
 
 def step(place: CheckpointFolder, files: Sequence[str]) -> int | None:
-    """`None` where no ledger knows a file of it."""
+    """Returns the step of a checkpoint; `None` if no ledger knows a file of it."""
     known = _known(place.root)
     found = (known.get(_lineage(place, file)) for file in files[:FILES_MAX] if known)
     return next((step for step in found if step is not None), None)
@@ -35,7 +35,7 @@ def _lineage(place: CheckpointFolder, file: str) -> str:
 
 
 def _known(root: pathlib.Path) -> Mapping[str, int]:
-    """Steps by what was saved, of all nodes."""
+    """Maps the contents that all nodes saved to their steps."""
     found = dict[str, int]()
     with contextlib.suppress(OSError, FaultError):
         for path in untrusted_files.files_below(root, FOLDER):
@@ -47,7 +47,7 @@ def _known(root: pathlib.Path) -> Mapping[str, int]:
 
 @functools.lru_cache(maxsize=64)
 def _steps(root: pathlib.Path, path: str, size: int) -> Mapping[str, int]:
-    """Of the ledger as it is at this size: it only grows."""
+    """Maps the contents in a ledger of this size to their steps: a ledger only grows."""
     with contextlib.suppress(OSError, FaultError):
         entries = checkpoint_ledger.entries_in(untrusted_files.read(root, path, BYTES_MAX)[:size])
         return {
