@@ -79,7 +79,7 @@ def record(**told: Any) -> FaultRecord:
 def flaws(guarantee: Any, fault: FaultRecord, places: Any = None, work: Any = None, **run: Any) -> list[str]:
     """What breaks it in a run with this fault alone."""
     told = {"faults": [fault], "beside": Beside(), "steps": (), "uncertainty_ns": 0, "outcome": "completed"}
-    told |= {"lost": 0, "nodes": ()}
+    told |= {"lost": 0, "nodes": (), "slots": [None]}
     known: Any = SimpleNamespace(**told | run)
     places = places or SimpleNamespace(given={}, ended={}, kept=(), had=lambda *_: True, alive=lambda *_: [])
     evidence = SimpleNamespace(run=known, places=places, work=work or Work(known), planned_faults={}, last_notices={})
@@ -135,7 +135,9 @@ def test_a_node_that_had_ended_was_not_struck(ended: float, alive: int, told: bo
     at = {("a", 1): round(ended * 10**9)}
     there = SimpleNamespace(ended=at, alive=lambda *_: [1] * alive, had=lambda *_: True)
     evict = record(injected=10**10, targets=({"node": "a", "rank": None}, {"node": "a", "rank": 1}))
-    assert flaws(fault_on_target, evict, there) == ["struck a, whose command had ended 8.00 s before"] * told
+    workers = [SimpleNamespace(coordinates={})] * 2
+    found = flaws(fault_on_target, evict, there, processes=workers, plan={})
+    assert found == ["struck a, whose command had ended 8.00 s before"] * told
 
 
 @pytest.mark.parametrize(
