@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from harness.node.emitter import Axis
 
 LAST = "last"
@@ -40,8 +38,11 @@ class Mesh:
 
     def ranks(self, at: Mapping[Axis, int]) -> list[int]:
         """Returns all ranks with these coordinates, ascending. An axis that is not given is free."""
-        numbers = np.arange(self.world_size).reshape([*self.sizes.values()])
-        return [*map(int, np.ravel(numbers[tuple(at.get(axis, slice(None)) for axis in self.sizes)]))]
+        ranks = [0]
+        for axis, size in self.sizes.items():
+            indices = [at[axis]] if axis in at else range(size)
+            ranks = [rank * size + index for rank in ranks for index in indices]
+        return ranks
 
     def beside(self, rank: int) -> dict[Axis, list[int]]:
         """Returns by axis the other ranks along it, which share all other coordinates with this one."""

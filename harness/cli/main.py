@@ -60,7 +60,7 @@ COMMANDS = {
     "Before a run": {
         "list": (
             "harness.cli.listing:list_",
-            "List the scenarios, suites and game days; the faults; or what can be expected.",
+            "List the scenarios, suites and game days; the faults; or the keys of `expect:`.",
         ),
         "faults": (
             "harness.cli.listing:faults",
@@ -68,7 +68,7 @@ COMMANDS = {
         ),
         "guarantees": (
             "harness.cli.listing:guarantees",
-            "List what must be so in each run; with a name, what it rests on.",
+            "List the guarantees that each run must keep; with a name, its details.",
         ),
         "plan": (
             "harness.cli.scenarios:plan",

@@ -381,7 +381,7 @@ def _no_scenario(kind: str, where: str, command: str) -> str:
 def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
     """Returns a path as given, or the file of this name (`_named`). `what`: the kind of file, for messages."""
     given = pathlib.Path(name)
-    is_path = given.suffix in (".yaml", ".yml") or (os.path.lexists(given) and not given.is_dir())
+    is_path = given.suffix in (".yaml", ".yml") or os.sep in name or (os.path.lexists(given) and not given.is_dir())
     return given if is_path else _named(name, directory, what)
 
 

@@ -28,11 +28,12 @@ DEFECT = "something is wrong with it"
 FAULT = SimpleNamespace(injected=15)
 EPISODE = Episode(0, S, None, 3, ("kill",), ())
 SLOW = {"steps": 40, "taken": 16 * S, "usual": 4 * S, "median": 4.0, "at_least": 4.0, "best": 4.0, "slowest": 4.0} | {
+    "last": 4.0,
     "before": 1.0,
     "worst": 1.0,
 }
 PACE = Pace(**SLOW, known=True)  # type: ignore[arg-type]
-USUAL = SLOW | {"taken": 4 * S, "median": 1.0, "at_least": 1.0, "best": 1.0, "slowest": 1.0}
+USUAL = SLOW | {"taken": 4 * S, "median": 1.0, "at_least": 1.0, "best": 1.0, "slowest": 1.0, "last": 1.0}
 
 
 def grounds(**other: Ground) -> Mapping[str, Ground]:
