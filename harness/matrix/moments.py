@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from harness.matrix.told_saves import ToldSaves
+from harness.matrix.told_saves import ToldSaves, none_found
 from harness.units import counted
 
 PASSES_MAX = 2  # passes whose ends are tried: some samplers go wrong only at the end of the second
@@ -80,7 +80,7 @@ class Saves:
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
         """Returns the restart from this save, or the reason against it: there is no such save, or no copy."""
         if found is None:
-            return Moment(words, None, why=rare)
+            return Moment(words, None, why=self.none_found or rare)
         moment = self.placed(Moment(words, found))
         if found in self.copied:
             return moment
@@ -89,6 +89,11 @@ class Saves:
         if found in self.unnamed:
             why = f"{self.unnamed[found]} did not name the save of {moment.where}"
         return Moment(words, None, why=why, missed=True)
+
+    @property
+    def none_found(self) -> str:
+        """Tells that the harness found none of the told saves; empty: it found some, or none is told."""
+        return "" if self.made else none_found(len(self.told.steps))
 
     def placed(self, moment: Moment) -> Moment:
         """Returns the moment with the steps and micro-batches of its save."""
@@ -165,7 +170,8 @@ def _in_a_row(saves: Saves) -> Iterator[Moment]:
     for number in range(2, CHAIN + 1):
         save = saves.after(save) if save in saves.copied or number > 2 else None
         there = save is not None and saves.after(save) is not None
-        why = "" if there else f"{len(saves.made)} saves are too few, or the first one was not copied"
+        why = saves.none_found or f"{len(saves.made)} saves are too few, or the first one was not copied"
+        why = "" if there else why
         words = f"resume {number} in a row, from a save that a resumed job made"
         yield Moment(words, save if there else None, resume=number, why=why)
 

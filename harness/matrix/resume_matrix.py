@@ -225,7 +225,7 @@ class _Sweep:
         sweep.unnamed = {step: name for step, name in copies.unnamed.items() if step not in copies.steps}
         sweep.of_saves = resume_comparison.same_tensors(base)
         self.longest_s = time.monotonic() - begin_s
-        copied = f"{len(sweep.copied)} of {counted(len(sweep.saves), 'save')} copied"
+        copied = f"{len(sweep.copied)} of {sweep.known_saves} copied"
         self.tell(f"it took {self.longest_s:.0f} s; {copied}")
         store(sweep, self.folder)
         return sweep

@@ -70,7 +70,7 @@ def facts(found: Sweep) -> list[str]:
     if found.ends is not None:
         ends = ", ".join(map(str, found.ends[:6])) + (", …" if len(found.ends) > 6 else "")
         passes = f"a pass over the data ended at step {ends}" if found.ends else "less than one pass over the data"
-    done = f"{counted(found.steps, 'step')} without faults, {counted(len(found.saves), 'save')}"
+    done = f"{counted(found.steps, 'step')} without faults, {found.known_saves}"
     wrong = len(found.wrong)
     took = format_duration(int(1e9 * sum(each.seconds for each in found.tried)))
     facts = [

@@ -109,6 +109,7 @@ class Copies:
             untrusted_files.remove_tree(self._folder, NEW)
         new.mkdir()
         drill.copy_saved(self._plan.launch(), self._run_dir, new)
+        drill.copy_ledgers(self._run_dir, new)  # only they know the step of a save whose name tells none
         if newest(look(self._plan, new)[1]) != step:
             return
         if kept.exists():

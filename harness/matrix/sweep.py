@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter
 from harness.judge.verdict import Verdict
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
+from harness.matrix.told_saves import none_found
 from harness.report import write_files
 from harness.report.run_report import read_regular
 from harness.units import counted
@@ -121,6 +122,11 @@ class Sweep:
     schema: int = SCHEMA  # grows with every change of meaning
 
     @property
+    def known_saves(self) -> str:
+        """Returns the number of saves in words: those that were found, or else those that the trainer told of."""
+        return counted(len(self.saves), "save") if self.saves or not self.told else counted(self.told, "told save")
+
+    @property
     def findings(self) -> list[str]:
         """Returns the first difference of each restart, as the others follow from it. A shared one is told once."""
         tried = []
@@ -212,12 +218,8 @@ class Sweep:
         if self.missed or not self.complete:
             words, why = self.not_tried[0] if self.not_tried else ("a part of it", "it goes on, or was stopped")
             return f"not tried: {words}: {why}"
-        if not self.tried and self.told:
-            return (
-                f"the trainer told of {counted(self.told, 'save')}; none was found whole where the harness looks for it"
-            )
         if not self.tried:
-            return "the job made no save from which it could be started again"
+            return none_found(self.told) or "the job made no save from which it could be started again"
         if self._files_unseen:
             return f"not judged: files beside the saves, which --files asks for: {self._files_unseen}"
         if self.verdict is not Verdict.PASS:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Timeline
 from harness.trainers.checkpoints.shared.names import step_in, step_of
+from harness.units import counted
 
 PARTS = 2  # parts of a path that count: the save's own name, and that of a file in it
 
@@ -67,3 +68,9 @@ def told_saves(run: Timeline) -> ToldSaves:
         micro_batches[save] = max(micro_batches.get(save, 0), event.get("micro_batches") or 0)  # the most of any rank
         a_step += [event["micro_batches_a_step"]] if event.get("micro_batches_a_step") else []
     return ToldSaves(steps, micro_batches, max(a_step, default=None))
+
+
+def none_found(told: int) -> str:
+    """Tells that so many saves were told and none was found; empty: none was told."""
+    which = "the harness found none that is whole and whose step it knows"
+    return f"the trainer told of {counted(told, 'save')}; {which}" if told else ""

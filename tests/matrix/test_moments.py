@@ -11,7 +11,8 @@ from judging import load
 from simulator import Job, change, find, simulate, steps
 
 from harness.judge.facts.samples import pass_ends, told_kind
-from harness.matrix.moments import AMID, CHAIN, Moment, Saves, moments
+from harness.matrix.moments import AMID, CHAIN, NOTICE, Moment, Saves, moments
+from harness.matrix.sweep import Sweep
 from harness.matrix.told_saves import ToldSaves, told_saves
 from harness.timeline.save_events import COMMITTED
 
@@ -74,6 +75,17 @@ def test_what_is_missing_says_which_flag_would_show_it() -> None:
     assert "step 48, where it ends: {checkpoint_every} in its arguments and --save-every 24" in [
         each.why.removeprefix("no save is of ") for each in unheard
     ]
+
+
+def test_told_saves_that_were_not_found_are_not_denied() -> None:
+    told = ToldSaves({32: 32, 96: 96}, {}, a_step=1)
+    why = {each.words: each.why for each in moments(Saves([], [], told), [32], 96)}
+    denied = "the trainer told of 2 saves; the harness found none that is whole and whose step it knows"
+    assert {each for name, each in why.items() if name not in (AMID, NOTICE)} == {denied}, why
+    sweep = Sweep("mine", "mine", "0", {}, told=2, complete=True)
+    assert (sweep.why, sweep.known_saves) == (denied, "2 told saves")
+    why = {each.words: each.why for each in moments(Saves([], [], ToldSaves()), [32], 96)}
+    assert why["the first save"] == "the job made no save"
 
 
 def test_saves_named_by_micro_batches_are_held_against_steps() -> None:

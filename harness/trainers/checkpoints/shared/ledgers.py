@@ -41,13 +41,13 @@ def _known(root: pathlib.Path) -> Mapping[str, int]:
         for path in untrusted_files.files_below(root, FOLDER):
             status = untrusted_files.status_of(root, path) if path.endswith(f"/{NAME}") else None
             if status is not None and status.st_size <= BYTES_MAX:
-                found |= _steps(root, path, status.st_size)
+                found |= _steps(root, path, status.st_size, status.st_mtime_ns)
     return found
 
 
 @functools.lru_cache(maxsize=64)
-def _steps(root: pathlib.Path, path: str, size: int) -> Mapping[str, int]:
-    """Maps the contents in a ledger of this size to their steps: a ledger only grows."""
+def _steps(root: pathlib.Path, path: str, size: int, changed_ns: int) -> Mapping[str, int]:
+    """Maps the contents in a ledger of this size and time to their steps. A job that is made again has another."""
     with contextlib.suppress(OSError, FaultError):
         entries = checkpoint_ledger.entries_in(untrusted_files.read(root, path, BYTES_MAX)[:size])
         return {
