@@ -15,7 +15,7 @@ FIND_RUNS = {"baseline", "compare", "export", "forecast", "gate", "history", "ma
 FIND_RUNS |= {"report", "run", "score", "show"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _STAND_IN = re.compile(r"-(fault-free|repeat[0-9]{1,4}|[0-9]{1,4})")  # see `harness.campaign.fault_free`
-_STEP = re.compile(r"(.*?)(?:(chaos [a-z].*?)( \(about .*)?)?", re.DOTALL)
+_STEP = re.compile(r"(.*?)(?:(chaos [a-z].*))?", re.DOTALL)
 
 
 @dataclass
@@ -51,10 +51,10 @@ def run_again(name: str, *more: str) -> str:
     return " ".join(["chaos run --plan", name, *more])
 
 
-def split(step: str) -> tuple[str, str, str]:
-    """Splits a step into the words before its command, the command, and the words after."""
-    before, found, after = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
-    return before, as_here(found), after
+def split(step: str) -> tuple[str, str]:
+    """Splits a step into its words and the command after them. Nothing follows a command: people copy the line."""
+    before, found = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
+    return before, as_here(found)
 
 
 def step_here(step: str) -> str:

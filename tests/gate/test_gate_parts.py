@@ -521,7 +521,7 @@ def test_what_a_gate_prints_is_the_same_gate(
     monkeypatch.setattr(gate_command, "run_gate", run_gate)
     for each in (held, whole):
         for step in next_steps(each):
-            _, command, _ = commands.split(step)
+            _, command = commands.split(step)
             CliRunner().invoke(main.make_app(), shlex.split(command)[1:])
     again, all_of_it = (gate for _, gate in launched)
     assert {path.name for path, _ in launched} == {"small.yaml"}

@@ -342,7 +342,7 @@ def test_the_axis_of_step_times_leaves_out_steps_without_a_duration() -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("Run it again: chaos run x (about 60 s)", "Run it again: <code>chaos run x</code> (about 60\u00a0s)"),
+        ("Run it again (about 60 s): chaos run x", "Run it again (about 60\u00a0s): <code>chaos run x</code>"),
         ("What is lacking: chaos doctor", "What is lacking: <code>chaos doctor</code>"),
         ("this took longest: detect, 5 s", "this took longest: detect, 5\u00a0s"),
         ("Run: chaos run --plan 5 s", "Run: <code>chaos run --plan 5 s</code>"),  # copied as it stands there
