@@ -532,6 +532,39 @@ def test_what_a_gate_prints_is_the_same_gate(
     assert (all_of_it.add, all_of_it.last_failed) == ("", False), "a part of the suite can never pass for all of it"
 
 
+def test_an_interrupted_gate_has_ended_and_says_how_to_go_on(
+    rehearse: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = rehearse(THREE)
+    with pytest.raises(module.Stopped):
+        rehearse(THREE, {"rank-kill": module.Stopped()})
+    reports = rehearse.folder(before).parent
+    assert [path.name for path in reports.glob("small-*")] == [before.run_id]
+    assert stored_gate.find("last", reports, "small", "local").run_id == before.run_id
+    assert baseline.find("last", reports).source == before.run_id
+
+    def run_gate(*_: Any) -> None:
+        raise module.Stopped
+
+    monkeypatch.setattr(gate_command, "run_gate", run_gate)
+    words = ["gate", str(tmp_path / "small.yaml"), "--reports", str(reports)]
+    told = CliRunner().invoke(main.make_app(), words).output
+    assert f"kept in {reports}" in told and "chaos history" in told and "again for an answer" in told
+
+
+def test_the_blindness_check_fails_as_it_must(rehearse: Any, good: Scorecard) -> None:
+    told: list[str] = []
+
+    class Told(CampaignObserver):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    rehearse(THREE, observer=Told())
+    rehearse(THREE, check=good, observer=Told())
+    fails, passes = (line for line in told if line.startswith("  "))
+    assert fails.startswith("  fail, as it must: ") and passes.startswith("  pass: ")
+
+
 def test_repeats_are_suites_of_their_own_in_junit(rehearse: Any) -> None:
     answer = rehearse(THREE, repeat=3)
     suites = ElementTree.parse(rehearse.folder(answer) / "junit.xml").getroot().findall("testsuite")
