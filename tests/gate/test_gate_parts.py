@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import shlex
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -427,6 +428,7 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     absent = structs.replace(no.part, left_out=(LeftOut("node-loss", "no time was left", True),))
     assert next_steps(replace(yes, part=absent))[0].endswith(f"--add {yes.run_id} --last-failed")
     page = (rehearse.folder(no) / "report.html").read_text()
+    assert re.findall(r">([^<]+)</a>", page) == ["report"] * 3
     box = page[page.index('class="verdict fail"') : page.index("<main>")]
     assert yes_or_no(no) in box and box.index("What to do next") < box.index("--last-failed")
     assert "pace.max_slowdown" not in page
