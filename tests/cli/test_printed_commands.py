@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from harness.campaign.checked_files import ASKED_PLAN, load_scenario
 from harness.campaign.wings import sections_of
-from harness.cli import main
+from harness.cli import default_folders, main
 from harness.cli import run as run_command
 from harness.gameday import day as days
 from harness.gameday.day_plan import plan_day
@@ -233,3 +233,17 @@ def test_a_command_that_finds_its_runs_by_itself_needs_no_place(monkeypatch: pyt
         == "Again (about 5 s): chaos gate x --reports '/a b' --scenarios /c"
     )
     assert step_here("Undo it: chaos heal") == "Undo it: chaos heal"
+
+
+def test_a_page_is_named_where_it_lies_or_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = (("docs", "docs/resumes.md"), ("/co/docs", "/co/docs/resumes.md"), ("", "resumes.md of the documentation"))
+    for folder, shown in told:
+        monkeypatch.setattr(commands, "here", commands.Places(docs=folder))
+        assert step_here("What it takes up: docs/resumes.md") == f"What it takes up: {shown}"
+
+
+def test_the_pages_lie_in_the_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (pathlib.Path(default_folders.docs()) / "runbooks" / "F7.md").is_file()
+    monkeypatch.setattr(default_folders, "_ROOT", tmp_path)
+    assert default_folders.docs() == "", "an installed copy has none"
