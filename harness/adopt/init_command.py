@@ -35,6 +35,7 @@ from harness.errors import UsageError
 from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.plan.run_plan import FIRST_LOOK
+from harness.report.commands import pages_here
 from harness.run.stop import stop
 from harness.spec.scenario import parse_scenario
 from harness.trainers.shared.rendezvous_settings import USUAL_RESTARTS
@@ -55,6 +56,7 @@ class InitCommand(TyperCommand):
 
 
 PARSED_BY = {"init": InitCommand}
+PAGE = "docs/bring-your-own-trainer.md"
 
 
 def init(
@@ -103,7 +105,7 @@ def init(
     if found.nodes == 1:
         say(f"  one start brought {counted(facts.ranks, 'rank')}: the job is one start of your command, on one node.")
         say("  Nothing but your command starts a dead rank again. If a scheduler starts your command again, write so:")
-        say("  sh -c 'until YOUR COMMAND; do sleep 1; done' (docs/bring-your-own-trainer.md)")
+        say(f"  sh -c 'until YOUR COMMAND; do sleep 1; done' ({pages_here(PAGE)})")
     found, remark = with_steps_left(found, facts)
     if remark:
         say(f"  {remark}.")
@@ -146,7 +148,11 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
         name for name in facts.files if os.path.isabs(name) and not pathlib.Path(name).is_relative_to(run_dir)
     ]:
         say(f"  its checkpoints go to {stray[0]}, which all runs would share: one run would go on with another's.")
-        raise UsageError("nothing was written: call chaos init again with {checkpoints} in the place of that folder")
+        raise UsageError(
+            "nothing was written: call chaos init again with {checkpoints} in the place of that folder. If the command"
+            " names none, let your script take it as an argument, or start a small script that does and passes it on: "
+            + pages_here(PAGE)
+        )
 
 
 def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:

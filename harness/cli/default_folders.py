@@ -25,6 +25,13 @@ def scenarios() -> pathlib.Path:
     return _ROOT / "scenarios" if in_checkout() else _shipped() or pathlib.Path.cwd() / "scenarios"
 
 
+def docs() -> str:
+    """Returns the folder of the documentation in a checkout, as a user reaches it; empty in an installed copy."""
+    if not in_checkout():
+        return ""
+    return "docs" if pathlib.Path.cwd() == _ROOT else str(_ROOT / "docs")
+
+
 def _shipped() -> pathlib.Path | None:
     """Finds the installed folder by the installer's own list of files, whatever the installation scheme."""
     try:

@@ -78,7 +78,8 @@ class Display(CampaignObserver):
         if now - self._shown_at < (REFRESH_S if self._spinner else PLAIN_S):
             return
         self._shown_at = now
-        steps = f" of {status.steps}" if status.steps is not None else ""
+        planned, over = status.steps, status.steps is not None and (status.step or self._furthest) > status.steps
+        steps = f", beyond the {planned} planned" if over else f" of {planned}" if planned is not None else ""
         done = f"{self._step(status)}{steps}{self._left(status)}"
         phase = PHASES.get(status.phase) or safe(status.phase)
         if self._spinner:
@@ -93,7 +94,7 @@ class Display(CampaignObserver):
 
     def _left(self, status: Status) -> str:
         """Estimates the time left from the pace since the first step, pauses included."""
-        if self._first is None or status.steps is None or status.step <= self._first[1]:
+        if self._first is None or status.steps is None or not self._first[1] < status.step < status.steps:
             return ""
         since, first = self._first
         left = (status.steps - status.step) * (status.elapsed_s - since) / (status.step - first)

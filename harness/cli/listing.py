@@ -18,6 +18,7 @@ from harness.cli.shared_options import REPORTS, SCENARIOS, JsonOption, ReportsOp
 from harness.errors import UsageError, choice
 from harness.faults.contract import fault_names, load_fault
 from harness.judge.verdict import Verdict
+from harness.report.commands import pages_here
 from harness.report.words import short_commit
 from harness.spec.document import short
 from harness.spec.scenario import OTHERS, has_key, load_header
@@ -165,7 +166,7 @@ def faults(
             choices = f"; one of: {', '.join(parameter['choices'])}" if parameter["choices"] else ""
             say(f"    {parameter['name']}: {parameter['about']} ({default}{choices})")
         if runbook := load_fault(name).runbook:
-            say(f"    runbook: docs/runbooks/{runbook}.md")
+            say(pages_here(f"    runbook: docs/runbooks/{runbook}.md"))
         say("    " + "; ".join(f"{backend}: {answer}" for backend, answer in can.items()))
 
 

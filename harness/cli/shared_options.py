@@ -23,6 +23,7 @@ SeedOption = Annotated[int, typer.Option(help="The seed of every random choice."
 ProfileOption = Annotated[str | None, typer.Option(help="A profile of the scenario, e.g. cluster.")]
 REPORTS = default_folders.reports()
 SCENARIOS = default_folders.scenarios()
+commands.here.docs = default_folders.docs()
 in_use = REPORTS  # of the command that runs: named when its disk is full
 
 

@@ -230,7 +230,8 @@ def number(written: object, what: str, low: float, high: float, whole: bool = Fa
     if not low <= value <= high or math.isinf(value) or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
         most = "" if math.isinf(high) else f" to {high:,.15g}"
-        raise UsageError(f"{what}: {str(written)[:40]!r} is not allowed; write {kind} from {low:,.15g}{most}")
+        said = f"{str(written)[:40]!r} is not allowed" if written != "" else "it is missing"
+        raise UsageError(f"{what}: {said}; write {kind} from {low:,.15g}{most}")
     return value
 
 

@@ -48,6 +48,10 @@ from harness.report.view import in_words
 from harness.run.stop import stop
 from harness.units import counted, parse_duration_ns
 
+INTERRUPTED = (
+    "The gate was interrupted and gives no answer. Its runs that ended are kept in {reports}: `chaos history` lists"
+    " them. Call it again for an answer; until then `last` means the gate before it."
+)
 baseline = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Keep, list and show baselines, which gates are compared with."
 )
@@ -110,7 +114,8 @@ def gate(
         )
         try:
             answer = run_gate(find_suite(suite, scenarios), setting)
-        except Stopped as stopped:
+        except (Stopped, KeyboardInterrupt) as stopped:
+            note(INTERRUPTED.format(reports=reports))
             raise KeyboardInterrupt from stopped
     _end(answer, json, reports, summary)
 

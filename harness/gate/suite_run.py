@@ -5,12 +5,13 @@ A scenario that cannot be run is inconclusive. The others run all the same.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -140,20 +141,35 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     if not all(_is_known(plan, backend) for plan in _of_each_trainer(specs, gate)):
         gate.observer.note(f"No later gate can count the runs of this one (--add): {NEEDS}.")
     run_id = new_run_id(suite.name)
-    (gate.reports / run_id).mkdir(parents=True)
-    (gate.reports / run_id / stored_gate.BEGAN).touch()
     size = counted(len(specs), "scenario")
     gate.observer.begins(suite.name, f"{suite.title} · {size} · seed {gate.seed}")
-    check_row = _blindness_check(broken, gate, backend)
-    blind = _blind(check_row, suite.blindness_reason)
     elsewhere = "" if path.parent == gate.scenarios / "suites" else str(path)
-    answer = GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part, path=elsewhere)
-    if blind:
-        return _report(answer, gate)
-    rows, left_out = _run_rows(specs, gate, backend, begun, added_to)
-    held = _held_against(compared_with, rows, gate) if compared_with else None
-    part = structs.replace(part, left_out=left_out)
-    return _report(decided(replace(answer, rows=rows, held=held, part=part)), gate)
+    with _begun(gate.reports / run_id):
+        check_row = _blindness_check(broken, gate, backend)
+        blind = _blind(check_row, suite.blindness_reason)
+        found = check_row.result
+        gate.observer.note(f"  {found.verdict}{'' if blind else ', as it must'}: {in_words(found.reasons[0])}")
+        named = (suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row)
+        answer = GateResult(*named, part=part, path=elsewhere)
+        if blind:
+            return _report(answer, gate)
+        rows, left_out = _run_rows(specs, gate, backend, begun, added_to)
+        held = _held_against(compared_with, rows, gate) if compared_with else None
+        part = structs.replace(part, left_out=left_out)
+        return _report(decided(replace(answer, rows=rows, held=held, part=part)), gate)
+
+
+@contextlib.contextmanager
+def _begun(folder: pathlib.Path) -> Iterator[None]:
+    """Marks that this gate has not ended. One that is interrupted ends without an answer, and leaves no folder."""
+    folder.mkdir(parents=True)
+    (folder / stored_gate.BEGAN).touch()
+    try:
+        yield
+    finally:
+        (folder / stored_gate.BEGAN).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it holds the answer
+            folder.rmdir()
 
 
 def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
@@ -325,7 +341,6 @@ def _report(answer: GateResult, gate: Gate) -> GateResult:
     sets = tuple(each for row in answer.rows for each in figures_of_cards(row.cards))
     figures = Figures(source=answer.run_id, made_at=baseline.now(), scenarios=sets)
     write_files({**render(answer), baseline.FIGURES: figures.to_text()}, folder)
-    (folder / stored_gate.BEGAN).unlink()
     return answer
 
 
@@ -353,7 +368,6 @@ def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
     write_reports(card, run_dir)
     if outcome.outcome == "interrupted" or gate.stop.asked:
         raise Stopped
-    gate.observer.note(f"  {card.verdict}: {in_words(card.reasons[0])}")
     return SuiteRow(spec.name, spec.title, repeat_verdict([card]), (card,))
 
 

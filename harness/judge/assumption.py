@@ -22,8 +22,8 @@ FRESH = f"{AGAIN}: {{run}} --fresh-fault-free"
 @dataclass(frozen=True)
 class Spoils:
     """One way to spoil a ground. `why` returns what spoils the ground in this run, or an empty text. `settles`: one
-    line that says how to find out; `{run}` in it is the command that runs the scenario again. `alone`: `why` replaces
-    the breach's own words. `either_way`: a passed expectation becomes doubtful, too."""
+    line that says how to find out; `: {run}` at its end is the command that runs the scenario again. `alone`: `why`
+    replaces the breach's own words. `either_way`: a passed expectation becomes doubtful, too."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]

@@ -1,4 +1,4 @@
-"""The commands that results print. Each runs as it stands, and does the same again: the same job, file and seed."""
+"""The commands and pages that results print. A command runs as it stands: the same job, file and seed again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ FIND_RUNS = {"baseline", "compare", "export", "forecast", "gate", "history", "ma
 FIND_RUNS |= {"report", "run", "score", "show"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _STAND_IN = re.compile(r"-(fault-free|repeat[0-9]{1,4}|[0-9]{1,4})")  # see `harness.campaign.fault_free`
-_STEP = re.compile(r"(.*?)(?:(chaos [a-z].*?)( \(about .*)?)?", re.DOTALL)
+_PAGE = re.compile(r"\bdocs/([\w./-]+\.md)")
+_STEP = re.compile(r"(.*?)(?:(chaos [a-z].*))?", re.DOTALL)
 
 
 @dataclass
 class Places:
-    """The options by which commands find runs and scenarios. Empty: they find them by themselves."""
+    """The options by which commands find runs and scenarios. Empty: they find them by themselves. `docs`: the folder of
+    the documentation, as people reach it; empty: it is not here, as in an installed copy."""
 
     reports: str = ""
     scenarios: str = ""
+    docs: str = "docs"
 
 
 here = Places()  # of the command that is at work
@@ -51,15 +54,22 @@ def run_again(name: str, *more: str) -> str:
     return " ".join(["chaos run --plan", name, *more])
 
 
-def split(step: str) -> tuple[str, str, str]:
-    """Splits a step into the words before its command, the command, and the words after."""
-    before, found, after = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
-    return before, as_here(found), after
+def split(step: str) -> tuple[str, str]:
+    """Splits a step into its words and the command after them. Nothing follows a command: people copy the line."""
+    before, found = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
+    return pages_here(before), as_here(found)
 
 
 def step_here(step: str) -> str:
     """Returns the step with options by which its command finds runs and scenarios from here."""
     return "".join(split(step))
+
+
+def pages_here(text: str) -> str:
+    """Names pages of the documentation, as `docs/resumes.md`, so that they are found from here."""
+    if here.docs:
+        return _PAGE.sub(lambda page: f"{here.docs}/{page[1]}", text)
+    return _PAGE.sub(lambda page: f"{page[1]} of the documentation", text)
 
 
 def as_here(text: str) -> str:

@@ -79,9 +79,9 @@ def unbroken(words: object) -> str:
 
 def next_step(text: str) -> Markup:
     """Renders a next step: words, then maybe a command, to be copied as it is."""
-    before, command, after = commands.split(text)
+    before, command = commands.split(text)
     code = Markup("<code>{}</code>").format(command) if command else ""
-    return Markup("{}{}{}").format(unbroken(before), code, unbroken(after))
+    return Markup("{}{}").format(unbroken(before), code)
 
 
 @functools.cache

@@ -29,7 +29,7 @@ COMPARE = "Compare it with a fault-free run, whose losses show what is usual"
 OF_A_DAY = f"{COMPARE}: without fault_free: false in the game day's file"
 OF_A_RUN = f"{COMPARE}: loss_continuity: {{mode: exact}}, without against: itself"
 NOT_BY_ITSELF = ("loss_continuity.against", "result.ranks_agree")  # another run without a fault-free one leaves it open
-# By doubt, what would settle it; {run}: the command for it, followed by how long that takes.
+# By doubt, what would settle it; `: {run}`: how long that takes, and the command for it, which ends the step.
 SETTLES: Mapping[str, str] = {
     Doubt.FAULT_FREE_SLOW: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.NOT_COMPARABLE: f"{AGAIN}: {{run}} --fresh-fault-free",
@@ -84,7 +84,7 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
             yield advice
         elif finding.verdict is Verdict.INCONCLUSIVE:
             text = finding.settles or SETTLES.get(finding.doubt, "Run it again: {run}")
-            yield text.replace("{run}", _again(card)) + takes * ("{run}" in text)
+            yield text.replace(": {run}", f"{takes}: {_again(card)}")
 
 
 def _takes(card: Scorecard) -> str:

@@ -260,8 +260,9 @@ def _waste(report: Report) -> Figure:
 def _continuity(report: Report) -> Figure:
     values = report.loss_continuity
     expectation = _bound(report, "loss_continuity")
+    untold = "Held" if expectation is not None and expectation.verdict is Verdict.PASS else DASH
     if report.run.fault_free is False or values.mode is None:
-        return _figure("Loss continuity", DASH, "no fault-free run to compare with", expectation)
+        return _figure("Loss continuity", untold, "no fault-free run to compare with", expectation)
     difference, at, samples = values.max_abs_diff, values.first_divergent_step, _samples(values)
     if difference == 0 and at is None and report.run.outcome not in (None, "completed"):
         until = f"to step {report.run.furthest_step or 0:,}, where the job ended early; {samples} until then"
@@ -273,7 +274,7 @@ def _continuity(report: Report) -> Figure:
     if values.mode == "final" and values.final_gap_percent is not None:
         detail = f"mean of the last steps against the fault-free run's; {samples}"
         return _figure("Loss continuity", f"{values.final_gap_percent:+.2g} %", detail, expectation)
-    shown = f"{difference:.2g}" if difference is not None else DASH
+    shown = f"{difference:.2g}" if difference is not None else untold
     return _figure("Loss continuity", shown, f"largest difference, {OF_ONE_RANK}; {samples}", expectation)
 
 

@@ -58,15 +58,16 @@ def test_a_pipe_learns_now_and_then_how_far_the_job_is_and_what_is_left(monkeypa
     monkeypatch.setattr("harness.cli.display.time.monotonic", lambda: now)
     with Display(Console(file=out, width=100)) as display:
         display.stage(Stage("fault-free run", 2))
-        for now, step in ((5.0, 0), (10.0, 10), (20.0, 20), (35.0, 30), (40.0, 40), (70.0, 70)):
+        for now, step in ((5.0, 0), (10.0, 10), (20.0, 20), (35.0, 30), (40.0, 40), (70.0, 70), (102.0, 102)):
             display.status(Status("r", now, "training", step, 100, None, [], []))
-        now = 110.0
+        now = 140.0
         display.status(Status("r", now, "rendezvous", 0, 100, None, [], []))
         display.starts_again("restore drill", 12.4)
     assert out.getvalue().splitlines() == [
         "fault-free run, 2 nodes",
         "    35.0 s  step 30 of 100, about 88 s left",
         "    70.0 s  step 70 of 100, about 30 s left",
-        "   110.0 s  restarting after step 70 of 100 · workers are meeting",
+        "   102.0 s  step 102, beyond the 100 planned",
+        "   140.0 s  restarting after step 102, beyond the 100 planned · workers are meeting",
         "  restore drill, about 12 s",
     ]

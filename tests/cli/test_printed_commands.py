@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from harness.campaign.checked_files import ASKED_PLAN, load_scenario
 from harness.campaign.wings import sections_of
-from harness.cli import main
+from harness.cli import default_folders, main
 from harness.cli import run as run_command
 from harness.gameday import day as days
 from harness.gameday.day_plan import plan_day
@@ -86,7 +86,7 @@ def printed_in(folder: pathlib.Path) -> list[str]:
     shown = CliRunner().invoke(main.make_app(), ["show", str(folder), "--reports", commands.here.reports]).output
     for step in map(step_here, steps):
         assert f"Next: {step}\n" in shown, "in one line, to be copied"
-    found += re.findall(r"Next: .*?(chaos [^(\n]+)", shown)
+    found += re.findall(r"Next: .*?(chaos [^\n]+)", shown)
     return list(dict.fromkeys(command.strip() for command in found if "…" not in command))
 
 
@@ -226,10 +226,24 @@ def test_a_rehearsal_of_a_game_day_is_found_and_run_alone_on_the_same_job(name: 
 
 def test_a_command_that_finds_its_runs_by_itself_needs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "here", commands.Places())
-    assert step_here("Run it again: chaos run --plan a (about 5 s)") == "Run it again: chaos run --plan a (about 5 s)"
+    assert step_here("Run it again (about 5 s): chaos run --plan a") == "Run it again (about 5 s): chaos run --plan a"
     commands.here = commands.Places("/a b", "/c")
     assert (
-        step_here("Again: chaos gate x (about 5 s)")
-        == "Again: chaos gate x --reports '/a b' --scenarios /c (about 5 s)"
+        step_here("Again (about 5 s): chaos gate x")
+        == "Again (about 5 s): chaos gate x --reports '/a b' --scenarios /c"
     )
     assert step_here("Undo it: chaos heal") == "Undo it: chaos heal"
+
+
+def test_a_page_is_named_where_it_lies_or_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = (("docs", "docs/resumes.md"), ("/co/docs", "/co/docs/resumes.md"), ("", "resumes.md of the documentation"))
+    for folder, shown in told:
+        monkeypatch.setattr(commands, "here", commands.Places(docs=folder))
+        assert step_here("What it takes up: docs/resumes.md") == f"What it takes up: {shown}"
+
+
+def test_the_pages_lie_in_the_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (pathlib.Path(default_folders.docs()) / "runbooks" / "F7.md").is_file()
+    monkeypatch.setattr(default_folders, "_ROOT", tmp_path)
+    assert default_folders.docs() == "", "an installed copy has none"

@@ -179,6 +179,7 @@ def test_gpus_that_are_none_are_refused(value: str) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["--gpus="], "--gpus: it is missing; write a whole number from 1 to 10,000,000"),
         (["--days=nan"], "--days: 'nan' is not allowed; write a number from 0.01 to 3,650"),
         (["--days=0"], "--days"),
         (["--gpus=10000000"], "can be simulated: take fewer GPUs"),

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import shlex
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -427,6 +428,7 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     absent = structs.replace(no.part, left_out=(LeftOut("node-loss", "no time was left", True),))
     assert next_steps(replace(yes, part=absent))[0].endswith(f"--add {yes.run_id} --last-failed")
     page = (rehearse.folder(no) / "report.html").read_text()
+    assert re.findall(r">([^<]+)</a>", page) == ["report"] * 3
     box = page[page.index('class="verdict fail"') : page.index("<main>")]
     assert yes_or_no(no) in box and box.index("What to do next") < box.index("--last-failed")
     assert "pace.max_slowdown" not in page
@@ -521,7 +523,7 @@ def test_what_a_gate_prints_is_the_same_gate(
     monkeypatch.setattr(gate_command, "run_gate", run_gate)
     for each in (held, whole):
         for step in next_steps(each):
-            _, command, _ = commands.split(step)
+            _, command = commands.split(step)
             CliRunner().invoke(main.make_app(), shlex.split(command)[1:])
     again, all_of_it = (gate for _, gate in launched)
     assert {path.name for path, _ in launched} == {"small.yaml"}
@@ -530,6 +532,39 @@ def test_what_a_gate_prints_is_the_same_gate(
         assert told == (5, "gate", 2, "last week", "local", reports)
     assert (again.add, again.last_failed) == (answer.run_id, True)
     assert (all_of_it.add, all_of_it.last_failed) == ("", False), "a part of the suite can never pass for all of it"
+
+
+def test_an_interrupted_gate_has_ended_and_says_how_to_go_on(
+    rehearse: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = rehearse(THREE)
+    with pytest.raises(module.Stopped):
+        rehearse(THREE, {"rank-kill": module.Stopped()})
+    reports = rehearse.folder(before).parent
+    assert [path.name for path in reports.glob("small-*")] == [before.run_id]
+    assert stored_gate.find("last", reports, "small", "local").run_id == before.run_id
+    assert baseline.find("last", reports).source == before.run_id
+
+    def run_gate(*_: Any) -> None:
+        raise module.Stopped
+
+    monkeypatch.setattr(gate_command, "run_gate", run_gate)
+    words = ["gate", str(tmp_path / "small.yaml"), "--reports", str(reports)]
+    told = CliRunner().invoke(main.make_app(), words).output
+    assert f"kept in {reports}" in told and "chaos history" in told and "again for an answer" in told
+
+
+def test_the_blindness_check_fails_as_it_must(rehearse: Any, good: Scorecard) -> None:
+    told: list[str] = []
+
+    class Told(CampaignObserver):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    rehearse(THREE, observer=Told())
+    rehearse(THREE, check=good, observer=Told())
+    fails, passes = (line for line in told if line.startswith("  "))
+    assert fails.startswith("  fail, as it must: ") and passes.startswith("  pass: ")
 
 
 def test_repeats_are_suites_of_their_own_in_junit(rehearse: Any) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import report_runs
 
-from harness.judge.assumption import FRESH
+from harness.judge.assumption import FRESH, assumptions
 from harness.judge.facts.ledger import Ledger
 from harness.judge.verdict import Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, run_report
@@ -19,13 +19,20 @@ def test_each_doubt_has_what_would_settle_it() -> None:
     assert SETTLES.keys() == set(Doubt)
 
 
+def test_nothing_follows_a_command_that_settles_a_doubt() -> None:
+    """People copy the line. How long it takes stands before it."""
+    told = [row.settles for each in assumptions().values() for row in each.spoils] + [*SETTLES.values()]
+    runs = [each for each in told if "{run}" in each]
+    assert runs and [each for each in runs if not re.fullmatch(r".*: \{run\}( --[a-z-]+)*", each)] == []
+
+
 @pytest.mark.parametrize("doubt", ["", *Doubt])
 def test_what_is_not_known_can_be_settled_by_a_command_or_a_line(doubt: str) -> None:
     finding = Finding(Verdict.INCONCLUSIVE, "told twice", "code", doubt)
     card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE, findings=[finding, finding])
     (step,) = next_steps(card)
     assert any(sign in step for sign in ("chaos run ", ": ", "docs/", " or "))
-    assert "{run}" not in step and ("chaos run" not in step or "(about " in step)
+    assert "{run}" not in step and ("chaos run" not in step or re.search(r"\(about [^)]*\): chaos run [^()]*$", step))
 
 
 @pytest.mark.parametrize("code", ["loss_continuity.against", "result.ranks_agree"])

@@ -342,7 +342,7 @@ def test_the_axis_of_step_times_leaves_out_steps_without_a_duration() -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("Run it again: chaos run x (about 60 s)", "Run it again: <code>chaos run x</code> (about 60\u00a0s)"),
+        ("Run it again (about 60 s): chaos run x", "Run it again (about 60\u00a0s): <code>chaos run x</code>"),
         ("What is lacking: chaos doctor", "What is lacking: <code>chaos doctor</code>"),
         ("this took longest: detect, 5 s", "this took longest: detect, 5\u00a0s"),
         ("Run: chaos run --plan 5 s", "Run: <code>chaos run --plan 5 s</code>"),  # copied as it stands there
@@ -379,3 +379,24 @@ def test_both_charts_of_steps_mark_the_fault_and_have_a_legend() -> None:
     for part in (page[loss:step_time], page[step_time:gpu]):
         assert "fault1 struck in step 91" in part and 'class="injected"' in part
         assert "Fault struck" in part and "Fault-free run" in part
+
+
+def test_a_guarantee_that_did_not_hold_has_the_sign_of_its_verdict() -> None:
+    card = report_runs.spot_evict()
+    first, second, *others = card.guarantees
+    page = page_of(replace(card, guarantees=[replace(first, state="broken"), replace(second, state="open"), *others]))
+    rows = page[page.index('<section id="guarantees">') : page.index('<section id="faults">')]
+    assert re.findall(r'class="badge (\w+)"><svg.*?</svg>(\w+)<', rows) == [
+        ("fail", "broken"),
+        ("inconclusive", "open"),
+    ]
+
+
+def test_a_loss_that_passed_without_a_fault_free_run_held() -> None:
+    card = report_runs.spot_evict()
+    score = card.scores | {"loss_continuity": card.scores["loss_continuity"] | {"mode": None}}
+    held = Expectation("loss_continuity.mode", "exact", "—", Verdict.PASS)
+    for verdict, shown in ((Verdict.PASS, "Held"), (Verdict.INCONCLUSIVE, words.DASH)):
+        told = replace(card, scores=score, expectations=[replace(held, verdict=verdict)])
+        cards = {each.name: each.value for each in view.lasting_figures(run_report.from_scorecard(told))}
+        assert cards["Loss continuity"] == shown

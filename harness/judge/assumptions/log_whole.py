@@ -124,7 +124,7 @@ def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
 ASSUMPTION = Assumption(
     _broken,
     spoils=(
-        Spoils(Kind.ABSENCE, _lines_dropped, "Free space where the event log is written; then {run}"),
+        Spoils(Kind.ABSENCE, _lines_dropped, "Free space where the event log is written, then run it again: {run}"),
         Spoils(Kind.ABSENCE, _lines_lost, "Run it again: {run}"),
         Spoils(Kind.REACHED, _saved_all_the_same, "Run it again: {run}"),
     ),
