@@ -36,12 +36,16 @@ def status(number: int = 0, phase: str = "training", run_id: str = "r-1", steps:
     return Status(run_id, 5.0, phase, number, steps, None, [], [])
 
 
+def page(monitor: Monitor) -> str:
+    registry = CollectorRegistry()
+    registry.register(monitor)
+    return generate_latest(registry).decode()
+
+
 def served(monitor: Monitor) -> Samples:
     """Every sample, by its name and labels, as a scraper reads it."""
     found: Samples = {}
-    registry = CollectorRegistry()
-    registry.register(monitor)
-    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+    for family in text_string_to_metric_families(page(monitor)):
         for sample in family.samples:
             found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
     return found
