@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.campaign.campaign_observers import CampaignObserver, Together
-from harness.cli.output import say
+from harness.cli.output import err, say
 from harness.errors import UsageError
 from harness.extras import needed
 from harness.judge.score import Scorecard
@@ -50,8 +50,18 @@ Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the val
 
 @functools.cache
 def exports() -> Mapping[str, Export]:
-    """Returns all exports by name; nothing where this package was not installed."""
-    return {name: point.load() for name, point in entry_points(GROUP).items()}
+    """Returns all exports by name; nothing where this package was not installed.
+
+    An export that cannot be loaded is named on stderr and left out: `chaos heal` must work beside a broken package."""
+    found = {}
+    for name, point in entry_points(GROUP).items():
+        try:
+            found[name] = point.load()
+        except Exception as error:  # a package's own code
+            err.print(
+                f"The export {name!r} of {point.value} is left out: {type(error).__name__}: {error}", soft_wrap=True
+            )
+    return found
 
 
 def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -56,6 +56,12 @@ def test_an_export_of_another_package_is_an_option(known: Any, tmp_path: pathlib
     assert done.exit_code == 0 and "job-1 went to x" in done.output, done.output
 
 
+def test_one_that_cannot_be_loaded_is_left_out_and_named(known: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    known(("mine", f"{__name__}:MINE"), ("broken", "somebody.elses:EXPORT"))
+    assert [*exports()] == ["mine"]
+    assert "The export 'broken' of somebody.elses:EXPORT is left out: ModuleNotFoundError" in capfd.readouterr().err
+
+
 def test_two_of_one_name_are_an_error_that_names_both(known: Any) -> None:
     known(("mine", f"{__name__}:MINE"), ("mine", "somebody.elses:EXPORT"))
     with pytest.raises(UsageError, match=r"'mine': somebody\.elses:EXPORT of .* and .*:MINE of"):
