@@ -36,7 +36,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The folder of a team's training, with what `chaos init` wrote for it."""
     folder = tmp_path_factory.mktemp("my-training")
     shutil.copy(SCRIPT, folder)
-    (words,) = re.findall(r"^\$ chaos init -- (.*)$", PAGE, re.MULTILINE)
+    words, *_ = re.findall(r"^\$ chaos init -- (.*)$", PAGE, re.MULTILINE)
     done = call(folder, "init", "--", *words.replace("--steps 200", "--steps 100").split())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Your command names no --max-restarts" in done.stdout
