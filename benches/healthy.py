@@ -7,18 +7,20 @@ None may be accused; how many prove nothing is told, with the reasons.
 Run N takes the N-th of all scenarios and stacks in turn. A round has five seeds, two rounds have the same, and all runs
 share the folder of fault-free runs, so that most are compared with a kept one, as the runs of a team are. With `--busy`
 every second run has two busy loops beside it; those come after the others. `--at-once` so many run together.
-docs/healthy.json keeps what each run showed, with a digest of the code that made it. A run whose folder is there is
-judged anew by the judge of today. It is made again only where the code has changed that made it, so what was
-interrupted goes on where it ended, on another machine, too. With `--keep` what earlier code made stays, and `--stored`
-makes none. The table is docs/healthy.md.
+docs/healthy.json keeps what each run showed, with a digest of the code that made it (without comments and docstrings).
+A run whose folder is there is judged anew by the judge of today. It is made again only where the code has changed that
+made it, so what was interrupted goes on where it ended, on another machine, too. With `--keep` what earlier code made
+stays, and `--stored` makes none. The table is docs/healthy.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -77,9 +79,19 @@ def code(name: str) -> str:
     stack, _, column = name.partition(" ")
     files += sorted((league.STACKS / stack).glob("*")) if column else [ROOT / "scenarios" / f"{stack}.yaml"]
     digest = hashlib.sha256()
-    for path in files:
-        digest.update(path.read_bytes() if path.is_file() else b"")
+    for path in filter(pathlib.Path.is_file, files):
+        digest.update(meaning(path).encode() if path.suffix == ".py" else path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+@functools.cache
+def meaning(path: pathlib.Path) -> str:
+    """The program without its comments and docstrings."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def make(number: int, name: str, seed: int, folder: pathlib.Path, busy: bool) -> Run:
