@@ -146,7 +146,9 @@ def test_the_group_of_the_victim_is_drawn_first(tmp_path: pathlib.Path) -> None:
     cast = drawing.cast(run)
     assert [(lane.rank, lane.group) for lane in cast.lanes] == [(rank, "pp 2") for rank in range(32, 48)]
     assert cast.lanes[5].targeted and cast.lanes[5].place == "dp 1 tp 1"
-    assert [(each.name, each.total, len(each.lanes)) for each in cast.folded] == [(f"pp {n}", 16, 16) for n in (0, 1, 3)]
+    assert [(each.name, each.total, len(each.lanes)) for each in cast.folded] == [
+        (f"pp {n}", 16, 16) for n in (0, 1, 3)
+    ]
     assert [len(each.everybody.begin) for each in cast.folded] == [sum(run.steps.rank // 16 == n) for n in (0, 1, 3)]
     assert len(cast.folded[0].died) == sum(drawing.died(each) and each.rank < 16 for each in run.processes) > 0
     drawn = str(gantt.timeline_chart(drawing.chronicle(run), cast))

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from harness.adopt import init_command
 from harness.adopt.first_look import Facts, _Enough, _Passes
 from harness.adopt.init_command import _print_facts, _write, init, seen_and_unseen
-from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, with_steps_left, workload_of
+from harness.adopt.mesh_seen import mesh_of
+from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, steps_enough, with_steps_left, workload_of
 from harness.adopt.recognise import framework_of, recognise
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.checked_files import load_scenario
@@ -22,7 +23,8 @@ from harness.cli import default_folders
 from harness.errors import UsageError
 from harness.gate.suite_file import load_suite
 from harness.gate.suite_run import load_entries
-from harness.node.emitter import TELLS, Emitter
+from harness.mesh import Mesh
+from harness.node.emitter import TELLS, Axis, Emitter
 from harness.plan.making import make_plan
 from harness.plan.run_plan import FIRST_LOOK
 from harness.run.observers import Status
@@ -64,11 +66,6 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
             {"deepspeed": "train.py", "args": ["--deepspeed", "ds.json"], "local_rank_arg": False},
             4,
         ),
-        (
-            ["ft_launcher", "--nproc-per-node=2", "train.py"],
-            {"command": ["ft_launcher", "--nproc-per-node=2", "train.py"]},
-            1,
-        ),
     ],
 )
 def test_launchers(command: Sequence[str], trainer: dict[str, object], ranks: int) -> None:
@@ -80,7 +77,8 @@ def test_launchers(command: Sequence[str], trainer: dict[str, object], ranks: in
     ("command", "imports", "nodes"),
     [
         ("python train.py", "torch", 1),
-        ("ft_launcher train.py", "torch", 1),
+        ("ft_launcher train.py", "torch", 2),
+        ("python -m nvidia_resiliency_ext.fault_tolerance.launcher train.py", "torch", 2),
         ("sh start.sh", "torch", 1),
         ("sh -c 'python train.py'", "torch", 1),
         ("python train.py --node {index} --head {head}", "torch", 2),
@@ -149,6 +147,10 @@ def test_the_faults_of_one_start_have_targets_there(folder: pathlib.Path, ranks:
         ("trainer.max_steps=40", 40, "trainer.max_steps=45", "ask for 45"),
         ("--epochs 2", 40, "--epochs 2", "Let it do 45 steps"),
         ("--save-steps 40", 40, "--save-steps 40", "Let it do 45 steps"),
+        ("--train-iters 40", None, "--train-iters 45", "ask for 45"),
+        ("--training.steps 40", None, "--training.steps 45", "ask for 45"),
+        ("--trainer.max_steps=40", None, "--trainer.max_steps=45", "ask for 45"),
+        ("--eval.max_steps=40", None, "--eval.max_steps=40", ""),
         ("--epochs 2", None, "--epochs 2", ""),
         ("--steps 43", 43, "--steps 43", ""),
     ],
@@ -159,6 +161,116 @@ def test_some_steps_are_left_after_the_last_save(words: str, total: int | None, 
         found, remark = with_steps_left(recognise([*start, *words.split()]), replace(FACTS, steps_total=total))
         given = found.trainer.get("args") or found.trainer["command"][2:]
         assert given == then.split() and said in remark and bool(said) == bool(remark)
+
+
+def test_what_ft_launcher_is_given_on_each_node_is_what_torchrun_is_given(folder: pathlib.Path) -> None:
+    words = (
+        "--nproc-per-node 4 --rdzv-id mine --ft-rank-heartbeat-timeout 60 --ignore-missing-fault-tol-cfg train.py --x"
+    )
+    found = recognise(["ft_launcher", *words.split()])
+    given = " ".join(found.trainer["command"])
+    assert "--rdzv-endpoint {control}:29400" in given and "--rdzv-id {run_id}" in given and "mine" not in given
+    assert given.endswith(" --ft-rank-heartbeat-timeout=60 --ignore-missing-fault-tol-cfg train.py --x")
+    assert (found.left_out, found.no_restarts) == (("--rdzv-id",), True)
+    workload = workload_of(found, folder)
+    assert (workload["nodes"], workload["ranks_per_node"]) == (2, 2)
+    (folder / "rank-kill.yaml").write_text(propose(workload, FACTS)["rank-kill.yaml"])
+    workload = make_plan(load_scenario(folder / "rank-kill.yaml"), 1, "local", "run").workload
+    launch = workload.trainer.launch(workload, "run", 1)
+    assert f"{folder}/train.py" in launch.command and "1:2" not in launch.command and "2:2" in launch.command
+    assert launch.control and "harness.node.torch_store" in launch.control
+
+
+@pytest.mark.parametrize(
+    ("said", "mesh", "why"),
+    [
+        ({"pp": 2, "dp": 2, "tp": 2}, {"pp": 2, "dp": 2, "tp": 2}, ""),
+        ({"dp": 2, "pp": 2, "tp": 2}, {"dp": 2, "pp": 2, "tp": 2}, ""),
+        ({"dp": 1, "fsdp": 8}, {"fsdp": 8}, ""),
+        ({"pp": 2, "tp": 2}, {}, "rank 4 told no place"),
+        ({}, {}, "no rank told its place"),
+    ],
+)
+def test_a_mesh_is_proposed_if_all_ranks_are_at_their_places(
+    said: dict[Axis, int], mesh: dict[Axis, int], why: str
+) -> None:
+    of = Mesh(said)
+    told = {rank: {a: (at, said[a]) for a, at in of.of(rank).items()} for rank in range(of.world_size if said else 0)}
+    found, no_mesh = mesh_of(told, 8)
+    assert (found, no_mesh) == (mesh, why) and list(found) == list(mesh)
+    if len(mesh) > 1:
+        experts = {rank: {**place, "ep": (rank % 4, 4)} for rank, place in told.items()}
+        assert mesh_of(experts, 8) == (mesh, ""), "experts lie across the other axes"
+        told[1], told[2] = told[2], told[1]
+        assert mesh_of(told, 8)[0] == {} and "make no mesh of 8 ranks" in mesh_of(told, 8)[1]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "target"),
+    [
+        ({"pp": 2, "dp": 2}, "{pp: last, dp: 0}"),
+        ({"dp": 2, "tp": 2}, "{dp: 0, tp: last}"),
+        ({"dp": 4}, "{rank: {not_rank: 0}}"),
+        ({"pp": 2}, "{rank: {not_rank: 0}}"),
+    ],
+    ids=["a stage", "a share of tensors", "replicas alone", "of another size"],
+)
+def test_one_fault_strikes_a_place_in_the_mesh(folder: pathlib.Path, mesh: dict[Axis, int], target: str) -> None:
+    workload = workload_of(recognise(["torchrun", "--nproc-per-node", "4", "train.py"]), folder)
+    texts = propose(workload, replace(FACTS, ranks=4, mesh=mesh))
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        plan = make_plan(load_scenario(folder / name), 1, "local", "run")
+        assert plan.workload.mesh == (mesh if target != "{rank: {not_rank: 0}}" or "dp" in mesh else {})
+        assert len(plan.faults[-1].targets) == 1
+    assert (
+        f"target: {target}" in texts["rank-kill.yaml"] and "{rank: {not_rank: 0}}" in texts["checkpoint-bit-flip.yaml"]
+    )
+
+
+def facts_said(monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path, command: str, facts: Facts) -> str:
+    monkeypatch.setattr(init_command, "_look", lambda *_: replace(facts, files=()))
+    with pytest.MonkeyPatch.context() as patch:
+        lines: list[str] = []
+        patch.setattr(init_command, "say", lines.append)
+        init(shlex.split(command), folder=folder / "chaos", reports=folder / "reports", force=True)
+    return " ".join(" ".join(lines).split())
+
+
+RUNS = replace(FACTS, steps_total=None, steps_seen=20, ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "facts", "said"),
+    [
+        ("torchrun train.py --steps 100000", RUNS, "one run takes about 1 h"),
+        ("torchrun train.py --steps 100000", RUNS, "about 45 are enough. Or strike a job that runs"),
+        ("torchrun train.py", RUNS, "the end of the job was not seen"),
+        ("torchrun train.py --pp 2", RUNS, "The command asks for {pp: 2}; their order is not known"),
+        ("torchrun train.py", replace(RUNS, mesh={"tp": 2}), "their places in the mesh {tp: 2}"),
+        ("torchrun train.py", replace(FACTS, began_anew=20), "though the save of step 20 was there. If a resume"),
+        ("torchrun flag.py", FACTS, "flag.py takes --resume_from, which the command lacks. If a resume needs a flag"),
+        ("uv run torchrun train.py", FACTS, "uv stands in front of torchrun"),
+        ("srun python train.py", FACTS, "chaos run --backend slurm"),
+        ("bash run.sh", FACTS, "run.sh calls torchrun in line 2"),
+        ("torchrun train.py", replace(FACTS, pass_steps=50), "no end of it was seen"),
+    ],
+)
+def test_init_says_what_it_could_not_see_and_what_to_do(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, command: str, facts: Facts, said: str
+) -> None:
+    (folder / "flag.py").write_text('parser.add_argument(\n    "-r", "--resume_from")\n')
+    (folder / "run.sh").write_text("# torchrun does it\nexec torchrun --nproc_per_node=$N train.py\n")
+    for name in ("uv", "srun"):
+        (folder / "bin" / name).symlink_to("torchrun")
+    assert said in facts_said(monkeypatch, folder, command, facts)
+    assert "resume needs a flag" not in facts_said(monkeypatch, folder, "torchrun flag.py --resume-from x", FACTS)
+
+
+def test_a_job_of_hours_may_take_as_long_as_its_steps(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts_said(monkeypatch, folder, "torchrun train.py --steps 100000", RUNS)
+    assert "wall_clock: 20040s" in (folder / "chaos" / "rank-kill.yaml").read_text()
+    assert steps_enough(RUNS) == 45, "the fault strikes at 25, saves of 30 and 40 follow it"
 
 
 def test_the_end_of_the_first_pass_is_heard() -> None:
