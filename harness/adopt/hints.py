@@ -82,7 +82,8 @@ def another_launcher(command: Sequence[str], script: str) -> str:
     program = pathlib.PurePath(command[0]).name
     if program in ELSEWHERE:
         return f"{program} {ELSEWHERE[program]}"
-    if found := _LAUNCHER.search(" ".join(command[1:]) + " "):
+    words = " ".join(command[1:]) + " "
+    if (found := _LAUNCHER.search(words)) and not re.search(r"\b(?:until|while)\b", words):  # a loop starts it again
         return f"{program} stands in front of {found[1]}. For a job on two nodes, write the command from {found[1]} on"
     for number, line in enumerate(_text(script).splitlines() if script.endswith((".sh", ".bash")) else (), 1):
         if not line.lstrip().startswith("#") and (found := _LAUNCHER.search(f" {line} ")):

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from harness.adopt.copying import moved, original, working_in_copy
 from harness.adopt.first_look import Facts, look
 from harness.adopt.hints import another_launcher, resume_option, sizes_asked, steps_asked
-from harness.adopt.mesh_seen import in_words
+from harness.adopt.mesh_seen import in_words, victim_of
 from harness.adopt.proposal import (
     GATE,
     LONG_S,
@@ -65,6 +65,7 @@ PARSED_BY = {"init": InitCommand}
 PAGE = "docs/bring-your-own-trainer.md"
 SCENARIOS = "docs/writing-a-scenario.md"
 DAY = "docs/gameday.md"
+WRITTEN = "mesh: {pp: 2, dp: 2}"
 
 
 def init(
@@ -114,7 +115,9 @@ def init(
         say(f"  each of the {found.nodes} starts was a job of its own, and all of them wrote into one folder.")
         found = replace(found, nodes=1)
     if found.launcher == "deepspeed":
-        say("  deepspeed starts no rank again: a job that loses one is over.")
+        say("  deepspeed starts no rank again: a job that loses one is over. torchrun does, with the same script:")
+        say(f"  chaos init --force -- torchrun --nproc-per-node {facts.ranks} {found.script} …")
+        say(f"  ({pages_here(PAGE)}#deepspeed-and-ray)")
     if found.nodes == 1:
         say(f"  one start brought {counted(facts.ranks, 'rank')}: the job is one start of your command, on one node.")
         say("  Nothing but your command starts a dead rank again. If a scheduler starts your command again, write so:")
@@ -134,31 +137,31 @@ def init(
 def _say_what_to_do(found: Recognised, facts: Facts) -> None:
     """Says what the look could not see of the mesh, of resumes and of the job's length, and what to write by hand."""
     if facts.mesh and not facts.elastic:
-        say(f"  ranks told their places in the mesh {in_words(facts.mesh)}; rank-kill.yaml strikes one of them.")
+        struck = victim_of(facts.mesh)
+        kills = f" rank-kill.yaml kills the one at {in_words(struck)}." if struck else ""
+        say(f"  ranks told their places in the mesh {in_words(facts.mesh)}.{kills}")
     elif facts.ranks > 1 and not facts.elastic:
         sizes = sizes_asked(found.words)
         asks = f" The command asks for {in_words(sizes)}; their order is not known." if sizes else ""
-        say(f"  no mesh in the scenarios: {facts.no_mesh}.{asks} By hand, outermost axis first, for targets such as")
-        say(f"  {{pp: last}}: mesh: {{pp: 2, dp: 2}} under workload: ({pages_here(SCENARIOS)})")
+        say(f"  no mesh in the scenarios: {facts.no_mesh}.{asks}")
+        say(f"  To strike places such as {{pp: last}}, write it below workload:, outermost axis first: {WRITTEN}")
+        say(f"  ({pages_here(SCENARIOS)})")
     if facts.began_anew:
-        say(
-            f"  it was started again and began at its first step, though the save of step {facts.began_anew} was there."
-        )
-    option = resume_option(found.script, found.words)
-    if option:
+        say(f"  it was started again, and began at its first step beside the save of step {facts.began_anew}.")
+    if option := resume_option(found.script, found.words):
         say(f"  {found.script} takes {option}, which the command lacks.")
     if facts.began_anew or option:
         say("  If a resume needs a flag, let a small script find the newest save:")
         say(f"  {pages_here(PAGE)}#a-resume-that-needs-a-flag")
     if facts.steps_total is None:
+        say("  the end of the job was not seen, and no option such as --steps names it. Each scenario does all of it,")
         say(
-            "  the end of the job was not seen, and no option such as --steps names it. Each run does all of it, and is"
+            f"  or is stopped after its wall_clock. If that is too short: about {steps_enough(facts)} steps are enough."
         )
-        say(f"  stopped after the scenario's wall_clock. Let it do about {steps_enough(facts)} steps.")
     elif (whole_s := run_s(facts)) > LONG_S:
-        say(f"  one run takes about {seconds(whole_s)}, and each scenario is a run. Let the job do fewer steps: about")
+        say(f"  one run takes about {seconds(whole_s)}, and each scenario is a run.")
         say(
-            f"  {steps_enough(facts)} are enough. Or strike a job that runs: chaos gameday --attach ({pages_here(DAY)})"
+            f"  About {steps_enough(facts)} steps are enough. Or strike a job that runs: chaos gameday --attach ({pages_here(DAY)})"
         )
 
 

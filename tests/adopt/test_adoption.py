@@ -244,11 +244,11 @@ RUNS = replace(FACTS, steps_total=None, steps_seen=20, ranks=2)
     ("command", "facts", "said"),
     [
         ("torchrun train.py --steps 100000", RUNS, "one run takes about 1 h"),
-        ("torchrun train.py --steps 100000", RUNS, "about 45 are enough. Or strike a job that runs"),
+        ("torchrun train.py --steps 100000", RUNS, "About 45 steps are enough. Or strike a job that runs"),
         ("torchrun train.py", RUNS, "the end of the job was not seen"),
         ("torchrun train.py --pp 2", RUNS, "The command asks for {pp: 2}; their order is not known"),
         ("torchrun train.py", replace(RUNS, mesh={"tp": 2}), "their places in the mesh {tp: 2}"),
-        ("torchrun train.py", replace(FACTS, began_anew=20), "though the save of step 20 was there. If a resume"),
+        ("torchrun train.py", replace(FACTS, began_anew=20), "beside the save of step 20. If a resume"),
         ("torchrun flag.py", FACTS, "flag.py takes --resume_from, which the command lacks. If a resume needs a flag"),
         ("uv run torchrun train.py", FACTS, "uv stands in front of torchrun"),
         ("srun python train.py", FACTS, "chaos run --backend slurm"),
