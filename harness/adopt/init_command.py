@@ -160,9 +160,8 @@ def _say_what_to_do(found: Recognised, facts: Facts) -> None:
         )
     elif (whole_s := run_s(facts)) > LONG_S:
         say(f"  one run takes about {seconds(whole_s)}, and each scenario is a run.")
-        say(
-            f"  About {steps_enough(facts)} steps are enough. Or strike a job that runs: chaos gameday --attach ({pages_here(DAY)})"
-        )
+        say(f"  About {steps_enough(facts)} steps are enough. Or strike a job that runs: chaos gameday --attach")
+        say(f"  ({pages_here(DAY)})")
 
 
 def _look(
