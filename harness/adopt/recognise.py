@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.backends.contract import PLACEHOLDERS
 from harness.errors import UsageError
-from harness.trainers.shared import placeholders, rendezvous_settings
+from harness.trainers.shared import placeholders
 
 FRAMEWORKS = {
     "transformers": "Hugging Face",
@@ -50,11 +50,7 @@ class Recognised:
 ON_NODES = {*PLACEHOLDERS, "node_rank"} - {"python", "run_dir"}  # a command with one of them is one of several
 SCRIPTS = (".py", ".sh", ".bash")
 TORCHRUN_FLAGS = {"standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "signals-to-handle"}
-FT_FLAG = "ignore-missing-fault-tol-cfg"
-TORCHRUN_FLAGS |= {FT_FLAG}
 TORCHRUN_KEPT = {"max-restarts", "nproc-per-node", "nnodes", "m", "module"}
-FT_LAUNCHER = "nvidia_resiliency_ext.fault_tolerance.launcher"
-FT_OWN = ("ft-", FT_FLAG)  # options that torchrun does not have
 ACCELERATE_FLAGS = {"cpu", "multi-gpu", "m", "module", "no-python", "quiet", "debug", "use-deepspeed", "use-fsdp"}
 ACCELERATE_KEPT = {"num-processes", "m", "module"}
 DEEPSPEED_FLAGS = {"m", "module", "no-python", "no-local-rank", "force-multi", "no-ssh", "bind-cores-to-rank"}
@@ -78,8 +74,6 @@ def _program(command: list[str]) -> tuple[str, list[str], str | None]:
         return "torchrun", command[3:], python
     if name.startswith("python") and command[1:3] == ["-m", "accelerate.commands.launch"]:
         return "accelerate", command[3:], python
-    if name.startswith("python") and command[1:3] == ["-m", FT_LAUNCHER]:
-        return "ft_launcher", command[3:], python
     if name == "accelerate" and command[1:2] == ["launch"]:
         return "accelerate", command[2:], python
     return name, command[1:], python
@@ -127,27 +121,6 @@ def _torchrun(words: Sequence[str], python: str | None, command: Sequence[str]) 
     return replace(found, no_restarts="max-restarts" not in options)
 
 
-def _ft_launcher(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
-    """NVRx's launcher takes torchrun's options. On each node it is given what the trainer `torchrun` gives torchrun."""
-    like, (options, _) = _torchrun(words, python, command), _options(words, TORCHRUN_FLAGS)
-    own = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items() if name.startswith(FT_OWN)]
-    interpreter = python or "{python}"
-    given = [
-        *(interpreter, "-m", FT_LAUNCHER, "--nnodes", "{min_nodes}:{nodes}", "--nproc-per-node", "{ranks_per_node}"),
-        *("--max-restarts", str(like.trainer.get("max_restarts", rendezvous_settings.USUAL_RESTARTS))),
-        *("--monitor-interval", rendezvous_settings.MONITOR_INTERVAL_S, "--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", rendezvous_settings.ENDPOINT, "--rdzv-id", "{run_id}"),
-        *("--rdzv-conf", rendezvous_settings.options({}), "--local-addr", "{address}"),
-        *("--log-dir", rendezvous_settings.LOGS, *own),
-        *([like.script] if like.script else like.trainer["torchrun"].split()),
-        *like.trainer.get("args", ()),
-    ]
-    trainer = {"command": given, "control": [*rendezvous_settings.store(interpreter)]}
-    trainer["env"] = dict(rendezvous_settings.ENVIRONMENT)
-    left_out = tuple(name for name in like.left_out if not name.removeprefix("--").startswith(FT_OWN))
-    return replace(like, launcher="ft_launcher", trainer=trainer, left_out=left_out)
-
-
 def _accelerate(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
     options, rest = _options(words, ACCELERATE_FLAGS)
     script, args = _script(options, rest, command)
@@ -191,7 +164,6 @@ LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recogn
     "torchrun": _torchrun,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
-    "ft_launcher": _ft_launcher,
     "python": _python,
     "python3": _python,
 }

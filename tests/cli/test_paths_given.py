@@ -12,35 +12,13 @@ LONG = "a" * 5000
 SUBCOMMANDS = ("merge", "set", "list", "show", "run", "resume", "note")
 SAID_MAX = 2000  # characters: a long name is not repeated at its full length
 OF_RUNS = [
-    ["show", "x"],
-    ["score", "x"],
-    ["report", "x"],
-    ["export", "x", "--perfetto", "trace.json"],
-    ["history"],
-    ["compare", "x", "y"],
-    ["runs"],
-    ["gate", "pre-launch"],
-    ["gate", "merge", "x"],
-    ["baseline", "set", "x"],
-    ["baseline", "list"],
-    ["baseline", "show", "x"],
-    ["matrix", "checkpoint"],
-    ["run", "spot-evict"],
-    ["run", "--plan", "x"],
-    ["init", "python", "train.py"],
-    ["gameday", "run", "pre-launch", "--no-page"],
-    ["gameday", "resume", "x"],
-    ["gameday", "note", "x", "words"],
+    *("show x", "score x", "report x", "export x --perfetto trace.json", "history", "compare x y", "runs"),
+    *("gate pre-launch", "gate merge x", "baseline set x", "baseline list", "baseline show x", "matrix checkpoint"),
+    *("run spot-evict", "run --plan x", "init python train.py", "gameday run pre-launch --no-page"),
+    *("gameday resume x", "gameday note x words"),
 ]
 OF_SCENARIOS = [
-    ["run", "x"],
-    ["plan", "x"],
-    ["validate", "x"],
-    ["list"],
-    ["gate", "x"],
-    ["matrix", "checkpoint", "x"],
-    ["gameday", "run", "x", "--dry-run"],
-    ["doctor"],
+    *("run x", "plan x", "validate x", "list", "gate x", "matrix checkpoint x", "gameday run x --dry-run", "doctor")
 ]
 FILES = [
     ["run", "FILE"],
@@ -91,7 +69,7 @@ def words(command: list[str]) -> str:
 
 
 @pytest.mark.parametrize("below", ["", "/below"], ids=["a-file", "in-a-file"])
-@pytest.mark.parametrize("command", OF_RUNS, ids=words)
+@pytest.mark.parametrize("command", list(map(str.split, OF_RUNS)), ids=words)
 def test_reports_that_are_no_folder(
     command: list[str], below: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,7 +80,7 @@ def test_reports_that_are_no_folder(
     assert pathlib.Path("file").read_text() == "mine" and sorted(os.listdir()) == ["file", "train.py"]
 
 
-@pytest.mark.parametrize("command", OF_SCENARIOS, ids=words)
+@pytest.mark.parametrize("command", list(map(str.split, OF_SCENARIOS)), ids=words)
 def test_scenarios_that_are_no_folder(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

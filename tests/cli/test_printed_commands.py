@@ -164,17 +164,10 @@ def test_a_stored_run_is_run_again_as_it_was(kind: str, reports: pathlib.Path) -
 
 def a_day(reports: pathlib.Path) -> pathlib.Path:
     """Two rehearsals of the user's own trainer, in one job; the first one was stopped by a person."""
-    (reports.parent / "day.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "version": 1,
-                "name": "silent-hang",  # as its first rehearsal
-                "title": "A day",
-                "workload": OWN["workload"] | {"steps": 4000},
-                "entries": [{"scenario": "mine.yaml"}, {"scenario": "rank-kill", "name": "second"}],
-            }
-        )
-    )
+    named = {"version": 1, "name": "silent-hang", "title": "A day"}  # as its first rehearsal
+    entries = [{"scenario": "mine.yaml"}, {"scenario": "rank-kill", "name": "second"}]
+    written = named | {"workload": OWN["workload"] | {"steps": 4000}, "entries": entries}
+    (reports.parent / "day.yaml").write_text(yaml.safe_dump(written))
     run_id = "silent-hang-20260101-000000-0001"
     day = plan_day(reports.parent / "day.yaml", 5, "local", run_id, SHIPPED)
     history, logs = in_sequence(1)

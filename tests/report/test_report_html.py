@@ -1,6 +1,7 @@
 """The page as text: well formed, closed to the network, escaped, and complete."""
 
 import io
+import itertools
 import re
 from dataclasses import replace
 from typing import Any
@@ -115,29 +116,20 @@ def test_names_sizes_and_quantities_are_words() -> None:
     ):
         assert words.expectation_name(name) == told
     assert [words.size(amount) for amount in (5, 1024, 15 * 2**20)] == ["5 B", "1.0 KiB", "15.0 MiB"]
-    for amount, unit, told in (
-        (1, "processes gone", "1 process gone"),
-        (1, "bits flipped", "1 bit flipped"),
-        (2, "bits flipped", "2 bits flipped"),
-        (1, "ms late on average", "1 ms late on average"),
-        (1, "nodes", "1 node"),
-        (1, "times the step time", "1 times the step time"),
-        (1, "rendezvous stores running", "1 rendezvous store running"),
-        (1, "failed starts", "1 failed start"),
-        (1, "rank", "1 rank"),
-        (1, "", "1"),
-    ):
-        assert words.quantity(amount, unit) == told
+    for unit, of_one in {
+        **{"processes gone": "1 process gone", "bits flipped": "1 bit flipped", "nodes": "1 node", "": "1"},
+        **{"rendezvous stores running": "1 rendezvous store running", "failed starts": "1 failed start"},
+        **{unit: f"1 {unit}" for unit in ("ms late on average", "times the step time", "rank")},
+    }.items():
+        assert words.quantity(1, unit) == of_one
+    assert words.quantity(2, "bits flipped") == "2 bits flipped"
 
 
 def test_every_expectation_is_in_the_table(card: Scorecard, source: str) -> None:
     rows = Page(source).rows
     for e in card.expectations:
-        shown = [
-            row
-            for row in rows
-            if row[:1] == [e.verdict.value] and row[1].startswith(words.plain(words.expectation_name(e.name)))
-        ]
+        name = words.plain(words.expectation_name(e.name))
+        shown = [row for row in rows if row[:1] == [e.verdict.value] and row[1].startswith(name)]
         assert shown, e
         assert [words.plain(e.bound), words.plain(e.observed)] == shown[0][2:4]
 
@@ -213,11 +205,8 @@ def report_of(**told: Any) -> run_report.Report:
 
 
 def test_figures_are_words() -> None:
-    values = {
-        "tells": ["steps", "loss"],
-        "time_to_complete_seconds": 4.0,
-        "checkpoint_seconds_max_by_kind": {"periodic": 0.02, "untold": 0.029},
-    }
+    values = {"tells": ["steps", "loss"], "time_to_complete_seconds": 4.0}
+    values |= {"checkpoint_seconds_max_by_kind": {"periodic": 0.02, "untold": 0.029}}
     assert view.metric_rows(report_of(metrics=values)) == [
         ("Kinds of evidence", "steps, loss"),
         ("Time to complete", "4.00 s"),
@@ -230,18 +219,14 @@ def test_events_are_words() -> None:
         "event": "checkpoint.committed",
         "step": 5,
         "files": ["ckpt.pt", "/a/b/c/d.pt"],
-        "content": "whole:" + 9 * "b7",
+        "content": f"w:{9 * 'b7'}",
     }
     assert drawing._what(event) == "committed: step 5, files ckpt.pt, …/c/d.pt, fingerprint b7b7b7b7b7b7"
 
 
 def test_only_what_can_be_undone_is() -> None:
-    faults = [
-        run_report.Fault(id="a", kind="b", healed=healed, kills=kills)
-        for healed in (True, False)
-        for kills in (True, False)
-    ]
-    report = report_of(faults=tuple(faults))
+    ends = itertools.product((True, False), repeat=2)
+    report = report_of(faults=tuple(run_report.Fault(id="a", kind="b", healed=h, kills=kills) for h, kills in ends))
     assert [row["undone"] for row in view.fault_rows(report)] == ["nothing to undo", "yes", "no", "no"]
     text = Page(page_of(report_runs.spot_evict())).text
     assert "Struck at" in text and "Injected" not in text and "Fault struck" in text
@@ -252,11 +237,9 @@ def test_the_band_is_told_only_where_drag_exceeds_it() -> None:
     for drag in (0.0, 1.0):
         accounts = {"productive": 9.0, "straggler_drag": drag}
         waste = {"gpu_seconds_allocated": 9.0 + drag, "accounts": accounts, "baseline": "398 steps"}
-        scores = {"wasted_gpu_hours": waste}
-        report = report_of(scores=scores)
-        told.append(
-            ["Straggler drag: step time above" in text for text in (html_page.render(report), markdown.render(report))]
-        )
+        report = report_of(scores={"wasted_gpu_hours": waste})
+        texts = html_page.render(report), markdown.render(report)
+        told.append(["Straggler drag: step time above" in text for text in texts])
     assert told == [[False, False], [True, True]]
 
 
@@ -285,17 +268,10 @@ def test_the_head_says_when_and_what_ran_and_the_ledger_what_a_gpu_is() -> None:
     plan = {**card.evidence.run.plan, "workload": {"trainer": {"torchrun": "/home/me/job/a/train.py"}}}
     card = replace(card, evidence=replace(card.evidence, run=replace(card.evidence.run, plan=plan)))
     for gpu, cpu_slot in ((None, True), ("H100", False)):
-        environment = {**card.environment, "begun_at": "2026-11-22T10:11:12+00:00", "commit": "abcd1234"} | (
-            {"gpu": gpu} if gpu else {}
-        )
+        environment = {**card.environment, "begun_at": "2026-11-22T10:11:12+00:00", "commit": "abcd1234"}
+        environment |= {"gpu": gpu} if gpu else {}
         text = Page(page_of(replace(card, environment=environment))).text
-        for part in (
-            "2026-11-22 10:11 UTC",
-            "trainer torchrun …/a/train.py",
-            "2 ranks",
-            "took ",
-            "your commit abcd1234",
-        ):
+        for part in ("2026-11-22 10:11 UTC", "torchrun …/a/train.py", "2 ranks", "took ", "your commit abcd1234"):
             assert part in text.replace("\u00a0", " "), part
         assert ("here a GPU is a rank's CPU slot" in text) is cpu_slot
 
@@ -315,9 +291,8 @@ def test_a_waste_that_was_not_measured_has_neither_a_number_nor_a_tick(bounded: 
     card = report_runs.spot_evict()
     assert card.scores["wasted_gpu_hours"]["percent_by_faults"] is not None
     line = score.left_open(name, "≤ 25 %", why, Doubt.UNMEASURED, bound_value=25, unit="%")
-    told: dict[str, Any] = (
-        {"expectations": [line]} if bounded else {"expectations": (), "not_judged": {WASTED_BY_FAULTS: why}}
-    )
+    told: dict[str, Any] = {"expectations": [line] if bounded else ()}
+    told |= {} if bounded else {"not_judged": {WASTED_BY_FAULTS: why}}
     report = run_report.from_scorecard(replace(card, **told))
     waste = view.figures(report)[2]
     assert (waste.name, waste.value, waste.detail) == ("Wasted by faults", words.DASH, why)
@@ -357,12 +332,9 @@ def test_a_command_to_run_next_can_be_copied(text: str, shown: str) -> None:
 def test_what_decided_a_verdict_has_a_card(verdict: Verdict) -> None:
     """Also what no card shows otherwise, and what is no bound of the scenario."""
     card = report_runs.spot_evict()
-    slow = Expectation(
-        "pace.max_slowdown", "≤ 1.5 ×", "1.74 ×, at least 1.60 ×", verdict, "the host may have been busy"
-    )
-    judged = replace(
-        card, verdict=verdict, expectations=[*card.expectations, slow], reasons=["pace.max_slowdown: slow"]
-    )
+    slow = Expectation("pace.max_slowdown", "≤ 1.5 ×", "1.74 ×, at least 1.60 ×", verdict, "the host was busy")
+    lines = [*card.expectations, slow]
+    judged = replace(card, verdict=verdict, expectations=lines, reasons=["pace.max_slowdown: slow"])
     first, *others = view.figures(run_report.from_scorecard(judged))
     assert (first.name, first.value, first.detail) == (words.expectation_name(slow.name), slow.observed, slow.reason)
     assert first.decided and not any(figure.decided for figure in others)
@@ -386,10 +358,8 @@ def test_a_guarantee_that_did_not_hold_has_the_sign_of_its_verdict() -> None:
     first, second, *others = card.guarantees
     page = page_of(replace(card, guarantees=[replace(first, state="broken"), replace(second, state="open"), *others]))
     rows = page[page.index('<section id="guarantees">') : page.index('<section id="faults">')]
-    assert re.findall(r'class="badge (\w+)"><svg.*?</svg>(\w+)<', rows) == [
-        ("fail", "broken"),
-        ("inconclusive", "open"),
-    ]
+    found = re.findall(r'class="badge (\w+)"><svg.*?</svg>(\w+)<', rows)
+    assert found == [("fail", "broken"), ("inconclusive", "open")]
 
 
 def test_a_loss_that_passed_without_a_fault_free_run_held() -> None:

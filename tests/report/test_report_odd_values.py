@@ -16,7 +16,7 @@ import pytest
 from judge.test_forged import unpack
 
 from harness.forecast.choice_chart import bars_chart, choice_chart
-from harness.gameday.page.throughput import throughput_chart
+from harness.gameday.throughput_chart import throughput_chart
 from harness.gate.beside_chart import beside_chart
 from harness.gate.trend_chart import Point, Step, trend_chart
 from harness.judge.facts.evidence import load_evidence

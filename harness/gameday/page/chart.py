@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from harness.gameday.page.throughput import throughput_chart
 from harness.gameday.steady import Course
+from harness.gameday.throughput_chart import throughput_chart
 from harness.report.charts.loss_curves import Curves, Series, loss_chart
 
 
