@@ -23,6 +23,7 @@ from harness.judge.bounds import OFF
 from harness.judge.facts.after_the_run import Made
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.repeated_steps import Compared
 from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
 from harness.judge.guarantee import Breach, Guarantee, family, guarantees, statement
 from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
@@ -63,6 +64,13 @@ def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding
             yield Finding(
                 Verdict.INCONCLUSIVE, f"{kind}: {each.text}", f"{made.folder.partition('-')[0]}.{each.code}", each.doubt
             )
+
+
+def answer(told: Compared) -> Verdict:
+    """Returns the verdict on steps that were done again, which no guarantee is about."""
+    if not told.by.sure:
+        return Verdict.INCONCLUSIVE
+    return Verdict.PASS if told.same else Verdict.FAIL
 
 
 def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:

@@ -18,7 +18,7 @@ from harness.judge.verdict import UNTRUE
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
-    return (f"{each.words}: {UNTRUE}" for each in evidence.impossible_times if not each.by.sure)
+    return (f"{each.words}: {UNTRUE}" for each in evidence.impossible_times)
 
 
 ASSUMPTION = Assumption(_broken, family="steps")

@@ -75,6 +75,11 @@ class Analysis(Evidence):
         return by_time.disturbed(self.run)
 
     @cached_property
+    def outside_node(self) -> Sequence[Odd]:
+        """Returns times that lie outside of the time in which the job had a node."""
+        return list(times.outside_node(self.run))
+
+    @cached_property
     def impossible_times(self) -> Sequence[Odd]:
         return list(times.impossible(self.run, self.fault_free_runs, self.disturbed, self.resumed.values()))
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from harness.judge.facts import tellers
-from harness.judge.facts.known import By
+from harness.judge.facts.known import By, weakest
 from harness.judge.facts.store import Save, Store, last_name
 from harness.judge.thresholds import (
     BEGUN_LATE_STEPS,
@@ -63,7 +63,7 @@ class Rule:
 
     def none(self, *known: object, also: By = tellers.SEEN) -> Iterator[NoSave]:
         for save, *figures in self.find(*known):
-            yield NoSave(save, self.why.format(*figures), max(self.by, also))
+            yield NoSave(save, self.why.format(*figures), weakest(self, also))
 
 
 def missing(store: Store, is_watched: Callable[[str], bool]) -> Iterator[NoSave]:
@@ -79,7 +79,7 @@ def bad(store: Store) -> Iterator[NoSave]:
         yield from rule.none(store)
     for rule in OF_NAMES:  # where no fault-free run tells how saves are named, that is the trainer's own
         if store.usual is None or not any(rule.find(store.usual)):
-            yield from rule.none(store, also=tellers.SAVE_NAMES[store.usual is not None])
+            yield from rule.none(store, also=tellers.save_names(store.usual))
 
 
 # Missing: each rule looks at the saves of one series.

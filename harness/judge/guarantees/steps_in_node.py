@@ -5,9 +5,8 @@ from harness.judge.verdict import UNTRUE
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    for each in evidence.impossible_times:
-        if each.by.sure:
-            yield breach(f"{each.words}: {UNTRUE}", each)
+    for each in evidence.outside_node:
+        yield breach(f"{each.words}: {UNTRUE}", each)
 
 
 GUARANTEE = Guarantee(breaches)
