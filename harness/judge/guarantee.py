@@ -126,13 +126,3 @@ def guarantees() -> Mapping[str, Guarantee]:
 
 def family(name: str) -> str:
     return name.partition(".")[0]
-
-
-def statement(name: str) -> str:
-    """Returns the sentence of this guarantee that people read."""
-    return FAMILY.sentence(name.replace(".", "_", 1))
-
-
-def details(name: str) -> list[str]:
-    """Returns the paragraphs after the guarantee's sentence: limits and exceptions."""
-    return FAMILY.details(name.replace(".", "_", 1))

@@ -92,9 +92,9 @@ def weighs(source: str) -> list[str]:
 
 def test_each_has_a_sentence_and_names_what_there_is() -> None:
     for name, each in guarantees().items():
-        assert guarantee.statement(name).endswith("."), name
+        assert guarantee.FAMILY.sentence(name).endswith("."), name
         assert family(name) in ORDER and set(each.explained_by) <= guarantees().keys(), name
         assert set(each.rests_on) <= reported.ITEMS.keys() and each.holds_for, name
         assert set(each.holds_for) <= {RUN, DRILL, SECOND_RESTART}, name
     for name in assumption.assumptions():
-        assert assumption.statement(name).endswith("."), name
+        assert assumption.FAMILY.sentence(name).endswith("."), name
