@@ -79,7 +79,7 @@ def bad(store: Store) -> Iterator[NoSave]:
         yield from rule.none(store)
     for rule in OF_NAMES:  # where no fault-free run tells how saves are named, that is the trainer's own
         if store.usual is None or not any(rule.find(store.usual)):
-            yield from rule.none(store, also=tellers.save_names(store.usual))
+            yield from rule.none(store, also=tellers.beside(store.usual, tellers.SAVES_BESIDE))
 
 
 # Missing: each rule looks at the saves of one series.

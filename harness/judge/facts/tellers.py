@@ -24,14 +24,9 @@ RESTART = By.MISSING  # flaws of a whole restart follow from missing evidence
 STANDSTILL = By.MISSING  # no fault explains it
 
 
-def usual(fault_free: object | None) -> By:
-    """A fault-free run shows what is usual."""
-    return UNTOLD if fault_free is None else SEEN
-
-
-def save_names(fault_free: object | None) -> By:
-    """A fault-free run shows how saves are named."""
-    return SAVES_BESIDE if fault_free is None else SEEN
+def beside(fault_free: object | None, alone: By) -> By:
+    """A fault-free run shows what is usual. `alone`: the strength without one."""
+    return alone if fault_free is None else SEEN
 
 
 def node_times(problems: Sequence[str], uncertainty_ns: int, early_ns: int) -> By:
