@@ -1,4 +1,7 @@
-"""Each step is done while the job has the node that did it."""
+"""Each step is done while the job has the node that did it.
+
+It fails by more than 3 s on one clock and a log without problems; else it is inconclusive.
+"""
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import UNTRUE
