@@ -44,12 +44,16 @@ class Family:
 
     def sentence(self, name: str) -> str:
         """Returns the first line of the plug-in's docstring."""
-        return (importlib.import_module(f"{self.package}.{name}").__doc__ or "").partition("\n")[0]
+        return self._told(name).partition("\n")[0]
 
     def details(self, name: str) -> list[str]:
-        """Returns the other paragraphs of the plug-in's docstring, one line each."""
-        told = (importlib.import_module(f"{self.package}.{name}").__doc__ or "").split("\n\n")[1:]
-        return [" ".join(each.split()) for each in told]
+        """Returns the other paragraphs of the plug-in's docstring, one line each: limits and exceptions."""
+        return [" ".join(each.split()) for each in self._told(name).split("\n\n")[1:]]
+
+    def _told(self, name: str) -> str:
+        """Returns the docstring. People read `fault.in_time` and `log-whole` for what a file's name joins by `_`."""
+        file = name.replace(".", "_").replace("-", "_")
+        return importlib.import_module(f"{self.package}.{file}").__doc__ or ""
 
     def load(self, name: str) -> Any:
         """Returns the attribute that the plug-in defines. Raises `UsageError` if plug-in or attribute is missing."""
