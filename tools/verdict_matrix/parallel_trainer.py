@@ -180,7 +180,9 @@ def main() -> None:
         files = sorted(older.glob("part*.pt"))
         if len(files) != parts:
             states = [torch.load(file) for file in files]
-            state = whole(states[::-1] if bug == "parts_in_wrong_order" else states)
+            state = whole(states)
+            if bug == "parts_in_wrong_order":
+                state["model"]["up.weight"] = state["model"]["up.weight"].roll(HIDDEN // PARTS, 0)
         else:
             state = torch.load(older / f"part{part}.pt")
         if bug == "part_lost" and part:
