@@ -28,6 +28,7 @@ from harness.judge.facts import (
 )
 from harness.judge.facts.alarms import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
+from harness.judge.facts.coordinates import new_layout
 from harness.judge.facts.deaths import End
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
@@ -97,11 +98,16 @@ class Analysis(Evidence):
 
     @cached_property
     def curve(self) -> Curve:
-        return losses.surviving(self.run.steps)
+        return losses.surviving(self.run.steps, self.relaid)
 
     @cached_property
     def fault_free_curve(self) -> Curve | None:
-        return losses.surviving(self.fault_free.steps) if self.fault_free else None
+        return losses.surviving(self.fault_free.steps, self.relaid) if self.fault_free else None
+
+    @cached_property
+    def relaid(self) -> bool:
+        """Returns True if its ranks hold other parts of the model than in the fault-free run."""
+        return bool(self.fault_free and new_layout(self.run, [self.fault_free]))
 
     @cached_property
     def comparison(self) -> Comparison | None:

@@ -69,7 +69,8 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
     }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(values)}")
     told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
-    alone = bounds.mode in ("final", "envelope") and len(told) and agreement.own_losses(evidence)
+    each = bounds.mode in ("final", "envelope") and not evidence.relaid
+    alone = each and len(told) and agreement.own_losses(evidence)
     return f"{said} (of rank {int(told.min())}; each rank reports its own)" if alone else said
 
 
