@@ -77,12 +77,16 @@ class Family:
 
     def sentence(self, name: str) -> str:
         """Returns the first line of the plug-in's docstring."""
-        return (self.module(name).__doc__ or "").partition("\n")[0]
+        return self._told(name).partition("\n")[0]
 
     def details(self, name: str) -> list[str]:
-        """Returns the other paragraphs of the plug-in's docstring, one line each."""
-        told = (self.module(name).__doc__ or "").split("\n\n")[1:]
-        return [" ".join(each.split()) for each in told]
+        """Returns the other paragraphs of the plug-in's docstring, one line each: limits and exceptions."""
+        return [" ".join(each.split()) for each in self._told(name).split("\n\n")[1:]]
+
+    def _told(self, name: str) -> str:
+        """Returns the docstring. People read `fault.in_time` and `log-whole` for what a file's name joins by `_`."""
+        file = name.replace(".", "_").replace("-", "_")
+        return self.module(file).__doc__ or ""
 
     def load(self, name: str) -> Any:
         """Returns the attribute that the plug-in defines. Raises `UsageError` if plug-in or attribute is missing."""
@@ -135,8 +139,8 @@ def _outside(point: importlib.metadata.EntryPoint, kind: str) -> ModuleType:
         ) from error
     version = getattr(module, "CONTRACT", None)
     if version != CONTRACT:
-        told = f"for version {version!r}" if version is not None else "for no version: its CONTRACT is missing"
-        raise UsageError(f"{what} is written {told} of the contract of plug-ins; this is version {CONTRACT}")
+        other = f"version {version!r}" if version is not None else "no version (its CONTRACT is missing)"
+        raise UsageError(f"{what} is for {other} of the contract of plug-ins; this is version {CONTRACT}")
     return module
 
 

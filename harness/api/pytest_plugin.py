@@ -63,7 +63,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "chaos: launches real jobs; runs with --chaos only, as tests with its fixture do")
+    config.addinivalue_line(
+        "markers", "chaos: launches real jobs; runs with --chaos only, as tests with its fixture do"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

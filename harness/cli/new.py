@@ -21,13 +21,15 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Write the repository of a plug-in, with its test: `chaos new fault disk_nap`.",
 )
 
 
 @app.callback()
 def new() -> None:
-    """Write the repository of a plug-in, with its test."""
+    """Write the repository of a plug-in, with its test.
+
+    Example: chaos new fault disk_nap
+    """
 
 
 @app.command()

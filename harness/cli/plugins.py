@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import NamedTuple
 
 import typer
@@ -14,12 +13,12 @@ from harness.cli.shared_options import JsonOption
 from harness.errors import ChaosError, UsageError
 from harness.faults.contract import load_fault
 from harness.judge.guarantee import FAMILY as GUARANTEES
-from harness.plugins import CONTRACT, OPEN, entry_points
+from harness.plugins import CONTRACT, entry_points
 from harness.trainers.checkpoints.contract import load_layout
 from harness.trainers.contract import load_trainer
 from harness.trainers.readers.contract import load_reader
 
-_LOAD = {
+LOADED = {
     "backends": load_backend,
     "checkpoints": load_layout,
     "faults": load_fault,
@@ -65,7 +64,7 @@ def plugins(json: JsonOption = False) -> None:
 def added() -> list[Plugin]:
     """Returns the plug-ins of other packages, by kind and name. Loads each."""
     found = []
-    for kind in sorted([*_LOAD, "attach", "exports", "stores"]):
+    for kind in sorted([*LOADED, "attach", "exports", "stores"]):
         try:
             points = entry_points(f"chaos_harness.{kind}")
         except UsageError as error:
@@ -80,8 +79,8 @@ def added() -> list[Plugin]:
 
 def _wrong(kind: str, name: str) -> str:
     try:
-        if kind in _LOAD:
-            _LOAD[kind](name)
+        if kind in LOADED:
+            LOADED[kind](name)
         else:
             entry_points(f"chaos_harness.{kind}")[name].load()
     except Exception as error:  # it is another's code

@@ -107,7 +107,8 @@ def test_the_final_gap_may_be_as_large_as_its_bound(gap: str, expected: Verdict)
     expect = {"loss_continuity": {"mode": "final", "max_final_gap": gap}}
     card = verdict(simulate(JOB, KILL, seed=5), level(lambda step: 1.25), expect, flat)
     assert card.verdict is expected, card.reasons
-    headline = "final loss +25 % off the fault-free run; not judged: last checkpoint, second restart"
+    told = "final loss +25 % off the fault-free run; not judged: checkpoints in their store, last checkpoint"
+    headline = f"{told}, second restart"
     assert (card.reasons == [headline]) is (expected is Verdict.PASS)
 
 
