@@ -104,7 +104,7 @@ def test_a_fault_of_another_package_is_one_like_ours(bringing: Bringing) -> None
     bringing("brought", NAP + UNDO, nap="brought")
     assert "nap" in fault_names() and "brought" not in sys.modules
     assert load_fault("nap").__doc__ == "It naps."
-    with pytest.raises(ValueError, match="^it$"):
+    with pytest.raises(ValueError, match=r"^it$"):
         undo.resolve("faults.nap")("it")
     assert "faults.nap" in undo.actions()
 

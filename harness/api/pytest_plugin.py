@@ -3,8 +3,8 @@
     def test_survives_an_eviction(chaos):
         assert chaos.run("spot-evict", command=["torchrun", "--nproc-per-node", "2", "train.py"]).passed
 
-Without `--chaos` these tests are skipped. With pytest-xdist the jobs of all workers run one after the other: two jobs on
-one machine slow each other, and pace is judged.
+Without `--chaos` these tests are skipped. With pytest-xdist the jobs of all workers run one after the other: two jobs
+on one machine slow each other, and pace is judged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "chaos: launches real jobs; runs with --chaos only, as tests with its fixture do"
+        "markers", "chaos: launches real jobs; runs with --chaos only, as tests with the fixture do"
     )
 
 

@@ -68,11 +68,11 @@ def test_without_the_option_no_job_is_launched(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_a_mistake_is_an_error_with_its_words(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(UsageError, match="unknown scenario 'spot-evcit' .*did you mean spot-evict"):
+    with pytest.raises(UsageError, match=r"unknown scenario 'spot-evcit' .*did you mean spot-evict"):
         api.run("spot-evcit", reports=tmp_path)
     with pytest.raises(UsageError, match="'nope'"):
         api.gate("nope", reports=tmp_path)
-    with pytest.raises(ChaosError, match="report.json"):
+    with pytest.raises(ChaosError, match=r"report\.json"):
         api.load(tmp_path)
 
 

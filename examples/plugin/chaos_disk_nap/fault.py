@@ -6,13 +6,12 @@ import contextlib
 import signal
 from collections.abc import Sequence
 
-from pydantic import Field
-
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
 from harness.faults.contract import Context, Fault, Target, name_ranks, ranks_of
 from harness.log.consequences import May
 from harness.units import Duration
+from pydantic import Field
 
 CONTRACT = 1  # the version of the contract that this file is written for: docs/plugins.md of chaos-harness
 STOPS_WITHIN_S = 3.0
