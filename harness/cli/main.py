@@ -122,6 +122,11 @@ COMMANDS = {
             "harness.cli.validate:validate",
             "Check scenarios with all their profiles, suites, and plans of game days, without running anything.",
         ),
+        "plugins": (
+            "harness.cli.plugins:plugins",
+            "List the plug-ins that other packages added, and what is wrong with one that cannot be used.",
+        ),
+        "new": ("harness.cli.new:app", "Write the repository of a plug-in, with its test."),
         "schema": (
             "harness.cli.validate:schema",
             "Print the JSON Schema of scenario files, for editors; with --events that of the event log.",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
-from harness.backends.contract import Backend, load_backend
+from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import Together
 from harness.campaign.checked_files import find_plan, load_plan
 from harness.campaign.experiment import new_run_id, run_repeatedly
@@ -16,13 +14,14 @@ from harness.campaign.fault_free import forget_fault_free
 from harness.campaign.repeats import repeat_verdict
 from harness.cli.display import Display
 from harness.cli.exports import Chosen, Telling, offering, watched
-from harness.cli.output import out, safe, say
+from harness.cli.output import err, out, print_json, safe, say
 from harness.cli.scenarios import plan_of
 from harness.cli.shared_options import (
     REPORTS,
     SCENARIOS,
     BackendOption,
     GpuHoursOption,
+    JsonOption,
     LabelOption,
     ProfileOption,
     ReportsOption,
@@ -35,7 +34,6 @@ from harness.cli.summary import SummaryOption, summary_to
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
-from harness.plan.run_plan import Plan
 from harness.report.view import in_words
 from harness.run.stop import stop
 
@@ -56,6 +54,7 @@ def run(
     label: LabelOption = None,
     max_gpu_hours: GpuHoursOption = None,
     summary: SummaryOption = None,
+    json: JsonOption = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -79,22 +78,27 @@ def run(
     engine = load_backend(planned.backend)
     check_capabilities(planned, engine.probe())
     title = f"[bold]{safe(name)}[/] · {safe(planned.scenario.title)}"
-    out.print(f"{title} · backend {safe(planned.backend)} · seed {planned.seed}", soft_wrap=True)
+    console = err if json else out
+    console.print(f"{title} · backend {safe(planned.backend)} · seed {planned.seed}", soft_wrap=True)
     if fresh_fault_free:
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
-    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, chosen, Telling(chosen, *summary_to(summary))))
-
-
-def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, chosen: Chosen, telling: Telling) -> int:
-    """Runs them one after the other; returns the exit code."""
-    with Display(out) as display, watched(display, chosen) as observer:
-        cards, interrupted = run_repeatedly(plans, reports, engine, Together(observer, telling), stop)
+    folder, telling = reports.resolve(), Telling(chosen, *summary_to(summary))
+    with Display(console) as display, watched(display, chosen) as observer:
+        cards, interrupted = run_repeatedly(plans, folder, engine, Together(observer, telling), stop)
     if interrupted:
-        return INTERRUPTED
+        raise typer.Exit(INTERRUPTED)
     result = repeat_verdict(cards)
-    if len(cards) > 1:
+    if json:
+        print_json(
+            {
+                "verdict": result.verdict.value,
+                "reasons": list(result.reasons),
+                "runs": [{"folder": str(folder / card.run_id), "verdict": card.verdict.value} for card in cards],
+            }
+        )
+    elif len(cards) > 1:
         out.print(f"[bold]{len(cards)} runs: {result.verdict}[/]")
         for reason in result.reasons:
             say(f"  {in_words(reason)}")
-    return EXIT_CODES[result.verdict]
+    raise typer.Exit(EXIT_CODES[result.verdict])
