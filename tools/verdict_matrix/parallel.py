@@ -1,13 +1,16 @@
 """Jobs whose ranks hold parts of the model, with the bugs that show only there, and the same jobs without."""
 
-import json
 import pathlib
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 
 import yaml
+from verdict_matrix.rehearsal import NotRun
 
+from harness.judge.facts.evidence import load_evidence
+from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 
 TRAINER = pathlib.Path(__file__).resolve().with_name("parallel_trainer.py")
@@ -29,7 +32,10 @@ class Parallel:
 
     @property
     def how(self) -> str:
-        return f"run: kill, {self.layout}" + (f", resumed with {self.restart_layout}" if self.restart_layout else "")
+        return f"run: {self.layout}" + (f", resumed with {self.restart_layout}" if self.restart_layout else "")
+
+    def accepts(self, card: Scorecard) -> bool:
+        return card.verdict is self.verdict and any(re.search(self.reason, text) for text in card.reasons)
 
 
 OTHER = r"differs? from (the same rank of )?the fault-free run"
@@ -68,9 +74,7 @@ def scenario(row: Parallel) -> dict[str, object]:
             **mesh,
             "restore_drill": True,
         },
-        "faults": [
-            {"id": "kill", "fault": "rank_kill", "when": {"step": 35}, "target": part if mesh else {"rank": 3}}
-        ],
+        "faults": [{"id": "kill", "fault": "rank_kill", "when": {"step": 35}, "target": part if mesh else {"rank": 3}}],
         "expect": {
             "recovery_time": {"max": "10m"},
             "loss_continuity": {"mode": "final", "max_final_gap": "1%"} if row.restart_layout else {"mode": "exact"},
@@ -80,10 +84,12 @@ def scenario(row: Parallel) -> dict[str, object]:
     }
 
 
-def run(row: Parallel, folder: pathlib.Path) -> dict[str, object]:
-    """Returns the report of a real run; a run that is there is read only."""
+def run(row: Parallel, folder: pathlib.Path, stored_only: bool = False) -> Scorecard:
+    """Runs such a job; one that is there already is only judged again. Raises `NotRun` if it is not and `stored_only`."""
     place = folder / f"{row.layout}-{row.bug or 'healthy'}-{row.restart_layout}".strip("-").replace("_", "-")
     found = sorted(place.glob("*/report.json"))
+    if not found and stored_only:
+        raise NotRun(f"{place.name} is not in {folder}")
     if not found:
         place.mkdir(parents=True, exist_ok=True)
         path = place / "parallel.yaml"
@@ -91,4 +97,5 @@ def run(row: Parallel, folder: pathlib.Path) -> dict[str, object]:
         command = [sys.executable, "-m", "harness", "run", str(path), "--reports", str(place)]
         subprocess.run(command, check=False, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
         found = sorted(place.glob("*/report.json"))
-    return json.loads(found[-1].read_text())
+        assert found, "no run"
+    return judge(load_evidence(found[-1].parent), found[-1].parent.name)
