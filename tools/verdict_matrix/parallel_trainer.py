@@ -147,6 +147,47 @@ def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def resumed(
+    bug: str,
+    saves: list[pathlib.Path],
+    part: int,
+    parts: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    own: torch.Generator,
+    same: torch.Generator,
+) -> tuple[int, dict[str, torch.Tensor]]:
+    """Loads the newest save; returns its step and the average of the weights."""
+    state = state_of(saves[-2] if bug == "older_part" and part else saves[-1], part, parts)
+    fresh = {name: value.detach().clone() for name, value in model.named_parameters()}
+    if bug == "parts_in_wrong_order":
+        state["model"]["up.weight"] = state["model"]["up.weight"].roll(HIDDEN // PARTS, 0)
+    model.load_state_dict(fresh if bug == "part_lost" and part else state["model"])
+    if bug == "optimizer_swapped":
+        optimizer.load_state_dict(torch.load(saves[-1] / f"part{1 - part}.pt")["optimizer"])
+    elif not (bug == "optimizer_lost" and part):
+        optimizer.load_state_dict(state["optimizer"])
+    schedule.load_state_dict(state["schedule"])
+    if bug == "schedule_ahead":
+        schedule.step()
+    whose = 0 if bug == "equal_random_state" else dist.get_rank()
+    random = torch.load(saves[-1] / f"random{whose}.pt")
+    own.set_state(random["own"])
+    if not (bug == "other_random_state" and part):
+        same.set_state(random["same"])
+    now = {name: value.detach().clone() for name, value in model.named_parameters()}
+    step = torch.load(saves[-1] / "part0.pt")["step"]
+    return step, now if bug == "stale_average" else state["average"]
+
+
+def state_of(save: pathlib.Path, part: int, parts: int) -> dict[str, Any]:
+    files = sorted(save.glob("part*.pt"))
+    if len(files) == parts:
+        return torch.load(save / f"part{part}.pt")
+    return whole([torch.load(file) for file in files])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--checkpoints", type=pathlib.Path, required=True)
@@ -176,33 +217,7 @@ def main() -> None:
 
     step = 0
     if saves:
-        older = saves[-2] if bug == "older_part" and part else saves[-1]
-        files = sorted(older.glob("part*.pt"))
-        if len(files) != parts:
-            states = [torch.load(file) for file in files]
-            state = whole(states)
-            if bug == "parts_in_wrong_order":
-                state["model"]["up.weight"] = state["model"]["up.weight"].roll(HIDDEN // PARTS, 0)
-        else:
-            state = torch.load(older / f"part{part}.pt")
-        if bug == "part_lost" and part:
-            state["model"] = {name: value for name, value in model.state_dict().items()}
-        model.load_state_dict(state["model"])
-        if bug == "optimizer_swapped":
-            optimizer.load_state_dict(torch.load(saves[-1] / f"part{1 - part}.pt")["optimizer"])
-        elif not (bug == "optimizer_lost" and part):
-            optimizer.load_state_dict(state["optimizer"])
-        schedule.load_state_dict(state["schedule"])
-        if bug == "schedule_ahead":
-            schedule.step()
-        if bug == "stale_average":
-            state["average"] = {name: value.detach().clone() for name, value in model.named_parameters()}
-        average = state["average"]
-        random = torch.load(saves[-1] / f"random{0 if bug == 'equal_random_state' else rank}.pt")
-        own.set_state(random["own"])
-        if not (bug == "other_random_state" and part):
-            same.set_state(random["same"])
-        step = torch.load(saves[-1] / "part0.pt")["step"]
+        step, average = resumed(bug, saves, part, parts, model, optimizer, schedule, own, same)
 
     inputs = torch.randn(options.steps * BATCH, WIDTH, generator=torch.Generator().manual_seed(7))
     dataset = TensorDataset(inputs, inputs.cos().sum(1, keepdim=True))
