@@ -392,6 +392,17 @@ def test_a_guarantee_that_did_not_hold_has_the_sign_of_its_verdict() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["result.batches_whole", "result.samples_in_order"])
+def test_no_card_says_every_sample_once_where_a_guarantee_of_samples_did_not_hold(name: str) -> None:
+    card = report_runs.spot_evict()
+    for state, told in (("held", "every sample once"), ("broken", "samples wrong"), ("open", "samples in doubt")):
+        guarantees = [replace(each, state=state) if each.name == name else each for each in card.guarantees]
+        shown, out = replace(card, guarantees=guarantees), io.StringIO()
+        print_report(run_report.from_scorecard(shown), None, Console(file=out, width=200))
+        for text in (page_of(shown).replace("&nbsp;", " "), out.getvalue()):
+            assert told in text and ("every sample once" in text) == (state == "held")
+
+
 def test_a_loss_that_passed_without_a_fault_free_run_held() -> None:
     card = report_runs.spot_evict()
     score = card.scores | {"loss_continuity": card.scores["loss_continuity"] | {"mode": None}}
