@@ -156,6 +156,16 @@ def test_each_role_presses_its_own_buttons(
     assert pressed == ([(action, role, "Ada")] if status == 200 else [])
 
 
+def test_a_browser_with_pages_of_two_roles_asks_for_each_as_its_own(client: TestClient, page: Page) -> None:
+    stop = {"json": {"action": "stop"}, "headers": OWN}
+    enter(client, page, "observer")
+    assert client.post("/act?as=master", **stop).status_code == 403, "it has no such cookie"
+    enter(client, page, "participant")
+    enter(client, page, "observer")
+    found = {role: client.post(f"/act?as={role}", **stop).status_code for role in ("participant", "observer", "alerts")}
+    assert found == {"participant": 200, "observer": 403, "alerts": 403}
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -217,7 +227,7 @@ def test_the_view_of_participants_hides_what_acts_and_what_comes() -> None:
     shown = for_role(view(), "participant", [NewsView(1, "person", "Bob: I see it")])
     text = json.dumps(shown, default=vars)
     assert "rank-kill" in text, "what is over is told"
-    for hidden in ("silent-hang", "spot-evict", "silence", "Is everybody back", "first week"):
+    for hidden in ("silent-hang", "spot-evict", "silence", "Is everybody back", "first week", "by faults", "21.3"):
         assert hidden not in text
     assert "Rehearsing" not in text
 
