@@ -161,6 +161,16 @@ def test_a_logarithmic_axis_says_so() -> None:
         assert (">Loss, log scale<" in drawn) is told and (">Loss<" in drawn) is not told
 
 
+@pytest.mark.parametrize(("first", "every"), [(1, 1), (5, 5), (201, 1), (205, 5)])
+def test_a_chart_begins_with_its_first_step(first: int, every: int) -> None:
+    """That of a rehearsal is a later one."""
+    steps = np.arange(first, first + 90.0 * every, every)
+    curves = loss_curves.Curves(loss_curves.Series(steps, 1 / steps, steps), None, None, int(steps[-1]))
+    for drawn in (str(loss_curves.loss_chart(curves)), str(loss_curves.step_time_chart(curves))):
+        line = re.findall(r'<(?:path|polyline) (?:d|points)="M?([\d.]+)[^>]*class="run"', drawn)
+        assert len(line) == 1 and float(line[0]) < 80, "the axis begins at 64"
+
+
 @pytest.mark.parametrize(
     ("plan", "told"),
     [
