@@ -174,7 +174,8 @@ def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: p
     assert views[-1].report == str(tmp_path / "report.html")
     assert views[-1].saying == "The day is over: fail. rank-kill: too slow"
     told = day_report._wasted(director.day, cast(Any, result))
-    assert told == f"Wasted in the whole day: {views[-1].wasted} {views[-1].wasted_words}.", "to the digit"
+    assert told == "Wasted in the whole day: 86.0 GPU-s of 344.0 GPU-s (25.0 %), 21.3 GPU-s of it by faults."
+    assert (views[-1].wasted, views[-1].wasted_words) == ("21.3 GPU-s", f"by faults; in all {told[25:59]}")
 
 
 def test_before_the_day_the_page_shows_the_plan_and_the_run_without_a_fault(tmp_path: pathlib.Path) -> None:
