@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import light_day
+import numpy as np
 import pytest
 from judging import fault_free_of, verdict
 from simulator import Job, Outage, simulate
@@ -320,7 +321,7 @@ def test_the_phase_that_everybody_sees(
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_page_tells_of_an_outage_what_the_report_tells(seed: int) -> None:
-    """A log that is heard as it came, beside the same log judged."""
+    """A log that is heard as it came, beside the same log judged. Its pace is no other after the restart."""
     job = Job(nodes=2, steps=120, every=20)
     history, usual = simulate(job, [Outage(70, "rank")], seed), fault_free_of(job)
     logs, progress, course = history.logs(), LiveProgress(), Course()
@@ -333,6 +334,9 @@ def test_the_page_tells_of_an_outage_what_the_report_tells(seed: int) -> None:
         if struck_ns and recovered_ns is None and progress.complete_step > furthest:
             recovered_ns = at_ns
         course.note_outage(progress, bool(struck_ns) and recovered_ns is None, at_ns)
+        course.note(progress, 10, at_ns)
+    times, steps = np.array(course.done).T
+    assert np.diff(steps).min() >= 0 and (np.diff(steps) * job.step_ms * 1e6 < 2 * np.diff(times) + 1e8).all()
     told_s = sum(took_s for phase, took_s in phases_of(course.outage, recovered_ns, False) if phase != "running")
     scores = verdict(history, fault_free=usual).scores
     assert told_s == pytest.approx(scores["recovery_time"]["seconds"], rel=0.05)
