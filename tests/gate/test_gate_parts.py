@@ -103,12 +103,17 @@ def test_fail_fast_stops_and_names_what_did_not_run(rehearse: Any, bad: Scorecar
     assert rehearse(THREE, {"rank-kill": bad}).part.left_out == ()
 
 
-def test_without_time_for_what_is_required_it_is_no_full_pass(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_time_for_what_is_required_it_is_no_full_pass(
+    rehearse: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     past = {"rank-kill": Past(10, False), "spot-evict": Past(10, False), "node-loss": Past(1000, False)}
     monkeypatch.setattr(module, "look_back", lambda *_: past)
     answer = rehearse(THREE, budget_s=600)
     assert answer.verdict is Verdict.INCONCLUSIVE
-    assert answer.reason.startswith("not a full pass: 1 required scenario left out: node-loss (it takes about 2000 s")
+    gate_command._print(answer, tmp_path)
+    told = capsys.readouterr().out
+    assert "INCONCLUSIVE  Not a full pass: 1 required scenario left out: node-loss (it takes about 2000 s" in told
+    assert "\n  All 2 scenarios passed, and the blindness check was caught\n" in told, "one thought a line"
     past["node-loss"], past["spot-evict"] = Past(10, False), Past(1000, False)
     answer = rehearse(THREE, budget_s=600)
     assert answer.verdict is Verdict.PASS and "without spot-evict, which are not required" in answer.reason
