@@ -100,9 +100,8 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(client: TestClient, pag
     assert "httponly" in cookie and "samesite=strict" in cookie
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
-    assert page.access.tokens["master"] not in answer.text + answer.headers["set-cookie"], (
-        "the cookie opens this page alone"
-    )
+    told = answer.text + answer.headers["set-cookie"]
+    assert page.access.tokens["master"] not in told, "the cookie opens this page alone"
     asked = {"authorization": f"Bearer {page.access.cookies['master']}", "content-type": "application/json"}
     assert client.post("/notes", json={"action": "stop"}, headers=asked).status_code == 403
 
@@ -186,11 +185,8 @@ def test_a_button_of_another_site_does_nothing(
 
 def test_what_is_not_json_is_refused(client: TestClient, page: Page, clerk: Clerk) -> None:
     enter(client, page, "master")
-    for content, kind in (
-        ('{"action": "stop"}', "text/plain"),
-        ("{", "application/json"),
-        ("[" * 100_000, "application/json"),
-    ):
+    as_json = "application/json"
+    for content, kind in (('{"action": "stop"}', "text/plain"), ("{", as_json), ("[" * 100_000, as_json)):
         answer = client.post("/act", content=content, headers=OWN | {"content-type": kind})
         assert answer.status_code == 400, answer.text
     assert client.post("/act", json={"action": "note", "text": "x" * 10_000}, headers=OWN).status_code == 400
@@ -250,27 +246,15 @@ def test_a_log_that_is_a_link_is_not_followed(tmp_path: pathlib.Path) -> None:
 
 def test_alertmanager_and_plain_json_are_taken(client: TestClient, page: Page, clerk: Clerk) -> None:
     token = {"authorization": f"Bearer {page.access.tokens['alerts']}"}
-    message = {
-        "version": "4",
-        "status": "firing",
-        "alerts": [
-            {
-                "status": "firing",
-                "fingerprint": "f1",
-                "labels": {"alertname": "Stalled"},
-                "annotations": {"summary": "no step"},
-            },
-            {"status": "resolved", "fingerprint": "f2", "labels": {"alertname": "Slow"}, "annotations": {}},
-        ],
-    }
+    first = {"status": "firing", "fingerprint": "f1", "labels": {"alertname": "Stalled"}}
+    first |= {"annotations": {"summary": "no step"}}
+    second = {"status": "resolved", "fingerprint": "f2", "labels": {"alertname": "Slow"}, "annotations": {}}
+    message = {"version": "4", "status": "firing", "alerts": [first, second]}
     assert client.post("/alerts", json=message, headers=token).json() == {"taken": 2}
     assert client.post("/alerts", json={"name": "Disk"}, headers=token).status_code == 200
     until(lambda: len(clerk.heard) == 3, "all three")
-    assert clerk.heard == [
-        AlertNews("Stalled", "firing", "no step", "f1"),
-        AlertNews("Slow", "resolved", "", "f2"),
-        AlertNews("Disk", "firing", ""),
-    ]
+    stalled, slow = AlertNews("Stalled", "firing", "no step", "f1"), AlertNews("Slow", "resolved", "", "f2")
+    assert clerk.heard == [stalled, slow, AlertNews("Disk", "firing", "")]
 
 
 def test_alerts_need_their_token(client: TestClient, page: Page, clerk: Clerk) -> None:
@@ -498,11 +482,6 @@ def test_the_report_is_there_once_the_day_is_judged_and_nothing_else_is(
         answer = client.get(f"/report/{path}")
         assert answer.text == f"<p>{path}</p>" and "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
-    for path in (
-        "plan.json",
-        "rehearsals/b/report.html",
-        "rehearsals/../plan.json",
-        "../report.html",
-        "%2e%2e/report.html",
-    ):
+    others = "plan.json", "rehearsals/b/report.html", "rehearsals/../plan.json", "../report.html", "%2e%2e/report.html"
+    for path in others:
         assert client.get(f"/report/{path}").status_code == 404, path

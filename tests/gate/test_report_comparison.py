@@ -63,17 +63,13 @@ def test_a_part_below_half_of_the_difference_is_not_most_of_it() -> None:
     before = run_report.from_scorecard(report_runs.spot_evict())
     slower = before.metrics["step_seconds_p50"] * 1.34
     recovery = before.scores["recovery_time"] | {"seconds": before.scores["recovery_time"]["seconds"] + 0.65}
-    after = msgspec.structs.replace(
-        before,
-        scores=before.scores | {"recovery_time": recovery},
-        metrics=before.metrics | {"step_seconds_p50": slower},
-    )
+    scores, metrics = before.scores | {"recovery_time": recovery}, before.metrics | {"step_seconds_p50": slower}
+    after = msgspec.structs.replace(before, scores=scores, metrics=metrics)
     found = compare(before, after, ({"rank 1, startup": 1.0}, {"rank 1, startup": 1.071}))
     assert "By rank, in that recovery: the largest part is rank 1, start-up, +71 ms of +650 ms." in sentences(found)
     found = compare(before, after, ({"rank 1, startup": 1.0}, {"rank 1, startup": 6.0}))
-    assert "startup changed most" in " ".join(sentences(found)).replace("start-up", "startup"), (
-        "5 s are not most of 650 ms"
-    )
+    said = " ".join(sentences(found)).replace("start-up", "startup")
+    assert "startup changed most" in said, "5 s are not most of 650 ms"
     unknown, pace = found.cautions
     assert pace.startswith("median step: ") and pace.endswith("by the host's load or by the trainer")
     assert compare(before, before, None, "gone").cautions == [unknown] == [f"code: {CODE_UNKNOWN}"]
@@ -151,9 +147,8 @@ def test_a_run_without_an_outage_is_not_compared_phase_by_phase() -> None:
 
 
 def test_a_run_that_never_recovered_is_told_so() -> None:
-    found = compare(
-        *(run_report.from_scorecard(make()) for make in (report_runs.never_recovered, report_runs.spot_evict)), None
-    )
+    before, after = map(run_report.from_scorecard, (report_runs.never_recovered(), report_runs.spot_evict()))
+    found = compare(before, after, None)
     assert sentences(found)[0] == "Recovery time: never in the first run, 3.04 s in the second."
     assert "Never" in Page(render(found)).text
 
