@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
@@ -99,6 +100,11 @@ def yes_or_no(answer: GateResult) -> str:
     held = answer.held
     against = f"; against baseline {held.baseline}: {held.verdict}" if held and held.verdict is not Verdict.PASS else ""
     return f"NO: of {whole}, {', '.join(told)}{against}."
+
+
+def clauses(reason: str) -> list[str]:
+    """Returns each thought of a reason as a sentence: `Not a full pass: …`, `All 3 scenarios passed`."""
+    return [in_words(each) for each in re.split(r"; (?![^(]*\))", reason)]
 
 
 def next_steps(answer: GateResult) -> list[str]:
