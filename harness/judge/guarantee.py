@@ -115,13 +115,12 @@ ORDER: Mapping[str, int] = {
     "drill": 42,
     "second": 43,
 }
-LAST = 50  # a family that only plug-ins have
 
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
     """Returns all guarantees by name, family by family."""
-    files = sorted(FAMILY.names(), key=lambda file: (ORDER.get(file.partition("_")[0], LAST), file))
+    files = sorted(FAMILY.names(), key=lambda file: (ORDER.get(file.partition("_")[0], len(FAMILY.names())), file))
     return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
 
 

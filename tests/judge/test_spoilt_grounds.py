@@ -85,7 +85,7 @@ def run_of(**other: Any) -> Any:
 def evidence_of(run: Any = None, **other: Any) -> Any:
     comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1, near_zero=False)
     whole = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None, "comparison": comparison}
-    whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": ""}
+    whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": "", "other_layout": ""}
     whole |= {"incomparable": "", "resume_alone": ("", "")}
     run = run or run_of()
     whole["seams"] = {epoch.first - 1 for epoch in run.epochs}
@@ -104,6 +104,7 @@ NEAR_ZERO = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.0, ne
 UNSURE = Ground(Kind.DURATION, of=Figure(5.1 * S, margin=0.2 * S), bound=5 * S)
 CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "blind": ("job-seen", evidence_of(run_of(apart=True)), {}, {"steps"}),
+    "another layout": ("sizes-known", evidence_of(other_layout="tp 2"), {}, {"band", "bits"}),
     "torn tail": (
         "tail-whole",
         evidence_of(run_of(epochs=[SimpleNamespace(first=11, kept=40, size=2)]), taken=[30]),

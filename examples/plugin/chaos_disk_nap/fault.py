@@ -13,7 +13,7 @@ from harness.log.consequences import May
 from harness.units import Duration
 from pydantic import Field
 
-CONTRACT = 1  # the version of the contract that this file is written for: docs/plugins.md of chaos-harness
+CONTRACT = 1  # the version of the contract of plug-ins that this file is written for
 STOPS_WITHIN_S = 3.0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from harness.judge.assumption import FRESH, Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.coordinates import new_layout
 from harness.judge.verdict import Ground, Kind
 
 
@@ -23,8 +22,7 @@ def _size_changes(evidence: Analysis, ground: Ground) -> str:
 
 
 def _layout_unknown(evidence: Analysis, ground: Ground) -> str:
-    runs = evidence.fault_free_runs
-    layout = new_layout(evidence.run, runs)
+    layout = evidence.other_layout
     return f"no fault-free run had its ranks laid out as here: {layout}" if layout else ""
 
 

@@ -98,16 +98,16 @@ class Analysis(Evidence):
 
     @cached_property
     def curve(self) -> Curve:
-        return losses.surviving(self.run.steps, self.relaid)
+        return losses.surviving(self.run.steps, bool(self.other_layout))
 
     @cached_property
     def fault_free_curve(self) -> Curve | None:
-        return losses.surviving(self.fault_free.steps, self.relaid) if self.fault_free else None
+        return losses.surviving(self.fault_free.steps, bool(self.other_layout)) if self.fault_free else None
 
     @cached_property
-    def relaid(self) -> bool:
-        """Returns True if its ranks hold other parts of the model than in the fault-free run."""
-        return bool(self.fault_free and new_layout(self.run, [self.fault_free]))
+    def other_layout(self) -> str:
+        """Names a layout of ranks that no fault-free run had: its ranks hold other parts of the model."""
+        return new_layout(self.run, self.fault_free_runs)
 
     @cached_property
     def comparison(self) -> Comparison | None:

@@ -69,7 +69,7 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
     }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(values)}")
     told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
-    each = bounds.mode in ("final", "envelope") and not evidence.relaid
+    each = bounds.mode in ("final", "envelope") and not evidence.other_layout
     alone = each and len(told) and agreement.own_losses(evidence)
     return f"{said} (of rank {int(told.min())}; each rank reports its own)" if alone else said
 
