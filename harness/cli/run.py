@@ -88,9 +88,8 @@ def run(
     if fresh_fault_free:
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
-    cards, interrupted = _rehearse(
-        plans, reports.resolve(), engine, chosen, console, Telling(chosen, *summary_to(summary))
-    )
+    folder, telling = reports.resolve(), Telling(chosen, *summary_to(summary))
+    cards, interrupted = _rehearse(plans, folder, engine, chosen, console, telling)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     result = repeat_verdict(cards)
