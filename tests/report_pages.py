@@ -16,6 +16,7 @@ CARDS: list[Callable[[], Scorecard]] = [  # of every kind of run
     report_runs.double_evict,
     report_runs.never_recovered,
     report_runs.thousand_ranks,
+    report_runs.meshed,
     report_runs.long_run,
     report_runs.empty,
     report_runs.no_outage,

@@ -47,6 +47,13 @@ def thousand_ranks() -> Scorecard:
 
 
 @functools.cache
+def meshed() -> Scorecard:
+    """One of 64 ranks is killed, and each tells its place."""
+    job = Job(nodes=8, ranks_per_node=8, steps=60, mesh=(("pp", 4), ("dp", 4), ("tp", 4)))
+    return judged(job, [Outage(37, "rank", victim=5)])
+
+
+@functools.cache
 def long_run() -> Scorecard:
     """10,000 steps, losses that differ after the second fault, and some that are not numbers."""
 

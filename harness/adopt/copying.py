@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from harness.errors import UsageError
 from harness.report.words import size
+from harness.units import counted
 
 BYTES_MAX = 2 * 2**30
 FILES_MAX = 20_000
@@ -74,10 +75,16 @@ def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _too_much(folder: pathlib.Path, what: str, sizes: dict[pathlib.Path, int]) -> str:
-    largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
-    named = ", ".join(f"{path.relative_to(folder)} ({size(sizes[path])})" for path in largest)
+    """Names the largest entries of the folder itself: data may be many small files below one of them."""
+    entries: dict[str, tuple[int, int]] = {}
+    for path, amount in sizes.items():
+        name = path.relative_to(folder).parts[0]
+        total, files = entries.get(name, (0, 0))
+        entries[name] = total + amount, files + 1
+    largest = sorted(entries, key=lambda name: entries[name], reverse=True)[:3]
+    named = ", ".join(f"{name} ({size(entries[name][0])}, {counted(entries[name][1], 'file')})" for name in largest)
     return (
         f"{folder}: {what}. A first look trains in a copy of the folder, so that it overwrites nothing of yours, and "
-        f"copies at most {size(BYTES_MAX)} and {FILES_MAX} files. The largest: {named}. Call chaos init from a folder "
-        f"with your code alone, and name large data by its whole path"
+        f"copies at most {size(BYTES_MAX)} and {FILES_MAX} files. The largest seen: {named}. Copy your code alone to a "
+        f"folder of its own, call chaos init there, and name data by its whole path: a link to it is followed"
     )

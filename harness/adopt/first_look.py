@@ -6,17 +6,19 @@ import itertools
 import pathlib
 import statistics
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from harness.adopt.mesh_seen import mesh_of
 from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import CampaignObserver, Stage, Together, staged
 from harness.errors import ChaosError
 from harness.judge.facts import reported, samples
 from harness.log.event_log import Tail
+from harness.node.emitter import Axis
 from harness.plan.run_plan import Plan
 from harness.run.job import run_job
 from harness.run.last_words import first_error
@@ -43,6 +45,9 @@ class Facts:
     pass_steps: int = 0  # in one pass over the data; 0: not known
     ranks: int = 1  # that came up as one world
     elastic: bool = False  # it goes on with fewer replicas, in the same processes, as torchft does
+    mesh: Mapping[Axis, int] = field(default_factory=dict)  # as all ranks told it; see `no_mesh` if empty
+    no_mesh: str = ""  # why there is none
+    began_anew: int = 0  # the save that was there when a process started again from the first step
 
     @property
     def save_every(self) -> int | None:
@@ -147,6 +152,8 @@ def facts_of(run: timeline.Timeline) -> Facts:
     gaps = [float(b - a) / 1e9 for a, b in itertools.pairwise(ends)]
     started = min((process.launched for process in run.processes), default=run.begin)
     first = int(ends[0]) if len(ends) else started
+    ranks = max((epoch.size for epoch in run.epochs), default=1)
+    mesh, no_mesh = mesh_of({process.rank: process.coordinates for process in run.processes}, ranks)
     return Facts(
         steps_seen=run.reached_step,
         steps_total=run.reached_step if run.outcome == "completed" else None,
@@ -156,8 +163,19 @@ def facts_of(run: timeline.Timeline) -> Facts:
         files=(files,) if isinstance(files, str) else tuple(str(each) for each in files),
         told=reported.told(run),
         pass_steps=_pass_steps(run),
-        ranks=max((epoch.size for epoch in run.epochs), default=1),
+        ranks=ranks,
+        mesh=mesh,
+        no_mesh=no_mesh,
+        began_anew=_began_anew(run, committed),
     )
+
+
+def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) -> int:
+    """Returns the step of a save that was there when a process started and did the first step again; 0 if none did."""
+    first = min((p.first_step for p in run.processes if p.first_step is not None), default=0)
+    anew = (p for p in run.processes if p.restored is None or p.restored_step == 0)  # else its step may be unknown
+    again = [process.started for process in anew if process.first_step == first]
+    return max((int(e.get("step") or 0) for e in committed if any(e["at"] < started for started in again)), default=0)
 
 
 def _pass_steps(run: timeline.Timeline) -> int:

@@ -15,16 +15,21 @@ from typer.core import TyperCommand
 
 from harness.adopt.copying import moved, original, working_in_copy
 from harness.adopt.first_look import Facts, look
+from harness.adopt.hints import another_launcher, resume_option, sizes_asked, steps_asked
+from harness.adopt.mesh_seen import in_words, victim_of
 from harness.adopt.proposal import (
     GATE,
+    LONG_S,
     REHEARSALS,
     gate_of,
-    has_second_pass,
     propose,
+    run_s,
+    steps_enough,
+    strikes_late,
     with_steps_left,
     workload_of,
 )
-from harness.adopt.recognise import recognise
+from harness.adopt.recognise import Recognised, recognise
 from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
 from harness.cli import path_arguments
@@ -36,6 +41,7 @@ from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.plan.run_plan import FIRST_LOOK
 from harness.report.commands import pages_here
+from harness.report.words import seconds
 from harness.run.stop import stop
 from harness.spec.scenario import parse_scenario
 from harness.trainers.shared.rendezvous_settings import USUAL_RESTARTS
@@ -57,6 +63,9 @@ class InitCommand(TyperCommand):
 
 PARSED_BY = {"init": InitCommand}
 PAGE = "docs/bring-your-own-trainer.md"
+SCENARIOS = "docs/writing-a-scenario.md"
+DAY = "docs/gameday.md"
+WRITTEN = "mesh: {pp: 2, dp: 2}"
 
 
 def init(
@@ -85,7 +94,9 @@ def init(
     ranks = counted(found.ranks, "rank") if found.nodes > 1 else "with ranks of its own"
     said = f"{found.launcher} starts {found.script or 'your training'}, {ranks}, {found.framework}"
     say(f"{said}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else said)
-    if found.launcher in ("torchrun", "accelerate") and "max_restarts" not in found.trainer:
+    if advice := "" if found.nodes > 1 else another_launcher(command, found.script):
+        say(f"{advice}.")
+    if found.no_restarts:
         say("Your command names no --max-restarts. By default it is 0: the first dead worker ends your job for good.")
         say(f"The scenarios use --max-restarts {USUAL_RESTARTS}. Give your real job the same.")
     here = pathlib.Path.cwd()
@@ -97,11 +108,16 @@ def init(
     files = tuple(original(name, copy, here) for name in facts.files)
     facts = replace(facts, elastic=found.framework == "torchft", files=files)
     _print_facts(facts, run_dir)
+    asked = steps_asked(found.words)
+    if facts.steps_total is None and asked > facts.steps_seen:
+        facts = replace(facts, steps_total=asked)
     if facts.ranks < workload["nodes"] * workload["ranks_per_node"] and not facts.elastic:
         say(f"  each of the {found.nodes} starts was a job of its own, and all of them wrote into one folder.")
         found = replace(found, nodes=1)
     if found.launcher == "deepspeed":
-        say("  deepspeed starts no rank again: a job that loses one is over.")
+        say("  deepspeed starts no rank again: a job that loses one is over. torchrun does, with the same script:")
+        say(f"  chaos init --force -- torchrun --nproc-per-node {facts.ranks} {found.script} …")
+        say(f"  ({pages_here(PAGE)}#deepspeed-and-ray)")
     if found.nodes == 1:
         say(f"  one start brought {counted(facts.ranks, 'rank')}: the job is one start of your command, on one node.")
         say("  Nothing but your command starts a dead rank again. If a scheduler starts your command again, write so:")
@@ -109,12 +125,43 @@ def init(
     found, remark = with_steps_left(found, facts)
     if remark:
         say(f"  {remark}.")
-    if not has_second_pass(facts):
+    _say_what_to_do(found, facts)
+    if not strikes_late(facts):
         say("  the faults strike in the first pass over the data: no end of it was seen. Many resumes go wrong later.")
         say(f"  Call chaos matrix resume, or chaos init for a job that has two passes, with --steps above {steps}.")
     folder.mkdir(parents=True, exist_ok=True)
     texts = propose(workload_of(found, folder, facts.ranks), facts)
     _write(folder, texts | ({GATE: gate_of(list(texts))} if texts else {}), force)
+
+
+def _say_what_to_do(found: Recognised, facts: Facts) -> None:
+    """Says what the look could not see of the mesh, of resumes and of the job's length, and what to write by hand."""
+    if facts.mesh and not facts.elastic:
+        struck = victim_of(facts.mesh)
+        kills = f" rank-kill.yaml kills the one at {in_words(struck)}." if struck else ""
+        say(f"  ranks told their places in the mesh {in_words(facts.mesh)}.{kills}")
+    elif facts.ranks > 1 and not facts.elastic:
+        sizes = sizes_asked(found.words)
+        asks = f" The command asks for {in_words(sizes)}; their order is not known." if sizes else ""
+        say(f"  no mesh in the scenarios: {facts.no_mesh}.{asks}")
+        say(f"  To strike places such as {{pp: last}}, write it below workload:, outermost axis first: {WRITTEN}")
+        say(f"  ({pages_here(SCENARIOS)})")
+    if facts.began_anew:
+        say(f"  it was started again, and began at its first step beside the save of step {facts.began_anew}.")
+    if option := resume_option(found.script, found.words):
+        say(f"  {found.script} takes {option}, which the command lacks.")
+    if facts.began_anew or option:
+        say("  If a resume needs a flag, let a small script find the newest save:")
+        say(f"  {pages_here(PAGE)}#a-resume-that-needs-a-flag")
+    if facts.steps_total is None:
+        say("  the end of the job was not seen, and no option such as --steps names it. Each scenario does all of it,")
+        say(
+            f"  or is stopped after its wall_clock. If that is too short: about {steps_enough(facts)} steps are enough."
+        )
+    elif (whole_s := run_s(facts)) > LONG_S:
+        say(f"  one run takes about {seconds(whole_s)}, and each scenario is a run.")
+        say(f"  About {steps_enough(facts)} steps are enough. Or strike a job that runs: chaos gameday --attach")
+        say(f"  ({pages_here(DAY)})")
 
 
 def _look(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import pathlib
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,23 +13,24 @@ from typing import Any
 import yaml
 
 from harness.adopt.first_look import Facts
+from harness.adopt.hints import STEPS, numbers, steps_asked
+from harness.adopt.mesh_seen import in_words, victim_of
 from harness.adopt.recognise import Recognised
+from harness.mesh import SHARED
+from harness.node.emitter import Axis
 
 MARGIN_S = 30.0  # of the bound on recovery, beside what the first look measured
 SAVE_EVERY = 10  # steps, where no checkpoint was seen
 SHORT_PASS_S = 60.0  # a job has more than one pass over its data, where one takes no longer
 USUAL_SAVES = 2  # before a fault, where the job is long enough
 GATE = "gate.yaml"
-# An option that says how long the whole job is, with its number: --steps 200, --max_steps=200, trainer.max_steps=200
-STEPS = re.compile(
-    r"(?:--?|[\w.]+\.)?(?:(?:max|total|num|n|train|training)[-_])*(?:steps|iters|iterations)[ =](?P<number>[1-9]\d*)"
-)
+LONG_S = 15 * 60.0  # of one run of the job; each rehearsal is one
 
 
 @dataclass(frozen=True)
 class Proposed:
-    """One proposed scenario. `faults` is YAML; `{step}`, `{rank}` (another than 0, if there is one) and `{last}` (the
-    last node) are filled in. `saves`: checkpoints needed before the fault."""
+    """One proposed scenario. `faults` is YAML; `{step}`, `{rank}` (not 0, if there is another), `{place}` (the same, or
+    a place in the mesh) and `{last}` (the last node) are filled in. `saves`: checkpoints needed before the fault."""
 
     name: str
     title: str
@@ -48,7 +48,7 @@ REHEARSALS = (
   - id: kill
     fault: rank_kill
     when: {{step: {step}}}
-    target: {{rank: {rank}}}
+    target: {place}
 """,
     ),
     Proposed(
@@ -139,19 +139,17 @@ def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict
                 trainer[key] = script
             elif at is not None and key == "command":
                 trainer[key] = [*value[:at], "{scenario_dir}/" + script, *value[at + 1 :]]
-    ranks = ranks if found.nodes == 1 or "command" in trainer else found.ranks
+    ranks = ranks or found.ranks if found.nodes == 1 or "command" in trainer else found.ranks
     return {"trainer": trainer, "nodes": found.nodes, "ranks_per_node": max(1, math.ceil(ranks / found.nodes))}
 
 
 def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
     """With so many steps that some come after the last save, and what is to be said of it. A job that saves its last
     step leaves a restart from its last save nothing to do, so nothing would be known of that save."""
-    words: list[str] = found.trainer.get("args") or found.trainer.get("command") or []
-    pairs = zip(["", *words], words, strict=False)
-    told = [STEPS.fullmatch(word) or STEPS.fullmatch(f"{before} {word}") for before, word in pairs]
-    places = [(at, match) for at, match in enumerate(told) if match]
+    words = found.words
+    places = list(numbers(words, STEPS))
     asked = {int(match["number"]) for _, match in places}
-    total = facts.steps_total or (max(asked) if len(asked) == 1 else 0)
+    total = facts.steps_total or steps_asked(words)
     every = facts.save_every or 0
     if every < 2 or total <= facts.saves[0] or (total - facts.saves[0]) % every:
         return found, ""
@@ -167,7 +165,11 @@ def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
 
 def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
     """Returns file name → text of each proposed scenario that the job is long enough for, as far as known."""
-    workload = {**workload, "min_nodes": 1} if facts.elastic else workload
+    world = workload["nodes"] * workload.get("ranks_per_node", 1)
+    if facts.elastic:
+        workload = {**workload, "min_nodes": 1}
+    elif math.prod(facts.mesh.values()) == world > 1:
+        workload = {**workload, "mesh": dict(facts.mesh)}
     fitting = [each for each in REHEARSALS if facts.steps_total is None or _step(each, facts) < facts.steps_total]
     return {f"{each.name}.yaml": _text(each, workload, facts) for each in fitting}
 
@@ -192,11 +194,10 @@ def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str
         saves = f"a checkpoint was seen at step {', '.join(map(str, facts.saves[:5]))}"
     again_s = (facts.save_every or SAVE_EVERY) * facts.step_s
     recovery_s = math.ceil((2 * facts.start_s + again_s + MARGIN_S) / 10) * 10  # rounded up to ten
-    # Ten minutes, or four times what an undisturbed job needs.
-    whole_s = facts.start_s + (facts.steps_total or 0) * facts.step_s
-    wall_clock_s = max(600, math.ceil(4 * whole_s / 60) * 60)
+    wall_clock_s = max(600, math.ceil(4 * run_s(facts) / 60) * 60)
     last = workload["nodes"] - 1
     rank = "{not_rank: 0}" if last or workload.get("ranks_per_node", 1) > 1 else "0"
+    place = victim_of(workload.get("mesh", {}))
     described = yaml.safe_dump(dict(workload), sort_keys=False, default_flow_style=None, width=100)
     return f"""\
 # {rehearsal.why}
@@ -204,15 +205,15 @@ version: 1
 name: {rehearsal.name}
 title: {rehearsal.title}
 tags: [proposed]
-workload:
+workload:  # After a fault the same command is started again: it must go on from its newest checkpoint by itself.
 {textwrap.indent(described.rstrip(), "  ")}
 faults:  # {saves}
-{rehearsal.faults.strip(chr(10)).format(step=_step(rehearsal, facts), rank=rank, last=last)}
+{rehearsal.faults.strip(chr(10)).format(step=_step(rehearsal, facts), rank=rank, last=last, place=_target(place, rank))}
 expect:
   # Twice the start-up ({facts.start_s:.0f} s), the steps since a checkpoint once more, and {MARGIN_S:.0f} s.
   recovery_time: {{max: {recovery_s}s}}
 {_continuity(facts)}
-abort:
+abort:  # {_longest(facts)}
   wall_clock: {wall_clock_s}s
 """
 
@@ -230,6 +231,37 @@ def _step(rehearsal: Proposed, facts: Facts) -> int:
         later = [usual + every * max(0, (save + half - usual) // every + 1) for save in taken]
         step = next((each for each in later if each < (facts.steps_total or math.inf) - every), usual)
     return step if facts.steps_total is None or step < facts.steps_total else least
+
+
+def _target(place: Mapping[Axis, int | str], rank: str) -> str:
+    if not place:
+        return f"{{rank: {rank}}}"
+    axis = next(axis for axis, index in place.items() if index == "last")
+    return f"{in_words(place)}  # one rank; along {axis} ranks share {SHARED[axis]}"
+
+
+def run_s(facts: Facts) -> float:
+    """Returns about how long the job takes without a fault; as far as the look saw it if its length is not known."""
+    return facts.start_s + (facts.steps_total or facts.steps_seen) * facts.step_s
+
+
+def _longest(facts: Facts) -> str:
+    if facts.steps_total is None:
+        return "the end of the job was not seen; a run that is stopped here is inconclusive"
+    return "ten minutes, or four times what the job needs without a fault"
+
+
+def steps_enough(facts: Facts) -> int:
+    """Returns a number of steps with two checkpoints after each fault, and some steps after the last one."""
+    every = facts.save_every or SAVE_EVERY
+    latest = max(_step(each, replace(facts, steps_total=None)) for each in REHEARSALS)
+    first = facts.saves[0] if facts.saves else every
+    return first + (math.ceil((latest - first) / every) + 1) * every + max(1, every // 2)
+
+
+def strikes_late(facts: Facts) -> bool:
+    """Tells whether the faults strike behind the end of a pass over the data that is known."""
+    return 0 < facts.pass_steps < _step(REHEARSALS[0], facts)
 
 
 def has_second_pass(facts: Facts) -> bool:

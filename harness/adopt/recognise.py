@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.backends.contract import PLACEHOLDERS
 from harness.errors import UsageError
-from harness.trainers.shared import placeholders
+from harness.trainers.shared import placeholders, rendezvous_settings
 
 FRAMEWORKS = {
     "transformers": "Hugging Face",
@@ -39,12 +39,22 @@ class Recognised:
     framework: str
     left_out: tuple[str, ...] = ()  # options that the harness sets by itself
     nodes: int = 2  # each with a start of its own; two, so that one can be lost
+    no_restarts: bool = False  # the command leaves its launcher's number of restarts at 0
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the script; of a command that brings its own ranks, all of them."""
+        return list(self.trainer.get("args") or self.trainer.get("command") or ())
 
 
 ON_NODES = {*PLACEHOLDERS, "node_rank"} - {"python", "run_dir"}  # a command with one of them is one of several
 SCRIPTS = (".py", ".sh", ".bash")
 TORCHRUN_FLAGS = {"standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "signals-to-handle"}
+FT_FLAG = "ignore-missing-fault-tol-cfg"
+TORCHRUN_FLAGS |= {FT_FLAG}
 TORCHRUN_KEPT = {"max-restarts", "nproc-per-node", "nnodes", "m", "module"}
+FT_LAUNCHER = "nvidia_resiliency_ext.fault_tolerance.launcher"
+FT_OWN = ("ft-", FT_FLAG)  # options that torchrun does not have
 ACCELERATE_FLAGS = {"cpu", "multi-gpu", "m", "module", "no-python", "quiet", "debug", "use-deepspeed", "use-fsdp"}
 ACCELERATE_KEPT = {"num-processes", "m", "module"}
 DEEPSPEED_FLAGS = {"m", "module", "no-python", "no-local-rank", "force-multi", "no-ssh", "bind-cores-to-rank"}
@@ -68,6 +78,8 @@ def _program(command: list[str]) -> tuple[str, list[str], str | None]:
         return "torchrun", command[3:], python
     if name.startswith("python") and command[1:3] == ["-m", "accelerate.commands.launch"]:
         return "accelerate", command[3:], python
+    if name.startswith("python") and command[1:3] == ["-m", FT_LAUNCHER]:
+        return "ft_launcher", command[3:], python
     if name == "accelerate" and command[1:2] == ["launch"]:
         return "accelerate", command[2:], python
     return name, command[1:], python
@@ -111,7 +123,29 @@ def _torchrun(words: Sequence[str], python: str | None, command: Sequence[str]) 
     trainer: dict[str, Any] = {"torchrun": script, "args": args}
     if "max-restarts" in options:
         trainer["max_restarts"] = _count(options["max-restarts"])
-    return _recognised("torchrun", script, trainer, python, per_node * nodes, options, TORCHRUN_KEPT)
+    found = _recognised("torchrun", script, trainer, python, per_node * nodes, options, TORCHRUN_KEPT)
+    return replace(found, no_restarts="max-restarts" not in options)
+
+
+def _ft_launcher(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
+    """NVRx's launcher takes torchrun's options. On each node it is given what the trainer `torchrun` gives torchrun."""
+    like, (options, _) = _torchrun(words, python, command), _options(words, TORCHRUN_FLAGS)
+    own = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items() if name.startswith(FT_OWN)]
+    interpreter = python or "{python}"
+    given = [
+        *(interpreter, "-m", FT_LAUNCHER, "--nnodes", "{min_nodes}:{nodes}", "--nproc-per-node", "{ranks_per_node}"),
+        *("--max-restarts", str(like.trainer.get("max_restarts", rendezvous_settings.USUAL_RESTARTS))),
+        *("--monitor-interval", rendezvous_settings.MONITOR_INTERVAL_S, "--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", rendezvous_settings.ENDPOINT, "--rdzv-id", "{run_id}"),
+        *("--rdzv-conf", rendezvous_settings.options({}), "--local-addr", "{address}"),
+        *("--log-dir", rendezvous_settings.LOGS, *own),
+        *([like.script] if like.script else like.trainer["torchrun"].split()),
+        *like.trainer.get("args", ()),
+    ]
+    trainer = {"command": given, "control": [*rendezvous_settings.store(interpreter)]}
+    trainer["env"] = dict(rendezvous_settings.ENVIRONMENT)
+    left_out = tuple(name for name in like.left_out if not name.removeprefix("--").startswith(FT_OWN))
+    return replace(like, launcher="ft_launcher", trainer=trainer, left_out=left_out)
 
 
 def _accelerate(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
@@ -119,7 +153,8 @@ def _accelerate(words: Sequence[str], python: str | None, command: Sequence[str]
     script, args = _script(options, rest, command)
     ranks = _count(options.get("num-processes", "1"))
     trainer: dict[str, Any] = {"accelerate": script, "args": args}
-    return _recognised("accelerate", script, trainer, python, ranks, options, ACCELERATE_KEPT)
+    found = _recognised("accelerate", script, trainer, python, ranks, options, ACCELERATE_KEPT)
+    return replace(found, no_restarts=True)
 
 
 def _deepspeed(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
@@ -156,6 +191,7 @@ LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recogn
     "torchrun": _torchrun,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
+    "ft_launcher": _ft_launcher,
     "python": _python,
     "python3": _python,
 }

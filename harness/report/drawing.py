@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,15 +21,12 @@ from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Ti
 from harness.units import format_duration
 
 LANES_MAX = 32
+FOLDED_MAX = 32  # groups with one row each
+UNFOLDED_MAX = 128  # ranks in folded groups whose rows are drawn, too
 Coordinates = Mapping[str, tuple[int, int]]
 FINGERPRINT = 12  # characters of it that are shown
-STARTERS = (
-    "torchrun",
-    "accelerate",
-    "deepspeed",
-    "module",
-    "command",
-)  # by what a trainer is started, and the key of it
+# By what a trainer is started, and the key of it.
+STARTERS = ("torchrun", "accelerate", "deepspeed", "module", "command")
 TRAINER_MAX = 60  # characters
 STANDSTILL = "standstill"  # no phase of the log: a part of `running` in which no step came to its end
 STANDSTILL_TIMES = 5  # a step that takes so many usual ones, and at least so long, is one
@@ -126,8 +123,9 @@ def line(curve: Curve) -> Series:
 
 
 def cast(run: Timeline, most: int = LANES_MAX) -> Cast:
-    """Chooses the ranks of a chart: all in order if they are at most `most`, otherwise the worst: hit by a fault, in a
-    group of one that was, died, lost the most time. Groups along the mesh's outermost axis stay together."""
+    """Chooses the ranks of a chart: all in order if they are at most `most`, otherwise the worst: hit by a fault, died,
+    lost the most time. Groups along the mesh's outermost axis stay together: only those with a rank that was hit have a
+    row for each of their ranks, if one is known, and the others one for each group."""
     steps = run.steps
     # Seconds in surviving steps, for each rank that did any step.
     spent = np.where(steps.survives, steps.end - steps.begin, 0) / 1e9
@@ -139,19 +137,41 @@ def cast(run: Timeline, most: int = LANES_MAX) -> Cast:
     places = {p.rank: p.coordinates for p in run.processes if p.coordinates}
     groups = {rank: _group(places.get(rank, {})) for rank in ranks}
     struck = {groups[rank] for rank in hit & groups.keys()}
-    chosen = ranks
+    chosen, apart = ranks, list[str]()
     if len(ranks) > most:
-        worst = sorted(
-            ranks, key=lambda r: (r not in hit, groups[r] not in struck, r not in dead, useful.get(r, 0.0), r)
-        )
-        chosen = worst[:most]
+        apart = sorted({*groups.values()} - struck, key=_by_number) if struck - {""} else []
+        worst = [rank for rank in ranks if groups[rank] not in apart]
+        chosen = sorted(worst, key=lambda rank: (rank not in hit, rank not in dead, useful.get(rank, 0.0), rank))[:most]
     if any(groups.values()):
-        chosen = sorted(chosen, key=lambda rank: (groups[rank] not in struck, groups[rank], rank))
+        chosen = sorted(chosen, key=lambda rank: (groups[rank] not in struck, _by_number(groups[rank]), rank))
     kept = (steps.end[steps.survives] - steps.begin[steps.survives]) / 1e9
     usual_s = float(np.median(kept)) if len(kept) else 0.0
     everybody = AllSteps(steps.begin, steps.end, steps.survives, run.begin)
     lanes = [_lane(run, rank, rank in hit, groups[rank], places.get(rank, {})) for rank in chosen]
-    return Cast(lanes, len(ranks), usual_s, everybody)
+    shown = len(ranks) <= UNFOLDED_MAX
+    folded = []
+    for name in apart[:FOLDED_MAX]:
+        mine = {rank: places.get(rank, {}) for rank in ranks if groups[rank] == name}
+        within = [_lane(run, rank, False, name, place) for rank, place in mine.items() if shown]
+        folded.append(_folded(run, name, mine, within, usual_s))
+    return Cast(lanes, len(ranks), usual_s, everybody, folded=folded)
+
+
+def _folded(run: Timeline, name: str, ranks: Collection[int], lanes: Sequence[Lane], usual_s: float) -> Cast:
+    steps = run.steps
+    rows = np.flatnonzero(np.isin(steps.rank, [*ranks]))
+    theirs = AllSteps(steps.begin[rows], steps.end[rows], steps.survives[rows], run.begin)
+    ends = [_end(run, process) for process in run.processes if died(process) and process.rank in ranks]
+    return Cast(lanes, len(ranks), usual_s, theirs, name or "elsewhere", died=ends)
+
+
+def _by_number(group: str) -> tuple[int, str]:
+    """Sorts `pp 10` behind `pp 2`."""
+    return len(group), group
+
+
+def _end(run: Timeline, process: Process) -> float:
+    return _since(run, process.last_seen if process.exited is None else process.exited)
 
 
 def _at(process: Process) -> str:
@@ -241,7 +261,7 @@ def _life(run: Timeline, process: Process) -> WorkerBar:
         started=_since(run, process.started),
         rendezvous=None if rendezvous is None else _since(run, rendezvous),
         restored=None if restored is None else _since(run, restored),
-        ended=_since(run, process.last_seen if process.exited is None else process.exited),
+        ended=_end(run, process),
         exit_code=process.exit_code,
         died=died(process),
     )

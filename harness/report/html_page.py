@@ -17,6 +17,7 @@ from markupsafe import Markup
 from harness.judge.facts.analysis import Analysis
 from harness.report import commands, drawing, view
 from harness.report.charts import gantt, loss_curves, svg
+from harness.report.charts.lanes import Cast
 from harness.report.run_report import NOT_HERE, Episode, Report
 from harness.report.section import Section
 from harness.report.words import (
@@ -32,7 +33,7 @@ from harness.report.words import (
 )
 from harness.units import counted
 
-RECOVERY_LANES_MAX = 12
+RECOVERY_LANES_MAX = 16
 ROWS_MAX = 200  # of each table of log events
 NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 EPISODES_MAX = 3  # drawn; the table lists all
@@ -173,7 +174,8 @@ def timeline_charts(analysis: Analysis) -> dict[str, Any]:
     return {
         "timeline": _wide_and_narrow(gantt.timeline_chart, run, lanes),
         "lanes": len(lanes.lanes),
-        "grouped": any(lane.group for lane in lanes.lanes),
+        "rows": _rows_words(lanes),
+        "folded": [(each, _wide_and_narrow(gantt.timeline_chart, run, each)) for each in lanes.folded if each.lanes],
         "phases": drawing.phases_used(run),
         "has_rolled_back": bool((~analysis.run.steps.survives).any()),
         "has_faults": bool(run.faults),
@@ -184,6 +186,19 @@ def timeline_charts(analysis: Analysis) -> dict[str, Any]:
 
 def _wide_and_narrow(draw: Callable[..., Markup | None], *what: object) -> list[Markup | None]:
     return [draw(*what, narrow=narrow) for narrow in (False, True)]
+
+
+def _rows_words(cast: Cast) -> str:
+    """Says which ranks have a row of their own, if not all have one."""
+    if cast.total == len(cast.lanes):
+        return ""
+    if not cast.folded:
+        in_order = "by their place in the mesh" if any(lane.group for lane in cast.lanes) else "worst first"
+        return f"Drawn are the {len(cast.lanes)} ranks that fared worst, {in_order}, below one lane for all."
+    struck = ", ".join(dict.fromkeys(lane.group for lane in cast.lanes))
+    said = f"A fault struck in {struck}: {counted(len(cast.lanes), 'rank')} of it have a row each. "
+    below = "; the rows of its ranks are below" if cast.folded[0].lanes else ""
+    return f"{said}Each other group has one row{below}."
 
 
 def _timeline_words(report: Report) -> str:

@@ -10,10 +10,12 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from simulator import Job, Outage, change, simulate
 
 from harness.adopt import init_command
-from harness.adopt.first_look import Facts, _Enough, _Passes
+from harness.adopt.first_look import Facts, _Enough, _Passes, facts_of
 from harness.adopt.init_command import _print_facts, _write, init, seen_and_unseen
+from harness.adopt.mesh_seen import mesh_of
 from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, with_steps_left, workload_of
 from harness.adopt.recognise import framework_of, recognise
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
@@ -22,11 +24,13 @@ from harness.cli import default_folders
 from harness.errors import UsageError
 from harness.gate.suite_file import load_suite
 from harness.gate.suite_run import load_entries
-from harness.node.emitter import TELLS, Emitter
+from harness.mesh import Mesh
+from harness.node.emitter import TELLS, Axis, Emitter
 from harness.plan.making import make_plan
 from harness.plan.run_plan import FIRST_LOOK
 from harness.run.observers import Status
 from harness.run.stop import StopRequest
+from harness.timeline import timeline
 
 FACTS = Facts(40, 40, 3.0, 0.05, (10, 20, 30, 40), ("checkpoints/40.pt",), frozenset(TELLS))
 
@@ -64,11 +68,6 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
             {"deepspeed": "train.py", "args": ["--deepspeed", "ds.json"], "local_rank_arg": False},
             4,
         ),
-        (
-            ["ft_launcher", "--nproc-per-node=2", "train.py"],
-            {"command": ["ft_launcher", "--nproc-per-node=2", "train.py"]},
-            1,
-        ),
     ],
 )
 def test_launchers(command: Sequence[str], trainer: dict[str, object], ranks: int) -> None:
@@ -80,7 +79,8 @@ def test_launchers(command: Sequence[str], trainer: dict[str, object], ranks: in
     ("command", "imports", "nodes"),
     [
         ("python train.py", "torch", 1),
-        ("ft_launcher train.py", "torch", 1),
+        ("ft_launcher train.py", "torch", 2),
+        ("python -m nvidia_resiliency_ext.fault_tolerance.launcher train.py", "torch", 2),
         ("sh start.sh", "torch", 1),
         ("sh -c 'python train.py'", "torch", 1),
         ("python train.py --node {index} --head {head}", "torch", 2),
@@ -149,6 +149,10 @@ def test_the_faults_of_one_start_have_targets_there(folder: pathlib.Path, ranks:
         ("trainer.max_steps=40", 40, "trainer.max_steps=45", "ask for 45"),
         ("--epochs 2", 40, "--epochs 2", "Let it do 45 steps"),
         ("--save-steps 40", 40, "--save-steps 40", "Let it do 45 steps"),
+        ("--train-iters 40", None, "--train-iters 45", "ask for 45"),
+        ("--training.steps 40", None, "--training.steps 45", "ask for 45"),
+        ("--trainer.max_steps=40", None, "--trainer.max_steps=45", "ask for 45"),
+        ("--eval.max_steps=40", None, "--eval.max_steps=40", ""),
         ("--epochs 2", None, "--epochs 2", ""),
         ("--steps 43", 43, "--steps 43", ""),
     ],
@@ -159,6 +163,109 @@ def test_some_steps_are_left_after_the_last_save(words: str, total: int | None, 
         found, remark = with_steps_left(recognise([*start, *words.split()]), replace(FACTS, steps_total=total))
         given = found.trainer.get("args") or found.trainer["command"][2:]
         assert given == then.split() and said in remark and bool(said) == bool(remark)
+
+
+def test_ft_launcher_is_given_on_each_node_what_torchrun_is_given(folder: pathlib.Path) -> None:
+    words = (
+        "--nproc-per-node 4 --rdzv-id mine --ft-rank-heartbeat-timeout 60 --ignore-missing-fault-tol-cfg train.py --x"
+    )
+    found = recognise(["ft_launcher", *words.split()])
+    assert (found.left_out, found.no_restarts) == (("--rdzv-id",), True)
+    (folder / "rank-kill.yaml").write_text(propose(workload_of(found, folder), FACTS)["rank-kill.yaml"])
+    workload = make_plan(load_scenario(folder / "rank-kill.yaml"), 1, "local", "run").workload
+    launch = workload.trainer.launch(workload, "run", 1)
+    given = " ".join(launch.command)
+    assert "--nnodes 2:2 --nproc-per-node 2" in given and "--rdzv-id run " in given
+    assert given.endswith(f" --ft-rank-heartbeat-timeout=60 --ignore-missing-fault-tol-cfg {folder}/train.py --x")
+    assert launch.control and "harness.node.torch_store" in launch.control
+
+
+@pytest.mark.parametrize(
+    ("said", "mesh", "why"),
+    [
+        ({"dp": 2, "pp": 2, "tp": 2}, {"dp": 2, "pp": 2, "tp": 2}, ""),
+        ({"dp": 1, "fsdp": 8}, {"fsdp": 8}, ""),
+        ({"pp": 2, "tp": 2}, {}, "rank 4 told no place"),
+        ({}, {}, "no rank told its place"),
+    ],
+)
+def test_a_mesh_is_proposed_if_all_ranks_are_at_their_places(
+    said: dict[Axis, int], mesh: dict[Axis, int], why: str
+) -> None:
+    of = Mesh(said)
+    told = {rank: {a: (at, said[a]) for a, at in of.of(rank).items()} for rank in range(of.world_size if said else 0)}
+    assert mesh_of(told, 8) == (mesh, why) and list(mesh_of(told, 8)[0]) == list(mesh)
+    if len(mesh) > 1:
+        experts = {rank: {**place, "ep": (rank % 4, 4)} for rank, place in told.items()}
+        assert mesh_of(experts, 8) == (mesh, ""), "experts lie across the other axes"
+        told[1], told[2] = told[2], told[1]
+        assert mesh_of(told, 8)[0] == {} and "make no mesh of 8 ranks" in mesh_of(told, 8)[1]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_look_tells_the_mesh_and_whether_a_restart_began_anew(tmp_path: pathlib.Path, anew: bool) -> None:
+    history = simulate(Job(steps=20, every=2, mesh=(("pp", 2),)), [Outage(5, "rank")])
+    logs = history.logs()
+    for rank in (0, 1) if anew else ():
+        change(logs.all("restored", rank=rank, life=1), step=0)
+        change(logs.steps(rank=rank, life=1), step=lambda line: line["step"] - 4)
+    facts = facts_of(timeline.load(history.write(tmp_path, logs)))
+    assert (facts.mesh, facts.no_mesh, facts.began_anew) == ({"pp": 2}, "", 4 if anew else 0)
+
+
+NOT_0 = "{rank: {not_rank: 0}}"
+
+
+@pytest.mark.parametrize(
+    ("mesh", "target"),
+    [({"pp": 2, "dp": 2}, "{pp: last, dp: 0}"), ({"dp": 2, "tp": 2}, "{dp: 0, tp: last}"), ({"dp": 4}, NOT_0)],
+)
+def test_one_fault_strikes_a_place_in_the_mesh(folder: pathlib.Path, mesh: dict[Axis, int], target: str) -> None:
+    workload = workload_of(recognise(["torchrun", "--nproc-per-node", "4", "train.py"]), folder)
+    texts = propose(workload, replace(FACTS, mesh=mesh))
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        plan = make_plan(load_scenario(folder / name), 1, "local", "run")
+        assert plan.workload.mesh == mesh and len(plan.faults[-1].targets) == 1
+    assert f"target: {target}" in texts["rank-kill.yaml"] and f"target: {NOT_0}" in texts["checkpoint-bit-flip.yaml"]
+    assert "mesh:" not in propose(workload, replace(FACTS, mesh={"pp": 2}))["rank-kill.yaml"], "of another size"
+
+
+RUNS = replace(FACTS, steps_total=None, steps_seen=20, ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "facts", "said"),
+    [
+        ("torchrun train.py --steps 100000", RUNS, "one run takes about 1 h"),
+        ("torchrun train.py --steps 100000", RUNS, "About 45 steps are enough. Or strike a job that runs"),
+        ("torchrun train.py", RUNS, "the end of the job was not seen"),
+        ("torchrun train.py --pp 2", RUNS, "The command asks for {pp: 2}; their order is not known"),
+        ("torchrun train.py", replace(RUNS, mesh={"tp": 2}), "their places in the mesh {tp: 2}"),
+        ("torchrun train.py", replace(FACTS, began_anew=20), "beside the save of step 20. If a resume"),
+        ("torchrun flag.py", FACTS, "flag.py takes --resume_from, which the command lacks. If a resume needs a flag"),
+        ("torchrun flag.py --resume-from x", FACTS, ""),
+        ("uv run torchrun train.py", FACTS, "uv stands in front of torchrun"),
+        ("srun python train.py", FACTS, "chaos run --backend slurm"),
+        ("bash run.sh", FACTS, "run.sh calls torchrun in line 2"),
+        ("torchrun train.py", replace(FACTS, pass_steps=50), "no end of it was seen"),
+    ],
+)
+def test_init_says_what_it_could_not_see_and_what_to_do(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, command: str, facts: Facts, said: str
+) -> None:
+    (folder / "flag.py").write_text('parser.add_argument(\n    "-r", "--resume_from")\n')
+    (folder / "run.sh").write_text("# torchrun does it\nexec torchrun --nproc_per_node=$N train.py\n")
+    for name in ("uv", "srun"):
+        (folder / "bin" / name).symlink_to("torchrun")
+    lines: list[str] = []
+    monkeypatch.setattr(init_command, "say", lines.append)
+    monkeypatch.setattr(init_command, "_look", lambda *_: replace(facts, files=()))
+    init(shlex.split(command), folder=folder / "chaos", reports=folder / "reports")
+    told = " ".join(" ".join(lines).split())
+    assert said in told and ("resume needs a flag" in told) is ("If a resume" in said)
+    long = "100000" in command  # four times what it needs
+    assert ("wall_clock: 20040s" in (folder / "chaos" / "rank-kill.yaml").read_text()) is long
 
 
 def test_the_end_of_the_first_pass_is_heard() -> None:

@@ -16,6 +16,7 @@ import pytest
 from judge.test_forged import unpack
 
 from harness.forecast.choice_chart import bars_chart, choice_chart
+from harness.gameday.page.throughput import throughput_chart
 from harness.gate.beside_chart import beside_chart
 from harness.gate.trend_chart import Point, Step, trend_chart
 from harness.judge.facts.evidence import load_evidence
@@ -23,7 +24,6 @@ from harness.judge.score import judge
 from harness.report import charts, write_reports
 from harness.report.charts import gantt, lanes, svg
 from harness.report.charts.loss_curves import Curves, RolledBack, Series, loss_chart, step_time_chart
-from harness.report.charts.throughput import throughput_chart
 
 ELEMENTS_MAX = 400  # of a chart of a few rows
 ROOT = pathlib.Path(__file__).resolve().parents[2]

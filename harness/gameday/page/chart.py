@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from harness.gameday.page.throughput import throughput_chart
 from harness.gameday.steady import Course
 from harness.report.charts.loss_curves import Curves, Series, loss_chart
-from harness.report.charts.throughput import throughput_chart
 
 
 def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable[[bool], str]:

@@ -14,10 +14,10 @@ from harness.report.words import short
 from harness.units import counted
 
 TITLE_GAP = 8.0
-MARK_GAP = 12.0  # px; checkpoint marks nearer than this are drawn as one
 CAPTION = 15.0  # px above a lane for the names of its nodes
-PLACED_MAX = 18  # characters of a label that names a place in the mesh
+PLACED_MAX = 17  # characters of a label that names a place in the mesh
 GROUP = 16.0  # px above the first lane of a group for its name
+FOLDED = 5.0  # px above the row of a folded group
 CHARACTER = 6.6  # px; a cautious width of one letter at the chart's font size
 BOLD = 8.0  # px; of a bold one
 LABEL_MAX = 40  # characters of a fault's label; the mark tells all of it
@@ -101,12 +101,12 @@ class Layout:
 
 def layout(narrow: bool, lanes: int) -> Layout:
     height, pitch = (16.0, 36.0) if lanes <= 8 else (12.0, 17.0) if lanes <= 16 else (9.0, 13.0)
-    return Layout(358.0 if narrow else 1080.0, 46.0 if narrow else 104.0, height, pitch, narrow)
+    return Layout(358.0 if narrow else 1080.0, 46.0 if narrow else 120.0, height, pitch, narrow)
 
 
 def timeline_chart(run: Chronicle, cast: ranks.Cast, narrow: bool = False) -> Markup:
     """The whole run: phases of the job, faults, checkpoints, and a lane for each rank."""
-    form = layout(narrow, len(cast.lanes))
+    form = layout(narrow, len(cast.lanes) + len(cast.folded))
     x = form.scale(0.0, max(run.duration, 1e-6))
     top = 4.0
     parts = [_row_label(form, "Job", top + 12), _job(run.phases, x, top, 17.0)]
@@ -236,7 +236,7 @@ def _checkpoints(checkpoints: Sequence[CheckpointMark], x: svg.Scale, y: float) 
     ]
     parts = []
     for kind, shape in kinds:
-        for group in _near([one for one in checkpoints if one.result == kind], x):
+        for group in svg.near([one for one in checkpoints if one.result == kind], lambda one: x(one.at)):
             at = x(group[0].at)
             steps = ", ".join(dict.fromkeys(str(one.step) for one in group[:12]))
             many = f" and {len(group) - 12} more" if len(group) > 12 else ""
@@ -245,25 +245,12 @@ def _checkpoints(checkpoints: Sequence[CheckpointMark], x: svg.Scale, y: float) 
     return svg.join(parts)
 
 
-def _near(checkpoints: Sequence[CheckpointMark], x: svg.Scale) -> list[list[CheckpointMark]]:
-    groups: list[list[CheckpointMark]] = []
-    last = float("-inf")
-    for checkpoint in sorted(checkpoints, key=lambda one: one.at):
-        at = x(checkpoint.at)
-        if at - last < MARK_GAP:
-            groups[-1].append(checkpoint)
-        else:
-            groups.append([checkpoint])
-            last = at
-    return groups
-
-
 def _lanes(cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     single = ranks.can_draw_single(cast, x)
     parts, y = [], top
     if cast.total > len(cast.lanes):
         parts.append(_row_label(form, form.name(f"All {cast.total:,} ranks", "All"), y + form.lane - 2))
-        parts.append(ranks.draw_all_ranks(cast, x, y, form.lane))
+        parts.append(ranks.draw_together(cast, x, y, form.lane))
         y += form.pitch + 4
     captions, group = form.pitch - form.lane > CAPTION, ""
     for lane in cast.lanes:
@@ -282,6 +269,13 @@ def _lanes(cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[li
         parts.append(svg.text(form.label - TITLE_GAP, middle, label, class_, "end"))
         parts.append(ranks.draw_lane(lane, x, y, form.lane, cast.usual_s, single))
         y += form.pitch - (CAPTION if captions else 0)
+    for folded in cast.folded:
+        y += FOLDED
+        long = f"{folded.name} · {counted(folded.total, 'rank')}"
+        label = form.name(long if len(long) <= PLACED_MAX else folded.name, folded.name)
+        parts.append(svg.text(form.label - TITLE_GAP, y + form.lane / 2 + 4, label, "label", "end"))
+        parts.append(ranks.draw_together(folded, x, y, form.lane))
+        y += form.pitch
     return parts, max(y, top + form.pitch if cast.lanes else top) + 2
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from harness.report.charts import svg
+from harness.units import counted
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -73,6 +74,9 @@ class Cast:
     total: int
     usual_s: float  # median of the surviving steps; 0 without any
     everybody: AllSteps
+    name: str = ""  # of the group that these ranks are, such as `pp 1`; empty: all ranks
+    folded: Sequence[Cast] = ()  # groups of ranks that have one row each
+    died: Sequence[float] = ()  # when a process did, in seconds since the start of the run
 
 
 def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
@@ -106,18 +110,24 @@ def draw_lane(lane: Lane, x: svg.Scale, y: float, height: float, usual_s: float,
     return svg.join(parts)
 
 
-def draw_all_ranks(cast: Cast, x: svg.Scale, y: float, height: float) -> Markup:
-    """Draws one lane for all ranks together: full shade if every rank does its usual steps."""
+def draw_together(cast: Cast, x: svg.Scale, y: float, height: float) -> Markup:
+    """Draws one lane for all ranks together: full shade if every rank does its usual steps; deaths of a group."""
     steps = cast.everybody
     low, high = steps.origin + int(x.low * 1e9), steps.origin + int(x.high * 1e9)
     seen = np.flatnonzero((steps.end > low) & (steps.begin < high))
     begin, end = (steps.begin[seen] - steps.origin) / 1e9, (steps.end[seen] - steps.origin) / 1e9
-    return svg.join(_density(begin, end, steps.survives[seen], x, y, height, cast.usual_s / max(cast.total, 1)))
+    parts = _density(begin, end, steps.survives[seen], x, y, height, cast.usual_s / max(cast.total, 1))
+    died = sorted(at for at in cast.died if x.low <= at <= x.high) if cast.name else []
+    for times in svg.near(died, x):
+        title = f"{cast.name}: {counted(len(times), 'process', 'processes')} died"
+        title += f" from {svg.seconds_text(times[0])} to {svg.seconds_text(times[-1])}" if len(times) > 1 else ""
+        parts.append(_cross(x(times[0]), y + height / 2, title))
+    return svg.join(parts)
 
 
 def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
     count = sum(int(lane.within(x.low, x.high).sum()) for lane in cast.lanes)
-    return count <= BARS_MAX and (x(x.low + cast.usual_s) - x.start) >= STEP_WIDTH_MIN
+    return not cast.name and count <= BARS_MAX and (x(x.low + cast.usual_s) - x.start) >= STEP_WIDTH_MIN
 
 
 def _draw_life(life: WorkerBar, x: svg.Scale, y: float, height: float) -> Markup:
@@ -141,10 +151,14 @@ def _span(x: svg.Scale, begin: float, end: float, y: float, height: float, class
 def _exit(life: WorkerBar, x: svg.Scale, y: float) -> Markup:
     if not x.low <= life.ended <= x.high:
         return Markup("")
-    at, arm = x(life.ended), 4.0
+    return _cross(x(life.ended), y, f"{life.place}\nexit code {life.exit_code} at {svg.seconds_text(life.ended)}")
+
+
+def _cross(at: float, y: float, title: str) -> Markup:
+    arm = 4.0
     cross = f"M{at - arm:.1f} {y - arm:.1f}l{2 * arm} {2 * arm}m0 {-2 * arm}l{-2 * arm} {2 * arm}"
-    title = svg.tag("title", f"{life.place}\nexit code {life.exit_code} at {svg.seconds_text(life.ended)}")
-    return svg.tag("g", title, svg.tag("path", d=cross, class_="halo"), svg.tag("path", d=cross, class_="cross"))
+    drawn = svg.tag("path", d=cross, class_="halo"), svg.tag("path", d=cross, class_="cross")
+    return svg.tag("g", svg.tag("title", title), *drawn)
 
 
 def _single_steps(lane: Lane, seen: Bools, x: svg.Scale, y: float, height: float) -> list[Markup]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from harness.units import format_duration
 Floats = npt.NDArray[np.float64]
 _TICK_STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400]
 _SPAN_MIN = 1e-300
+MARK_GAP = 12.0  # px; marks nearer than this are drawn as one
+Mark = TypeVar("Mark")
 
 
 def number(value: float) -> str:
@@ -77,6 +80,17 @@ class Scale:
 
     def clamp(self, value: float) -> float:
         return self(min(max(value, self.low), self.high))
+
+
+def near(marks: Iterable[Mark], at: Callable[[Mark], float]) -> list[list[Mark]]:
+    """Returns the marks by their place in px, with neighbours that are drawn as one together."""
+    groups: list[list[Mark]] = []
+    for mark in sorted(marks, key=at):
+        if groups and at(mark) - at(groups[-1][-1]) < MARK_GAP:
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
+    return groups
 
 
 def time_step(span_s: float, count: int) -> float:
