@@ -307,7 +307,7 @@ def test_a_target_that_does_not_exist_is_told_with_its_place(tmp_path: pathlib.P
     ("root", "noted", "command"),
     [
         (ROOT, None, f"pip install -e '{ROOT}[docker]'"),
-        ("/none", None, "pip install 'chaos-harness[docker]'"),
+        ("/none", None, "pip install './chaos_harness-7-py3-none-any.whl[docker]'"),
         ("/none", {"url": "file:///src/it", "dir_info": {}}, "pip install 'chaos-harness[docker] @ file:///src/it'"),
         (
             "/none",
@@ -322,6 +322,7 @@ def test_an_extra_is_installed_from_where_the_harness_came(
     kept = SimpleNamespace(read_text=lambda name: json.dumps(noted) if noted else None)
     monkeypatch.setattr(extras, "_ROOT", pathlib.Path(root))
     monkeypatch.setattr(extras.importlib.metadata, "distribution", lambda name: kept)
+    monkeypatch.setattr(extras.importlib.metadata, "version", lambda name: "7")
     assert extras.how_to_install("docker") == command
 
 
