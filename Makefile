@@ -17,15 +17,16 @@ FAST := $(addprefix tests/,adopt campaign cli docs forecast gameday gate judge l
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help
-USED := chaos gate gameday doctor heal image setup clean
+USED := chaos gate gameday doctor setup
 
-.PHONY: help
-help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {line = sprintf("  make %-14s %s\n", $$1, $$2); \
-		if (index(" $(USED) ", " " $$1 " ")) printf "%s", line; else others = others line} \
-		END {printf "\nWho changes the harness needs also these (CONTRIBUTING.md):\n%s", others}' $(MAKEFILE_LIST)
+.PHONY: help help-all
+help: ## The targets that users need
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / && index(" $(USED) ", " " $$1 " ") {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
+	@echo "  make help-all       lists the other targets, for who changes the harness (CONTRIBUTING.md)"
+help-all: ## All targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow,gpu

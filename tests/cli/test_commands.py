@@ -58,12 +58,14 @@ def reports(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.slow
 def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
-    whole = chaos("--help").output
+    first, whole = chaos("--help").output, chaos("--help", "--all").output
+    assert chaos().output.strip() == first.strip()
     assert "Break a distributed training on purpose" in whole and "chaos run spot-evict" in whole
     app: Any = typer.main.get_command(main.make_app())
     for name in app.commands:
-        first = app.commands[name].load().help.partition("\n\n")[0].replace("\n", " ")
-        assert first and app.commands[name].help == first, f"the list says of {name} what it says of itself"
+        about = app.commands[name].load().help.partition("\n\n")[0].replace("\n", " ")
+        assert about and app.commands[name].help == about, f"the list says of {name} what it says of itself"
+        assert (f"│ {name} " in first) == (name in main.FIRST_PAGE), "the others are one level down"
         own = chaos(name, "--help")
         assert own.exit_code == 0 and f" {name} " in whole and "<bool>" not in own.output + whole
     shown = chaos("gate", "merge", "--help").output
