@@ -14,7 +14,7 @@ import msgspec
 from harness.campaign.repeats import RepeatVerdict
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Question, Regressions, Success, title
 from harness.gate.baseline_comparison import Answer as Comparison
-from harness.gate.stored_gate import Part, Run
+from harness.gate.stored_gate import SCHEMA, Part, Run
 from harness.judge.score import S, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, run_report
@@ -24,7 +24,6 @@ from harness.report.view import in_words
 from harness.report.words import gpu_seconds, minute, seconds
 from harness.units import counted
 
-SUITE_SCHEMA = 1
 MUCH_BETTER = 0.75  # ratio to the baseline up to which runs did much better
 NO_PART = Part(0, 0, "", "", 0, "", ())
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
@@ -218,7 +217,7 @@ def render(answer: GateResult) -> dict[str, str]:
 
 def suite_json(answer: GateResult) -> dict[str, object]:
     return {
-        "schema": SUITE_SCHEMA,
+        "schema": SCHEMA,
         "suite": answer.suite,
         "title": answer.title,
         "run_id": answer.run_id,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from waiting import until
 
-pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
+pytest.importorskip("starlette", reason="starlette is missing: make setup")
 
 from gameday.page_days import EVIL, scenes, view
 

@@ -18,7 +18,7 @@ import machine
 import pytest
 from waiting import until
 
-pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
+pytest.importorskip("starlette", reason="starlette is missing: make setup")
 
 from gameday.page_days import EVIL, view
 from starlette.testclient import TestClient
