@@ -17,15 +17,16 @@ FAST := $(addprefix tests/,adopt campaign cli docs forecast gameday gate judge l
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help
-USED := chaos gate gameday doctor heal image setup clean
+USED := chaos gate gameday doctor setup
 
-.PHONY: help
-help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {line = sprintf("  make %-14s %s\n", $$1, $$2); \
-		if (index(" $(USED) ", " " $$1 " ")) printf "%s", line; else others = others line} \
-		END {printf "\nWho changes the harness needs also these (CONTRIBUTING.md):\n%s", others}' $(MAKEFILE_LIST)
+.PHONY: help help-all
+help: ## The targets that users need
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / && index(" $(USED) ", " " $$1 " ") {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
+	@echo "  make help-all       lists the other targets, for who changes the harness (CONTRIBUTING.md)"
+help-all: ## All targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow,gpu
@@ -37,8 +38,8 @@ MADE_IN := $(shell cat $(VENV)/.ready 2>/dev/null)
 $(VENV)/.ready: pyproject.toml constraints.txt requirements.txt $(if $(filter $(CURDIR),$(MADE_IN)),,another-place)
 	@echo "Setting up $(VENV) (once; some minutes, as PyTorch is large)"
 	@$(PIP) --version >/dev/null 2>&1 || { \
-		$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \
-			{ echo "Python 3.11, 3.12 or 3.13 is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Say which: make PYTHON=python3.12 …"; exit 4; }; \
+		$(PYTHON) -c 'import sys; sys.exit(not sys.version_info >= (3, 11))' 2>/dev/null || \
+			{ echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Say which: make PYTHON=python3.12 …"; exit 4; }; \
 		$(PYTHON) -m venv --clear $(VENV); }
 	@[ -z "$(MADE_IN)" ] || grep -lIrF '$(MADE_IN)/$(VENV)' $(VENV)/bin | xargs --no-run-if-empty sed -i 's|$(MADE_IN)/$(VENV)|$(CURDIR)/$(VENV)|'
 	@$(PIP) install --require-hashes -r requirements.txt
@@ -57,6 +58,13 @@ lock: ## Writes requirements.txt again: the core dependencies with their digests
 	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	@{ head -n 1 requirements.txt; $(VENV)-lock/bin/python -m uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate; } > requirements.new
 	@mv requirements.new requirements.txt && rm -rf $(VENV)-lock
+
+.PHONY: release
+release: ## Checks, builds wheel and source archive twice, lists the dependencies (SBOM), and makes the tag; pushes nothing
+	@tools/release.sh ready
+	@$(MAKE) --no-print-directory check fast
+	@$(PYTHON) -m venv $(VENV)-release && $(VENV)-release/bin/python -m pip install --quiet --disable-pip-version-check -r tools/release.txt
+	@for part in build verify tag; do PYTHON=$(CURDIR)/$(VENV)-release/bin/python tools/release.sh $$part || exit; done
 
 .PHONY: setup
 setup: $(VENV)/.ready ## The virtual environment

@@ -24,12 +24,17 @@ def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
 
 
 def how_to_install(extra: str = "") -> str:
-    """The command, with an extra, for this copy: a checkout, one that was installed from a place, or from an index."""
+    """The command, with an extra, for this copy: a checkout, one that was installed from a place, or a wheel's file.
+
+    The bare name is never printed: on the public index nobody owns it, so anybody could.
+    """
     wanted = f"[{extra}]" if extra else ""
     if (_ROOT / "pyproject.toml").is_file():
         return "pip install -e " + shlex.quote(f"{_ROOT}{wanted}")
-    source = _source()
-    return "pip install " + shlex.quote(f"chaos-harness{wanted}" + (f" @ {source}" if source else ""))
+    if source := _source():
+        return "pip install " + shlex.quote(f"chaos-harness{wanted} @ {source}")
+    version = importlib.metadata.version("chaos-harness")
+    return "pip install " + shlex.quote(f"./chaos_harness-{version}-py3-none-any.whl{wanted}")
 
 
 def _source() -> str:

@@ -1,6 +1,6 @@
 """Plug-ins are found by their file names: `harness/faults/hang.py` is the fault `hang`. To add one, add a file.
 
-What other packages may bring, too, is found by its entry point: one more line, in pyproject.toml.
+Another package brings its own by entry points: docs/plugins.md is that contract, and `CONTRACT` is its version.
 """
 
 from __future__ import annotations
@@ -9,22 +9,36 @@ import functools
 import importlib
 import importlib.metadata
 import pkgutil
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from harness.errors import UsageError, choice
 from harness.extras import how_to_install
 
-CONTRACT = "contract"  # the one module beside the plug-ins that is none
+CONTRACT = 1  # a plug-in of another package has the same `CONTRACT`
+_NO_PLUGIN = "contract"  # the one module beside the plug-ins that is none
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+# Packages to which others may add, by the entry-point group.
+OPEN = {
+    "chaos_harness.backends": "harness.backends",
+    "chaos_harness.checkpoints": "harness.trainers.checkpoints",
+    "chaos_harness.faults": "harness.faults",
+    "chaos_harness.guarantees": "harness.judge.guarantees",
+    "chaos_harness.readers": "harness.trainers.readers",
+    "chaos_harness.trainers": "harness.trainers",
+}
+_GROUPS = {package: group for group, package in OPEN.items()}
 
 
 @dataclass(frozen=True)
 class Family:
-    """The plug-ins of one package. Each is a module of it that defines `attribute`.
+    """The plug-ins of one package, and those that others add to it. Each is a module that defines `attribute`.
 
-    With `part`, each plug-in is a folder, and its module `part` defines the attribute. Nothing is imported before it
-    is loaded.
+    With `part`, each plug-in of the package is a folder, and its module `part` defines the attribute. Nothing is
+    imported before it is loaded.
     """
 
     kind: str  # as messages say it: "fault"
@@ -33,8 +47,27 @@ class Family:
     part: str = ""
 
     def names(self) -> tuple[str, ...]:
-        """Returns the names of all plug-ins, sorted."""
-        return _names(tuple(importlib.import_module(self.package).__path__), self.part)
+        """Returns the names of all plug-ins, sorted. Raises `UsageError` if two have the same name."""
+        own = _names(tuple(importlib.import_module(self.package).__path__), self.part)
+        added = self._added()
+        for name in added:
+            if name in own:
+                file = f"{self.package}.{name}".replace(".", "/")
+                raise UsageError(f"two plug-ins are called {self.kind} {name!r}: {file} and {_origin(added[name])}")
+            if not _NAME.fullmatch(name):
+                raise UsageError(
+                    f"{_origin(added[name])}: {name!r} is no name of a {self.kind}; use small letters, digits and _"
+                )
+        return tuple(sorted((*own, *added)))
+
+    def module(self, name: str) -> ModuleType:
+        """Returns the plug-in's module. Raises `UsageError` for one of another package that cannot be used."""
+        if name in (added := self._added()):
+            return _outside(added[name], self.kind)
+        return importlib.import_module(".".join(filter(None, (self.package, name, self.part))))
+
+    def _added(self) -> Mapping[str, importlib.metadata.EntryPoint]:
+        return entry_points(_GROUPS[self.package]) if self.package in _GROUPS else {}
 
     def known(self, name: str, also: tuple[str, ...] = ()) -> str:
         """Returns the name. Raises `ValueError` for a name that is neither a plug-in nor in `also`."""
@@ -44,17 +77,21 @@ class Family:
 
     def sentence(self, name: str) -> str:
         """Returns the first line of the plug-in's docstring."""
-        return (importlib.import_module(f"{self.package}.{name}").__doc__ or "").partition("\n")[0]
+        return self._told(name).partition("\n")[0]
 
     def details(self, name: str) -> list[str]:
-        """Returns the other paragraphs of the plug-in's docstring, one line each."""
-        told = (importlib.import_module(f"{self.package}.{name}").__doc__ or "").split("\n\n")[1:]
-        return [" ".join(each.split()) for each in told]
+        """Returns the other paragraphs of the plug-in's docstring, one line each: limits and exceptions."""
+        return [" ".join(each.split()) for each in self._told(name).split("\n\n")[1:]]
+
+    def _told(self, name: str) -> str:
+        """Returns the docstring. People read `fault.in_time` and `log-whole` for what a file's name joins by `_`."""
+        file = name.replace(".", "_").replace("-", "_")
+        return self.module(file).__doc__ or ""
 
     def load(self, name: str) -> Any:
         """Returns the attribute that the plug-in defines. Raises `UsageError` if plug-in or attribute is missing."""
         try:
-            module = importlib.import_module(".".join(filter(None, (self.package, self.known(name), self.part))))
+            module = self.module(self.known(name))
         except ValueError as error:
             raise UsageError(str(error)) from None
         if not hasattr(module, self.attribute):
@@ -66,7 +103,7 @@ class Family:
 @functools.cache
 def _names(path: tuple[str, ...], part: str) -> tuple[str, ...]:
     if not part:
-        found = [each.name for each in pkgutil.iter_modules(path) if not each.ispkg and each.name != CONTRACT]
+        found = [each.name for each in pkgutil.iter_modules(path) if not each.ispkg and each.name != _NO_PLUGIN]
     else:
         folders = [each for each in pkgutil.iter_modules(path) if each.ispkg]
         found = [each.name for each in folders if _has(each, part)]
@@ -90,6 +127,21 @@ def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
                 f"two of {group} are called {each.name!r}: {_origin(other)} and {_origin(each)}; remove one"
             )
     return known
+
+
+def _outside(point: importlib.metadata.EntryPoint, kind: str) -> ModuleType:
+    what = f"the {kind} {point.name!r} of {_origin(point)}"
+    try:
+        module = importlib.import_module(point.module)
+    except Exception as error:  # it is another's code
+        raise UsageError(
+            f"{what} cannot be loaded: {type(error).__name__}: {error}; mend it or uninstall it"
+        ) from error
+    version = getattr(module, "CONTRACT", None)
+    if version != CONTRACT:
+        other = f"version {version!r}" if version is not None else "no version (its CONTRACT is missing)"
+        raise UsageError(f"{what} is for {other} of the contract of plug-ins; this is version {CONTRACT}")
+    return module
 
 
 def _origin(point: importlib.metadata.EntryPoint) -> str:

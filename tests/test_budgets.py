@@ -10,15 +10,16 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WING = 4_500
 WINGS = {
-    wing: WING for wing in ("adopt", "attach", "forecast", "gate", "matrix", "monitoring", "object_store", "preflight")
+    wing: WING
+    for wing in ("adopt", "api", "attach", "forecast", "gate", "matrix", "monitoring", "object_store", "preflight")
 } | {"gameday": 4_800}
 # By part: what it may have today, and what it should come to. Who shrinks a part lowers its first figure.
 BUDGETS = {
-    "trunk": (55_750, 55_000),  # harness without the wings
-    "judge": (11_920, 9_000),  # part of the trunk
+    "trunk": (56_080, 55_000),  # harness without the wings
+    "judge": (11_950, 9_000),  # part of the trunk
     **{wing: (most, most) for wing, most in WINGS.items()},
-    "tests": (54_600, 50_000),
-    "beside": (10_250, 10_250),  # tools, benches, the reference trainer, examples
+    "tests": (55_350, 50_000),
+    "beside": (10_760, 10_760),  # tools, benches, the reference trainer, examples
 }
 
 

@@ -13,7 +13,7 @@ from simulator import Job, Outage, simulate
 from harness.errors import ScenarioError
 from harness.faults.contract import Target
 from harness.judge.facts import ranks
-from harness.judge.facts.coordinates import elsewhere, replicas
+from harness.judge.facts.coordinates import elsewhere, new_layout, replicas
 from harness.mesh import Mesh
 from harness.node.emitter import AXES, Axis
 from harness.plan.making import make_plan
@@ -135,6 +135,19 @@ def test_replicas_differ_along_dp_only(tmp_path: pathlib.Path) -> None:
     assert apart and all(each.ranks == (0, 1, 2, 3) or len(each.ranks) == 2 for each in apart)
     shards = replace(run, steps=replace(run.steps, weights=run.steps.rank % 2 + 1))
     assert ranks.weights_apart(shards)[1] == []
+
+
+def test_a_layout_that_no_fault_free_run_had_is_named(tmp_path: pathlib.Path) -> None:
+    split, whole = (told_mesh(tmp_path / name, mesh) for name, mesh in _LAYOUTS.items())
+    assert new_layout(whole, [split]) == "whole replicas" and new_layout(split, [whole, whole]) == "tp 2"
+    assert new_layout(split, [whole, split]) == "" == new_layout(split, [])
+    untold = replace(whole, processes=[replace(each, coordinates={}) for each in whole.processes])
+    assert new_layout(split, [whole, untold]) == "", "nothing is known of that run's ranks"
+    less = [replace(each, coordinates={"tp": each.coordinates["tp"]}) for each in split.processes]
+    assert new_layout(replace(split, processes=less), [split]) == "", "how many replicas there are splits no model"
+
+
+_LAYOUTS: dict[str, dict[Axis, int]] = {"split": {"dp": 2, "tp": 2}, "whole": {"dp": 4, "tp": 1}}
 
 
 def test_the_group_of_the_victim_is_drawn_first(tmp_path: pathlib.Path) -> None:

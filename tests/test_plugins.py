@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.errors import UsageError
-from harness.plugins import Family
+from harness.cli.plugins import LOADED, added
+from harness.errors import FaultError, UsageError
+from harness.faults.contract import fault_names, load_fault
+from harness.plugins import OPEN, Family, entry_points
+from harness.run import undo
 
 FILES = {
     "contract.py": "",
@@ -61,3 +64,89 @@ def test_a_name_that_is_none_is_told_with_those_there_are(package: str, name: st
 def test_a_file_without_its_attribute_is_named(package: str) -> None:
     with pytest.raises(UsageError, match=r"^some_plugins/empty\.py defines no toy: its IT is missing$"):
         Family("toy", package, "IT").load("empty")
+
+
+# Plug-ins of other packages
+
+
+class Bringing:
+    """Packages that are installed for one test."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+
+    def __call__(self, package: str, text: str, **names: str) -> None:
+        """`names`: each plug-in of a fault, and its module."""
+        (self._folder / f"{package}.py").write_text(text)
+        info = self._folder / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        points = "".join(f"{name} = {module}\n" for name, module in names.items())
+        (info / "entry_points.txt").write_text(f"[chaos_harness.faults]\n{points}")
+        importlib.invalidate_caches()
+        entry_points.cache_clear()
+
+
+@pytest.fixture
+def bringing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bringing]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield Bringing(tmp_path)
+    entry_points.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("brought")]:
+        del sys.modules[name]
+
+
+NAP = "CONTRACT = 1\nfrom harness.faults.rank_kill import RankKill\n\nclass Nap(RankKill):\n    'It naps.'\n\nFAULT = Nap\n"
+UNDO = "def UNDO(name: str) -> None:\n    raise ValueError(name)\n"
+
+
+def test_a_fault_of_another_package_is_one_like_ours(bringing: Bringing) -> None:
+    bringing("brought", NAP + UNDO, nap="brought")
+    assert "nap" in fault_names() and "brought" not in sys.modules
+    assert load_fault("nap").__doc__ == "It naps."
+    with pytest.raises(ValueError, match=r"^it$"):
+        undo.resolve("faults.nap")("it")
+    assert "faults.nap" in undo.actions()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (NAP.replace("CONTRACT = 1", ""), r"is for no version \(its CONTRACT is missing\) of the contract"),
+        (NAP.replace("CONTRACT = 1", "CONTRACT = 99"), "for version 99 of the contract of plug-ins; this is version 1"),
+        ("import nothing_of_that_name", "cannot be loaded: ModuleNotFoundError: .*; mend it or uninstall it"),
+        ("raise SystemError('no')", "cannot be loaded: SystemError: no"),
+        ("CONTRACT = 1", "defines no fault: its FAULT is missing"),
+    ],
+)
+def test_one_that_cannot_be_used_is_named_with_its_package(bringing: Bringing, text: str, words: str) -> None:
+    bringing("brought", text, nap="brought")
+    with pytest.raises(UsageError, match=words):
+        load_fault("nap")
+    assert load_fault("hang"), "it hurts no other"
+    (told,) = added()
+    assert (told.name, told.package, told.version) == ("nap", "brought", "1.0")
+    with pytest.raises(UsageError) as refused:
+        load_fault("nap")
+    assert told.wrong == str(refused.value)
+    with pytest.raises(FaultError, match="undo action 'faults.nap'" if "FAULT is" not in words else "no undo function"):
+        undo.resolve("faults.nap")
+
+
+def test_a_name_that_two_have_names_both(bringing: Bringing) -> None:
+    bringing("brought", NAP, hang="brought")
+    with pytest.raises(UsageError, match="called fault 'hang': harness/faults/hang and brought of brought"):
+        fault_names()
+    bringing("brought_too", NAP, hang="brought_too")
+    with pytest.raises(UsageError, match="brought of brought and brought_too of brought_too; remove one"):
+        fault_names()
+
+
+def test_a_name_that_no_file_can_have_is_refused(bringing: Bringing) -> None:
+    bringing("brought", NAP, **{"my-nap": "brought"})
+    with pytest.raises(UsageError, match="brought of brought: 'my-nap' is no name of a fault"):
+        fault_names()
+
+
+def test_chaos_plugins_knows_each_open_family() -> None:
+    assert {group.rpartition(".")[2] for group in OPEN} == set(LOADED)

@@ -481,4 +481,5 @@ class Backend(abc.ABC):
 
 _FAMILY = Family("backend", "harness.backends", "BACKEND", part="backend")
 backend_names = _FAMILY.names
+backend_module = _FAMILY.module
 load_backend: Callable[[str], Backend] = _FAMILY.load

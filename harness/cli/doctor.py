@@ -32,12 +32,12 @@ class Finding:
 
 def examine() -> tuple[list[Finding], dict[str, Capability]]:
     """Facts about the machine, and each backend's probed capability."""
-    supported = (3, 11) <= sys.version_info < (3, 14)
+    supported = sys.version_info >= (3, 11)
     lacking_torch = f"not installed; the reference trainer needs it: {how_to_install('trainer')}"
     torch = importlib.util.find_spec("torch") is not None
     free = shutil.disk_usage(".").free
     findings = [
-        Finding("Python", supported, f"{platform.python_version()} (3.11, 3.12 or 3.13 is needed)"),
+        Finding("Python", supported, f"{platform.python_version()} (3.11 or newer is needed)"),
         Finding("torch", torch, "installed" if torch else lacking_torch),
         Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
         Finding("disk", free > 2**30, f"{free / 2**30:.1f} GiB free here (1 GiB is needed)"),

@@ -108,8 +108,8 @@ def guarantees(
         print_json([_told(each, held) for each, held in chosen.items()])
         return
     for each, held in chosen.items():
-        out.print(f"[bold]{safe(each)}[/]  {safe(guarantee.statement(each))}", soft_wrap=True)
-        for paragraph in guarantee.details(each) if name else ():
+        out.print(f"[bold]{safe(each)}[/]  {safe(guarantee.FAMILY.sentence(each))}", soft_wrap=True)
+        for paragraph in guarantee.FAMILY.details(each) if name else ():
             out.print(f"  {safe(paragraph)}", soft_wrap=True)
         for key, value in _told(each, held).items() if name else ():
             if key not in ("name", "statement") and value:
@@ -117,10 +117,10 @@ def guarantees(
 
 
 def _told(name: str, held: Guarantee) -> dict[str, Any]:
-    from harness.judge.guarantee import statement
+    from harness.judge.guarantee import FAMILY
 
     lists = {key: list(getattr(held, key)) for key in ("holds_for", "rests_on", "explained_by")}
-    return {"name": name, "statement": statement(name), **lists}
+    return {"name": name, "statement": FAMILY.sentence(name), **lists}
 
 
 def faults(

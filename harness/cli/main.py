@@ -39,7 +39,12 @@ Examples:
   chaos run spot-evict           one scenario, on virtual nodes of this machine
 
   chaos runs --since 7d          the runs of the last week and their verdicts
+
+  chaos --help --all             all commands; this page has the usual ones
 """
+
+FIRST_PAGE = {"run", "gate", "gameday", "init", "list", "plan", "preflight", "doctor"}
+FIRST_PAGE |= {"runs", "show", "compare", "score", "forecast", "heal"}
 
 
 # By group, the name of each command: where it is, and the first line of its help.
@@ -122,6 +127,11 @@ COMMANDS = {
             "harness.cli.validate:validate",
             "Check scenarios with all their profiles, suites, and plans of game days, without running anything.",
         ),
+        "plugins": (
+            "harness.cli.plugins:plugins",
+            "List the plug-ins that other packages added, and what is wrong with one that cannot be used.",
+        ),
+        "new": ("harness.cli.new:app", "Write the repository of a plug-in, with its test."),
         "schema": (
             "harness.cli.validate:schema",
             "Print the JSON Schema of scenario files, for editors; with --events that of the event log.",
@@ -166,6 +176,13 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
             for panel, commands in COMMANDS.items():
                 self.commands.update({name: Command(name, *each, panel) for name, each in commands.items()})
 
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            ctx.meta[__name__] = FIRST_PAGE.union(self.commands if "--all" in args else ())
+            return super().parse_args(ctx, args)
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return sorted(ctx.meta.get(__name__, FIRST_PAGE).intersection(self.commands), key=[*self.commands].index)
+
         def get_params(self, ctx: Any) -> list[Any]:
             return _without_bool(super().get_params(ctx))
 
@@ -173,22 +190,26 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
         add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, cls=Commands
     )
 
-    def print_version(wanted: bool) -> None:
-        if wanted:
-            import importlib.metadata
-
-            sys.stdout.write(f"chaos-harness {importlib.metadata.version('chaos-harness')}\n")
-            raise typer.Exit
-
     def chaos(
         version: bool = typer.Option(
-            False, "--version", help="Print the version.", is_eager=True, callback=print_version
+            False, "--version", help="Print the version.", is_eager=True, callback=_print_version
         ),
+        every: bool = typer.Option(False, "--all", help="With --help: list all commands."),
     ) -> None:
         """Takes the options before the name of a command."""
 
     app.callback()(chaos)
     return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import importlib.metadata
+
+        import typer
+
+        sys.stdout.write(f"chaos-harness {importlib.metadata.version('chaos-harness')}\n")
+        raise typer.Exit
 
 
 def _without_bool(options: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.campaign_observers import Together
@@ -16,13 +17,14 @@ from harness.campaign.fault_free import forget_fault_free
 from harness.campaign.repeats import repeat_verdict
 from harness.cli.display import Display
 from harness.cli.exports import Chosen, Telling, offering, watched
-from harness.cli.output import out, safe, say
+from harness.cli.output import err, out, print_json, safe, say
 from harness.cli.scenarios import plan_of
 from harness.cli.shared_options import (
     REPORTS,
     SCENARIOS,
     BackendOption,
     GpuHoursOption,
+    JsonOption,
     LabelOption,
     ProfileOption,
     ReportsOption,
@@ -33,6 +35,7 @@ from harness.cli.shared_options import (
 )
 from harness.cli.summary import SummaryOption, summary_to
 from harness.errors import INTERRUPTED, UsageError
+from harness.judge.score import Scorecard
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.run_plan import Plan
@@ -56,6 +59,7 @@ def run(
     label: LabelOption = None,
     max_gpu_hours: GpuHoursOption = None,
     summary: SummaryOption = None,
+    json: JsonOption = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -79,22 +83,39 @@ def run(
     engine = load_backend(planned.backend)
     check_capabilities(planned, engine.probe())
     title = f"[bold]{safe(name)}[/] · {safe(planned.scenario.title)}"
-    out.print(f"{title} · backend {safe(planned.backend)} · seed {planned.seed}", soft_wrap=True)
+    console = err if json else out
+    console.print(f"{title} · backend {safe(planned.backend)} · seed {planned.seed}", soft_wrap=True)
     if fresh_fault_free:
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
-    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, chosen, Telling(chosen, *summary_to(summary))))
-
-
-def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, chosen: Chosen, telling: Telling) -> int:
-    """Runs them one after the other; returns the exit code."""
-    with Display(out) as display, watched(display, chosen) as observer:
-        cards, interrupted = run_repeatedly(plans, reports, engine, Together(observer, telling), stop)
+    folder, telling = reports.resolve(), Telling(chosen, *summary_to(summary))
+    cards, interrupted = _rehearse(plans, folder, engine, chosen, console, telling)
     if interrupted:
-        return INTERRUPTED
+        raise typer.Exit(INTERRUPTED)
     result = repeat_verdict(cards)
-    if len(cards) > 1:
+    if json:
+        print_json(
+            {
+                "verdict": result.verdict.value,
+                "reasons": list(result.reasons),
+                "runs": [{"folder": str(folder / card.run_id), "verdict": card.verdict.value} for card in cards],
+            }
+        )
+    elif len(cards) > 1:
         out.print(f"[bold]{len(cards)} runs: {result.verdict}[/]")
         for reason in result.reasons:
             say(f"  {in_words(reason)}")
-    return EXIT_CODES[result.verdict]
+    raise typer.Exit(EXIT_CODES[result.verdict])
+
+
+def _rehearse(
+    plans: Iterable[Plan],
+    reports: pathlib.Path,
+    engine: Backend,
+    chosen: Chosen,
+    console: Console,
+    telling: Telling,
+) -> tuple[list[Scorecard], bool]:
+    """Runs them one after the other. Returns the scorecards, and whether the user stopped."""
+    with Display(console) as display, watched(display, chosen) as observer:
+        return run_repeatedly(plans, reports, engine, Together(observer, telling), stop)

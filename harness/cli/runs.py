@@ -18,9 +18,9 @@ from harness.cli.terminal import print_report, print_result
 from harness.errors import UsageError
 from harness.judge.facts import repeated_steps
 from harness.judge.facts.evidence import load_evidence
-from harness.judge.questions.loss_continuity import ANSWERS
 from harness.judge.score import judge
 from harness.judge.verdict import EXIT_CODES, Verdict, merge
+from harness.judge.weighing import answer
 from harness.log import untrusted_files
 from harness.log.journal import is_running
 from harness.report import markdown, run_report, write_reports
@@ -125,7 +125,7 @@ def _score_logs(logs: Sequence[pathlib.Path], read: str, json: bool) -> int:
     if not len(told.step):
         raise UsageError(f"--read {read}: no step was found in {', '.join(map(str, logs))}")
     found = repeated_steps.done_again(told)
-    answers = [(ANSWERS[same], text) for same, text in repeated_steps.judged(found)]
+    answers = [(answer(each), each.words) for each in repeated_steps.compared(found)]
     steps, restarts = len(np.unique(told.step)), int(told.life.max())
     silent = sorted({*range(1, restarts + 1)} - {each.life for each in found})
     verdicts = [*(each for each, _ in answers), *(Verdict.INCONCLUSIVE for _ in own.doubts)]

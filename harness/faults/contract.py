@@ -356,6 +356,7 @@ def name_ranks(targets: Sequence[Target]) -> str:
 _FLAGS = [f"{each}s" for each in May]  # how faults of older versions said what may come of them
 _FAMILY = Family("fault", "harness.faults", "FAULT")
 fault_names = _FAMILY.names
+fault_module = _FAMILY.module
 
 
 def load_fault(name: str) -> type[Fault]:

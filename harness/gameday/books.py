@@ -44,15 +44,14 @@ class Booked:
         return 100 * self.wasted / self.allocated if self.allocated else 0.0
 
     @property
-    def total(self) -> str:
-        return gpu_seconds(self.wasted)
+    def caused(self) -> str:
+        """Returns the part that faults caused. Before the first fault it is zero."""
+        return gpu_seconds(self.by_faults)
 
     @property
     def words(self) -> str:
-        """Returns the end of a sentence: of how much GPU time, and how much by faults."""
-        return (
-            f"of {gpu_seconds(self.allocated)} ({percent(self.percent)}), {gpu_seconds(self.by_faults)} of it by faults"
-        )
+        """Returns all waste, also that of the job's own start, and its share."""
+        return f"{gpu_seconds(self.wasted)} of {gpu_seconds(self.allocated)} ({percent(self.percent)})"
 
     def spent(self, budget: Budget, gpus: int) -> list[tuple[str, float]]:
         """Returns each limit of the budget in words, with its spent share."""

@@ -166,7 +166,7 @@ def _wasted(day: DayPlan, result: DayResult) -> str:
     if result.booked is None:
         return ""
     booked = Booked.of(result.booked)
-    said = f"Wasted in the whole day: {booked.total} {booked.words}."
+    said = f"Wasted in the whole day: {booked.words}, {booked.caused} of it by faults."
     spent = " and ".join(told for told, _ in booked.spent(day.budget, day.job.workload.world_size))
     return f"{said} Of the budget, since the job was first steady: {spent}." if spent else said
 

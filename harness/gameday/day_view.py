@@ -14,6 +14,7 @@ from harness.faults.contract import TakesNodes
 from harness.gameday.outage_phases import phase_now, phases_of
 from harness.gameday.starts_and_stops import Director, News
 from harness.gameday.steady import step_times_ns
+from harness.report.words import gpu_seconds
 from harness.run.injection import LiveJob
 from harness.run.live_progress import LiveProgress
 from harness.run.observers import Status
@@ -106,8 +107,9 @@ class DayView:
     at_work: int = 0  # number of faults at work
     outage: Sequence[tuple[str, float]] = ()  # (phase, seconds) of the current outage
     outage_open: bool = False
-    wasted: str = ""  # waste by the ledger so far; empty: not known yet
-    wasted_words: str = ""  # total and causes of the waste
+    wasted: str = ""  # waste by faults so far; for participants all waste; empty: not known yet
+    wasted_words: str = ""  # the sort of waste, and its total
+    wasted_in_all: str = ""  # with the waste of the job's own start
     counted_s: float | None = None  # age of the ledger; none: it is the report's
     budget: Sequence[tuple[str, float]] = ()  # (limit in words, spent share)
     steps_per_s: float | None = None
@@ -165,7 +167,8 @@ def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
     price = "" if booked.dollars is None else f" · ${booked.dollars:,.2f}"
     spent = booked.spent(director.day.budget, director.day.job.workload.world_size)
     counted_s = (now_ns - asked_ns) / 1e9 if asked_ns else None
-    return replace(view, wasted=booked.total, wasted_words=booked.words + price, counted_s=counted_s, budget=spent)
+    view = replace(view, wasted=booked.caused, wasted_words=f"by faults; in all {booked.words}{price}")
+    return replace(view, wasted_in_all=gpu_seconds(booked.wasted), counted_s=counted_s, budget=spent)
 
 
 def before(director: Director, status: Status, elapsed_s: float) -> DayView:
@@ -231,7 +234,8 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
         at_work=0,
         outage=(),
         outage_open=False,
-        wasted_words="by the ledger so far" if view.wasted and not view.job_over else view.wasted_words,
+        wasted=view.wasted if view.job_over else view.wasted_in_all,
+        wasted_words="in all by the ledger so far" if view.wasted and not view.job_over else view.wasted_words,
         feed=feed,
     )
 

@@ -24,7 +24,9 @@ class Course:
 
     steps: deque[tuple[int, float | None, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # step, loss, took
     first_losses: list[float] = field(default_factory=list)
-    done: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # (time, reached step)
+    done: deque[tuple[int, int]] = field(
+        default_factory=lambda: deque(maxlen=KEPT)
+    )  # (time, steps done, repeated ones too)
     begun_ns: int = 0
     outage: list[Span] = field(default_factory=list)  # told phases since the newest fault acted
     outage_open: bool = False
@@ -46,7 +48,8 @@ class Course:
         """Notes new steps, at every tick. A step that is done again is noted again."""
         self.begun_ns = self.begun_ns or now_ns
         if not self.done or now_ns - self.done[-1][0] >= DONE_EVERY_NS:
-            self.done.append((now_ns, progress.complete_step))
+            done = max((worker.steps for worker in progress.workers.values()), default=0)  # a restart lowers none
+            self.done.append((now_ns, done))
         before, self._last_step = self._last_step, progress.complete_step
         if self._last_step <= before:
             return

@@ -31,6 +31,7 @@ from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, title
 from harness.gate.gate_report import (
     COMPARED_HEAD,
     GateResult,
+    clauses,
     compared_cells,
     middle,
     next_steps,
@@ -44,7 +45,6 @@ from harness.gate.suite_file import find_suite
 from harness.gate.suite_run import Gate, Stopped, run_gate
 from harness.judge.verdict import EXIT_CODES, Verdict
 from harness.report.commands import step_here
-from harness.report.view import in_words
 from harness.run.stop import stop
 from harness.units import counted, parse_duration_ns
 
@@ -184,7 +184,10 @@ def _print(answer: GateResult, reports: pathlib.Path) -> None:
             say(f"  {reason}")
         for untold in answer.held.not_compared:
             say(f"  not compared: {untold}", "dim")
-    out.print(f"[bold]{answer.verdict.value.upper()}[/]  {safe(in_words(answer.reason))}", soft_wrap=True)
+    head, *more = clauses(answer.reason)
+    out.print(f"[bold]{answer.verdict.value.upper()}[/]  {safe(head)}", soft_wrap=True)
+    for clause in more:
+        say(f"  {clause}")
     say(f"Report: {reports / answer.run_id / 'report.html'}", "dim")
     for step in next_steps(answer):
         say(f"  {step_here(step)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import msgspec
 from harness.campaign.repeats import RepeatVerdict
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Question, Regressions, Success, title
 from harness.gate.baseline_comparison import Answer as Comparison
-from harness.gate.stored_gate import Part, Run
+from harness.gate.stored_gate import SCHEMA, Part, Run
 from harness.judge.score import S, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, run_report
@@ -23,7 +24,6 @@ from harness.report.view import in_words
 from harness.report.words import gpu_seconds, minute, seconds
 from harness.units import counted
 
-SUITE_SCHEMA = 1
 MUCH_BETTER = 0.75  # ratio to the baseline up to which runs did much better
 NO_PART = Part(0, 0, "", "", 0, "", ())
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
@@ -99,6 +99,11 @@ def yes_or_no(answer: GateResult) -> str:
     held = answer.held
     against = f"; against baseline {held.baseline}: {held.verdict}" if held and held.verdict is not Verdict.PASS else ""
     return f"NO: of {whole}, {', '.join(told)}{against}."
+
+
+def clauses(reason: str) -> list[str]:
+    """Returns each thought of a reason as a sentence: `Not a full pass: …`, `All 3 scenarios passed`."""
+    return [in_words(each) for each in re.split(r"; (?![^(]*\))", reason)]
 
 
 def next_steps(answer: GateResult) -> list[str]:
@@ -212,7 +217,7 @@ def render(answer: GateResult) -> dict[str, str]:
 
 def suite_json(answer: GateResult) -> dict[str, object]:
     return {
-        "schema": SUITE_SCHEMA,
+        "schema": SCHEMA,
         "suite": answer.suite,
         "title": answer.title,
         "run_id": answer.run_id,

@@ -121,8 +121,8 @@ def compare(
         return
     for sentence in two_runs_report.sentences(found):
         say(sentence)
-    for caution in found.cautions:
-        say(f"Note: the runs also differ in {caution}", "dim")
+    for line in [two_runs_report.DIFFERENT, *(f"  {each}" for each in found.cautions)] if found.cautions else ():
+        say(line)
     for section in found.sections:
         if section.lines:
             table = Table(section.title, "first", "second", "change", box=None, header_style="bold")
@@ -145,7 +145,8 @@ def compare_runs(first: str, second: str, reports: pathlib.Path) -> two_runs_rep
             raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
     before, after = (run_report.read(folder / "report.json") for folder in folders)
     try:
-        ranks = starts_by_rank(timeline.load(folders[0])), starts_by_rank(timeline.load(folders[1]))
+        first_run, second_run = map(timeline.load, folders)
     except (ChaosError, OSError) as error:
         return two_runs_report.compare(before, after, None, f"an event log cannot be read ({error})")
-    return two_runs_report.compare(before, after, ranks)
+    ranks = starts_by_rank(first_run), starts_by_rank(second_run)
+    return two_runs_report.compare(before, after, ranks, plans=(first_run.plan, second_run.plan))

@@ -15,6 +15,7 @@ from harness.report import run_report
 from harness.report.words import one_line
 from harness.units import counted
 
+SCHEMA = 1
 BEGAN = "began"  # name of a file in a gate's folder until it has ended
 Reason = Annotated[str, msgspec.Meta(max_length=20_000)]
 
@@ -102,11 +103,14 @@ def read(folder: pathlib.Path) -> Stored:
         data = run_report.read_regular(path)
         if len(data) > run_figures.BYTES_MAX:
             raise UsageError(f"{path}: larger than {run_figures.BYTES_MAX // 2**20} MiB")
-        return msgspec.json.decode(data, type=Stored)
+        found = msgspec.json.decode(data, type=Stored)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a gate of this version: {one_line(error)}") from error
+    if found.schema != SCHEMA:
+        raise UsageError(f"{path}: it has schema {found.schema}; this version reads schema {SCHEMA}")
+    return found
 
 
 def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None:

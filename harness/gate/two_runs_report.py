@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.gate.beside_chart import beside_chart
 from harness.gate.two_runs_difference import Line, lines, rank_lines
+from harness.gate.two_runs_inputs import different_inputs
 from harness.report import html_page, view
 from harness.report.run_report import Report
 from harness.report.words import DASH, gpu_seconds, is_number, seconds, words
@@ -18,6 +19,7 @@ SHARE_MIN = 0.01  # share of the larger sum below which a change explains nothin
 MOST = 0.5  # share of the difference from which a part is called most of it
 PACE = 1.1  # ratio of the median steps from which they explain a difference
 ROWS_MAX = 12
+DIFFERENT = "Inputs that differ, or are not known:"
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,14 @@ class Compared:
 
 
 def compare(
-    before: Report, after: Report, ranks: tuple[Mapping[str, float], Mapping[str, float]] | None, why: str = ""
+    before: Report,
+    after: Report,
+    ranks: tuple[Mapping[str, float], Mapping[str, float]] | None,
+    why: str = "",
+    plans: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> Compared:
-    """Compares two reports. `ranks`: seconds of each rank in both recoveries; `None`: a log is gone, see `why`."""
+    """Compares two reports. `ranks`: seconds of each rank in both recoveries; `None`: a log is gone, see `why`.
+    `plans`: of both runs, as far as their logs can be read."""
     phases = before.recovery_time.phases, after.recovery_time.phases
     accounts = before.wasted_gpu_hours.accounts, after.wasted_gpu_hours.accounts
     no_phases, no_ledger = _lacking(phases, "an outage"), _lacking(accounts, "a ledger")
@@ -86,7 +93,7 @@ def compare(
     sections = [
         Section(key, title, unit, [] if lacking else found, lacking) for key, title, unit, found, lacking in split
     ]
-    return Compared(before, after, sections, _cautions(before, after))
+    return Compared(before, after, sections, _cautions(before, after, plans))
 
 
 def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -> str:
@@ -97,11 +104,8 @@ def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -
     return f"only the {'first' if before else 'second'} run has {what}" if before or after else f"no run has {what}"
 
 
-def _cautions(before: Report, after: Report) -> list[str]:
-    told = {name: (getattr(before, name), getattr(after, name)) for name in ("scenario", "profile", "backend", "seed")}
-    for name in ("cpu", "cpus", "machine", "gpu", "torch", "python"):
-        told[name] = before.environment.get(name), after.environment.get(name)
-    found = [f"{name}: {old} and {new}" for name, (old, new) in told.items() if old != new]
+def _cautions(before: Report, after: Report, plans: tuple[Mapping[str, Any], Mapping[str, Any]]) -> list[str]:
+    found = different_inputs(before, after, plans)
     steps = [each.metrics.get("step_seconds_p50") for each in (before, after)]
     old, new = (float(step) if is_number(step) else 0.0 for step in steps)
     if old and new and not old / PACE < new < old * PACE:
@@ -114,6 +118,8 @@ def sentences(found: Compared) -> list[str]:
     before, after = (report.recovery_time.seconds for report in both)
     ratio = f" ({after / before:.2f} ×)" if before and after is not None else ""
     said = [f"Recovery time: {_in_both(both, 0)}{ratio}."]
+    if not found.cautions:
+        said.append("Nothing that goes in differs: seed, size, code, arguments, scenario, host. It may be chance.")
     said.append(f"GPU time wasted by faults: {_in_both(both, 2)}.")
     for section in found.sections:
         if section.missing:
@@ -200,5 +206,5 @@ def render(found: Compared) -> str:
         (label, each, *view.lasting_figures(each)[:3])
         for label, each in zip(LABELS, (found.before, found.after), strict=True)
     ]
-    values = {"found": found, "runs": runs, "sentences": sentences(found), "sections": drawn}
+    values = {"found": found, "runs": runs, "different": DIFFERENT, "sentences": sentences(found), "sections": drawn}
     return html_page.fill(f"{__package__}/comparison.jinja", with_script=True, **values)

@@ -59,16 +59,6 @@ def assumptions() -> Mapping[str, Assumption]:
     return {file.replace("_", "-"): FAMILY.load(file) for file in FAMILY.names()}
 
 
-def statement(name: str) -> str:
-    """Returns the sentence of this assumption that people read."""
-    return FAMILY.sentence(name.replace("-", "_"))
-
-
-def details(name: str) -> list[str]:
-    """Returns the paragraphs after the assumption's sentence."""
-    return FAMILY.details(name.replace("-", "_"))
-
-
 @dataclass(frozen=True)
 class Spoilt:
     """The assumption that is broken, why, and how to find out."""
@@ -83,15 +73,10 @@ class Spoilt:
 
 
 def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) -> Spoilt | None:
-    """Returns the first broken assumption that one of these grounds rests on. `good`: for a claim that all is well."""
-    for name, each in _in_order():
+    """Returns the first broken assumption that one of these grounds rests on. `good`: for one that is met."""
+    for name, each in sorted(assumptions().items(), key=lambda each: each[1].order):
         for row in each.spoils:
             for ground in grounds if row.either_way or not good else ():
                 if row.kind is ground.kind and (why := row.why(evidence, ground)):
                     return Spoilt(name, why, row.settles, row.alone)
     return None
-
-
-def _in_order() -> Sequence[tuple[str, Assumption]]:
-    """Sorts the assumptions by their `order`, the lowest first."""
-    return sorted(assumptions().items(), key=lambda each: each[1].order)

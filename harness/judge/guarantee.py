@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.judge.facts.analysis import Analysis as Analysis
 from harness.judge.facts.faults import struck
-from harness.judge.facts.known import By, Known, Odd
+from harness.judge.facts.known import By, Known, Odd, weakest
 from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord as FaultRecord
@@ -42,7 +42,7 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
     """Makes a breach. `facts`: the facts that it rests on. Without facts it is as strong as the harness's own sight."""
-    return Breach(words, max((fact.by for fact in facts), default=By.SEEN), tuple(grounds), of, idle)
+    return Breach(words, weakest(*facts), tuple(grounds), of, idle)
 
 
 def of_fault(words: str, fault: str) -> Breach:
@@ -120,19 +120,9 @@ ORDER: Mapping[str, int] = {
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
     """Returns all guarantees by name, family by family."""
-    files = sorted(FAMILY.names(), key=lambda file: (ORDER[file.partition("_")[0]], file))
+    files = sorted(FAMILY.names(), key=lambda file: (ORDER.get(file.partition("_")[0], len(FAMILY.names())), file))
     return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
 
 
 def family(name: str) -> str:
     return name.partition(".")[0]
-
-
-def statement(name: str) -> str:
-    """Returns the sentence of this guarantee that people read."""
-    return FAMILY.sentence(name.replace(".", "_", 1))
-
-
-def details(name: str) -> list[str]:
-    """Returns the paragraphs after the guarantee's sentence: limits and exceptions."""
-    return FAMILY.details(name.replace(".", "_", 1))

@@ -25,7 +25,7 @@ from harness.judge.facts.after_the_run import restore_drill, second_restart
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
 from harness.judge.guarantee import DRILL, ORDER, RUN, SECOND_RESTART, family, guarantees
-from harness.judge.verdict import Claim, Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
+from harness.judge.verdict import Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
 from harness.judge.weighing import Judged
 from harness.plugins import Family
 
@@ -50,7 +50,7 @@ class Expectation:
     bound_value: float | None = None
     observed_value: float | None = None
     unit: str = ""
-    code: str = ""  # code of the claim; empty: its name
+    code: str = ""  # code of the finding; empty: its name
     doubt: str = ""  # code of the reason if inconclusive
     settles: str = ""  # how to find out, as one line for people
     rests_on: tuple[Ground, ...] = ()
@@ -60,7 +60,7 @@ class Expectation:
 class ScoreResult:
     values: Mapping[str, Any]  # as in report.json: scores.<name>
     expectations: Sequence[Expectation] = ()
-    reasons: Sequence[Claim] = ()  # beyond the expectations
+    reasons: Sequence[Finding] = ()  # beyond the expectations
     summary: str = ""  # a clause for the headline of a run that passed
     not_judged: Sequence[tuple[str, str]] = ()  # (item, why): items without evidence in this run
 
@@ -71,7 +71,7 @@ class Score(abc.ABC):
     name: str
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # section of its values in report.json
     order: int = 99  # in reports and headlines
-    by_steps: ClassVar[bool] = True  # its claims rest on the steps in the log
+    by_steps: ClassVar[bool] = True  # its expectations rest on the steps in the log
     explained_by: ClassVar[tuple[str, ...]] = ()  # guarantees whose breach explains that a bound does not hold
 
     @property
@@ -254,20 +254,11 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Weighs each claim and each expectation against broken assumptions. `by_steps`: all of them rest on steps."""
+    """Weighs each expectation against broken assumptions. `by_steps`: all of them rest on steps."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
-    claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
-    weighed = [_weighed_claim(each, evidence) for each in claims]
-    found = [each for each in (*weighed, *map(_finding, lines)) if each.verdict is not Verdict.PASS]
-    return replace(result, expectations=lines), found
-
-
-def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding:
-    if claim.good is False and (found := spoilt(claim.rests_on, evidence)):
-        return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
-    verdict = {True: Verdict.PASS, None: Verdict.INCONCLUSIVE, False: Verdict.FAIL}[claim.good]
-    return Finding(verdict, claim.words, claim.code, claim.doubt)
+    found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
+    return replace(result, expectations=lines), [*result.reasons, *found]
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:

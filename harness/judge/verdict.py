@@ -1,7 +1,5 @@
-"""Verdicts and claims. A claim is a finding of a question, with the evidence that it rests on.
-
-Claims and doubts have codes, which stay when the words change.
-"""
+"""Verdicts, findings, and the evidence that they rest on. Findings and doubts have codes, which stay when the words
+change."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Ground:
-    """The evidence that a claim rests on. An empty field does not narrow it down."""
+    """The evidence that a breach or an expectation rests on. An empty field does not narrow it down."""
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that would have told; empty: any process
@@ -70,33 +68,18 @@ class Ground:
     bound: float = 0  # the bound that it was compared with
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A claim of a question. `good`: True if all is well; `None` if the evidence cannot tell."""
-
-    code: str
-    words: str
-    good: bool | None = False
-    rests_on: tuple[Ground, ...] = ()
-    doubt: str = ""  # code of the reason if `good` is `None`
-
-
-def failed(code: str, words: str, *rests_on: Ground) -> Claim:
-    return Claim(code, words, False, rests_on)
-
-
-def unknown(code: str, words: str, doubt: str = "") -> Claim:
-    return Claim(code, words, None, doubt=doubt)
-
-
 class Finding(NamedTuple):
-    """A claim that was weighed: a verdict and why, in words and by the codes of the claim and of the doubt."""
+    """What is said of a run: a verdict and why, in words and by the codes of what was found and of the doubt."""
 
     verdict: Verdict
     text: str
     code: str  # a guarantee's or an expectation's name, or a `Code`
     doubt: str = ""  # broken assumption, strength of a weak breach, or a `Doubt`
     settles: str = ""  # how to find out, as one line for people
+
+
+def unknown(code: str, text: str) -> Finding:
+    return Finding(Verdict.INCONCLUSIVE, text, code)
 
 
 def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
@@ -114,7 +97,7 @@ def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Seque
 
 
 class Code(enum.StrEnum):
-    """Codes of claims. An expectation's code is its name, as `recovery_time.max`, or one of these if that is vague."""
+    """Codes of findings. An expectation's code is its name, as `recovery_time.max`, or one of these."""
 
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"
@@ -125,7 +108,7 @@ class Code(enum.StrEnum):
 
 
 class Doubt(enum.StrEnum):
-    """Codes for the reason why a claim is not known, so that the run is inconclusive."""
+    """Codes for the reason why something is not known, so that the run is inconclusive."""
 
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
     NOTHING_STRUCK = "doubt.nothing-struck"

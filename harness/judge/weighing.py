@@ -23,8 +23,9 @@ from harness.judge.bounds import OFF
 from harness.judge.facts.after_the_run import Made
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.repeated_steps import Compared
 from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
-from harness.judge.guarantee import Breach, Guarantee, family, guarantees, statement
+from harness.judge.guarantee import FAMILY, Breach, Guarantee, family, guarantees
 from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
 from harness.timeline import window
 
@@ -63,6 +64,13 @@ def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding
             yield Finding(
                 Verdict.INCONCLUSIVE, f"{kind}: {each.text}", f"{made.folder.partition('-')[0]}.{each.code}", each.doubt
             )
+
+
+def answer(told: Compared) -> Verdict:
+    """Returns the verdict on steps that were done again, which no guarantee is about."""
+    if not told.by.sure:
+        return Verdict.INCONCLUSIVE
+    return Verdict.PASS if told.same else Verdict.FAIL
 
 
 def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
@@ -133,9 +141,9 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
     """Returns the state of one guarantee. `why`: the reason if it was not checked."""
     worst = max(found, key=_badness, default=None)
     if worst is not None:
-        return Judged(name, statement(name), BROKEN[worst.verdict], worst.text)
+        return Judged(name, FAMILY.sentence(name), BROKEN[worst.verdict], worst.text)
     why = why or _says_nothing(guarantee, evidence)
-    return Judged(name, statement(name), "not judged" if why else "held", why)
+    return Judged(name, FAMILY.sentence(name), "not judged" if why else "held", why)
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import math
 import os
@@ -27,7 +26,7 @@ from harness.errors import CannotRunError, ChaosError, FaultError, UsageError
 from harness.judge.facts.samples import pass_ends, told_kind
 from harness.log import untrusted_files
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
-from harness.matrix import resume_comparison
+from harness.matrix import resume_comparison, trainer_code
 from harness.matrix.checkpoint_matrix import own_folder
 from harness.matrix.forgotten_files import forgotten
 from harness.matrix.moments import AMID, Moment, Saves, moments
@@ -50,7 +49,7 @@ from harness.matrix.sweep import (
 from harness.matrix.told_saves import told_saves
 from harness.plan.run_plan import Abort, Plan, PlannedFault
 from harness.report import write_files
-from harness.run import drill, provenance
+from harness.run import drill
 from harness.run.job import Outcome, execute
 from harness.run.observers import Heard
 from harness.run.stop import StopRequest
@@ -65,8 +64,6 @@ TAKEN_S = 5.0  # seconds for which the store must lie still if the node does not
 NOTICE_S = "10s"
 RESULTS = (KNOWN, "report.md", "report.html")
 REASON_CHARS_MAX = 300
-SOURCES_MAX = 5000  # most files of a trainer that are digested
-CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")
 
 
 @dataclass(frozen=True)
@@ -154,14 +151,15 @@ class _Sweep:
         self.no_repeat = ""  # reason for which a repeat of the run cannot be made
 
     def run(self) -> Sweep:
-        facts = provenance.facts(self.plan, self.backend)
-        code = {name: str(facts[name]) for name in CODE if name in facts} | {"files": _digest(self.plan)}
+        code = trainer_code.code_of(self.plan, self.backend)
         known = stored(self.folder)
         same = known is not None and (known.digest, known.code) == (self.plan.outcome_digest(), code)
         try:
             if known is not None and same and (self.setting.known or not known.complete):
                 if not known.complete:
                     os.utime(self.folder / "plan.json")  # `last` now means this sweep
+                if not trainer_code.is_known(self.plan, code):
+                    self.tell(trainer_code.CODE_UNKNOWN)
                 self.sweep = judge_sweep(replace(known, files=self.setting.files), self.folder)
             else:
                 if known is not None:
@@ -513,16 +511,6 @@ class _Sweep:
                     untrusted_files.remove_tree(place, name)
         with contextlib.suppress(FaultError):
             untrusted_files.remove_tree(self.folder, COPIES)
-
-
-def _digest(plan: Plan) -> str:
-    """Returns the digest of the trainer's Python files, which may lie in no repository."""
-    found = hashlib.sha256()
-    for folder in plan.launch().sources:
-        for path in sorted(itertools.islice(pathlib.Path(folder).rglob("*.py"), SOURCES_MAX)):
-            with contextlib.suppress(OSError):
-                found.update(f"{path}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 @dataclass

@@ -38,7 +38,7 @@ POLL_S = 0.1
 def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Sequence[str]) -> int:
     """Returns the exit code of the first of the three to end; a missing or silent store is 1."""
     if importlib.util.find_spec("moto") is None:
-        print("object store: moto is not installed: pip install 'chaos-harness[s3]'", file=sys.stderr)
+        print("object store: moto is not installed: it comes with the extra s3 of the harness", file=sys.stderr)
         return 1
     folder.mkdir(parents=True, exist_ok=True)
     listening, behind = listen()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import importlib.resources
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import CampaignObserver, Stage, staged
@@ -20,6 +21,7 @@ from harness.campaign.experiment import run_experiment
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, release
 from harness.errors import ChaosError
 from harness.faults.contract import Target
+from harness.judge.bounds import OFF, ContinuityBounds
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Evidence, judge
 from harness.log import untrusted_files
@@ -41,6 +43,8 @@ from harness.trainers.shared.scripted import ScriptTrainer
 LIMIT_NS = 480 * 10**9  # of the program on the nodes
 CANARY_STEPS_MAX = 500
 PATHS_MAX = 100
+LOSS = "loss_continuity"
+OF_THE_TRAINER = ("rank_samples", "replicas")  # scores that a scenario switches off for how its trainer works
 OF_A_NODE = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/", "/run/")  # what lies there, each node has for itself
 PROGRAM = "data/preflight.py"  # in the run's folder; nodes may only read it there
 _PATH = re.compile(r"(?:^|[\s=:,'\"])(/[\w.@+/-]+)")
@@ -131,8 +135,21 @@ def _shortened(plan: Plan) -> Plan:
     title = f"{plan.scenario.title}: its trainer, before a launch"
     header = {"name": f"preflight-{plan.scenario.name}", "title": title, "file_digest": None}
     scenario = plan.scenario.model_copy(update=header)
-    expect = {"pace": "off"}  # the few steps after a recovery tell the host's pace, and not the trainer's
-    return plan.model_copy(update={"workload": work, "scenario": scenario, "faults": (), "expect": expect})
+    given = {"workload": work, "scenario": scenario, "faults": (), "expect": _expected(plan.expect)}
+    return plan.model_copy(update=given)
+
+
+def _expected(expect: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the expectations that concern the trainer, and not what the scenario's own faults do to it.
+
+    A bound on the loss stays, unless it lets samples be repeated or skipped: how many depends on the moment of a fault.
+    """
+    asked = {"pace": OFF}  # the few steps after a recovery tell the host's pace, and not the trainer's
+    asked |= {name: OFF for name in OF_THE_TRAINER if expect.get(name) == OFF}
+    loss = expect.get(LOSS)
+    if loss is not None and not ContinuityBounds.model_validate(loss).moves_samples:
+        asked[LOSS] = loss
+    return asked
 
 
 def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, setting: Setting) -> None:

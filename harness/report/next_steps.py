@@ -55,7 +55,11 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
     run = card.evidence.run
     failures = {line.name for line in card.expectations if line.verdict is Verdict.FAIL}
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
-    if failures & {"recovery_time.max", "recovery_time.first_step_max"} and longest and not card.evidence.degraded:
+    if (
+        failures & {"recovery_time.max", "recovery_time.first_step_max"}
+        and longest
+        and not card.evidence.slowed.degraded
+    ):
         phase, took = max(longest.phases_ns.items(), key=operator.itemgetter(1), default=("unknown", 0))
         told = f"{words(phase)}, {seconds(took / S)}"
         yield f"In the outage of {seconds((longest.end - longest.t_stop) / S)} this took longest: {told}"

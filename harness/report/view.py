@@ -12,7 +12,7 @@ from typing import Any
 from harness.judge.bounds import BOUNDS, WASTED_BY_FAULTS
 from harness.judge.verdict import Verdict
 from harness.report.commands import as_here, copied, run_again
-from harness.report.run_report import NOT_HERE, Episode, Expectation, LossContinuity, Report
+from harness.report.run_report import NOT_HERE, Episode, Expectation, Report
 from harness.report.words import (
     BEYOND,
     DASH,
@@ -28,6 +28,7 @@ from harness.report.words import (
 from harness.units import counted
 
 _NAME = re.compile(r"(?:^|(?<=: )|(?<=; ))[a-z_]+(?:\.[a-z0-9_]+)*(?=: )")
+OF_SAMPLES = ("result.batches_whole", "result.samples_in_order")  # guarantees
 DECIDING_MAX = 3  # cards of what decided a verdict
 OF_ONE_RANK = "of the lowest rank that tells a loss"
 VERDICT_MEANING = {
@@ -263,7 +264,7 @@ def _continuity(report: Report) -> Figure:
     untold = "Held" if expectation is not None and expectation.verdict is Verdict.PASS else DASH
     if report.run.fault_free is False or values.mode is None:
         return _figure("Loss continuity", untold, "no fault-free run to compare with", expectation)
-    difference, at, samples = values.max_abs_diff, values.first_divergent_step, _samples(values)
+    difference, at, samples = values.max_abs_diff, values.first_divergent_step, _samples(report)
     if difference == 0 and at is None and report.run.outcome not in (None, "completed"):
         until = f"to step {report.run.furthest_step or 0:,}, where the job ended early; {samples} until then"
         return _figure("Loss continuity", "Identical", until, expectation)
@@ -285,20 +286,23 @@ def continuity_words(report: Report) -> str:
     if difference == 0 and at is None and report.run.outcome not in (None, "completed"):
         return f"identical to step {report.run.furthest_step or 0:,}, where the job ended early"
     if difference == 0 and at is None:
-        return f"identical, bit for bit; {_samples(values)}"
+        return f"identical, bit for bit; {_samples(report)}"
     shown = (
         f"the largest difference, {OF_ONE_RANK}, is {difference:.2g}" if difference is not None else "not comparable"
     )
     first = f", the first one at step {at:,}" if at is not None else ""
-    return f"{shown}{first}; {_samples(values)}"
+    return f"{shown}{first}; {_samples(report)}"
 
 
-def _samples(values: LossContinuity) -> str:
+def _samples(report: Report) -> str:
+    values = report.loss_continuity
     repeated, skipped = values.samples_repeated, values.samples_skipped
+    states = {each.state for each in report.guarantees if each.name in OF_SAMPLES}
     if repeated is None and skipped is None:
         return "samples not logged"
     if not repeated and not skipped:
-        return "every sample once"
+        told = "samples wrong" if "broken" in states else "samples in doubt" if "open" in states else ""
+        return f"{told}: see Guarantees" if told else "every sample once"
     return f"{counted(repeated or 0, 'sample')} repeated, {quantity(skipped or 0)} skipped"
 
 

@@ -24,9 +24,9 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from harness.backends import attached
-from harness.backends.contract import backend_names, load_backend
-from harness.errors import BackendError, FaultError
-from harness.faults.contract import fault_names
+from harness.backends.contract import backend_module, backend_names, load_backend
+from harness.errors import BackendError, FaultError, UsageError
+from harness.faults.contract import fault_module, fault_names
 from harness.log import journal
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.node import owner_names
@@ -102,7 +102,7 @@ def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
     for name in backend_names():
         try:
             healed += load_backend(name).sweep(dry_run)
-        except BackendError as error:
+        except (BackendError, UsageError) as error:
             problems.append(str(error))
     return healed, [f"of runs that are not kept here: {problem}" for problem in problems]
 
@@ -138,24 +138,27 @@ def _undo(action: str, arguments: Any, run_dir: pathlib.Path) -> None:
 def resolve(action: str) -> Callable[..., object]:
     """Returns the function of an action. Raises `FaultError` for an action that is not in the list."""
     kind, _, name = action.partition(".")
-    if action in (SECRETS, DRILL):
-        module = f"harness.{action}"
-    elif kind == "backends" and name in backend_names():
-        module = f"harness.backends.{name}.backend"
-    elif kind == "attached" and name in (engines := entry_points(attached.GROUP)):
-        module = engines[name].value
-    elif kind == "faults" and name in fault_names():
-        module = f"harness.faults.{name}"
-    else:
-        raise FaultError(f"unknown undo action {action!r}; choose one of: {', '.join(actions())}")
-    found: Callable[..., object] | None = getattr(importlib.import_module(module), "UNDO", None)
+    try:
+        if action in (SECRETS, DRILL):
+            module = importlib.import_module(f"harness.{action}")
+        elif kind == "backends" and name in backend_names():
+            module = backend_module(name)
+        elif kind == "attached" and name in (engines := entry_points(attached.GROUP)):
+            module = importlib.import_module(engines[name].value)
+        elif kind == "faults" and name in fault_names():
+            module = fault_module(name)
+        else:
+            raise FaultError(f"unknown undo action {action!r}; choose one of: {', '.join(actions())}")
+    except UsageError as error:  # a plug-in that cannot be loaded
+        raise FaultError(f"undo action {action!r}: {error}") from error
+    found: Callable[..., object] | None = getattr(module, "UNDO", None)
     if found is None:
-        raise FaultError(f"unknown undo action {action!r}: {module} has no undo function")
+        raise FaultError(f"unknown undo action {action!r}: {module.__name__} has no undo function")
     return found
 
 
 def actions() -> list[str]:
-    faults = [name for name in fault_names() if hasattr(importlib.import_module(f"harness.faults.{name}"), "UNDO")]
+    faults = [name for name in fault_names() if hasattr(fault_module(name), "UNDO")]
     engines = [
         *(f"backends.{name}" for name in backend_names()),
         *(f"attached.{name}" for name in entry_points(attached.GROUP)),

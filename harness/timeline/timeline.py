@@ -120,6 +120,7 @@ class Process:
     own_code: int | None = None  # exit code that it told itself
     exit_error: str | None = None  # first error that it told itself
     took: Mapping[str, Any] | None = None  # its first `restored` event, whole
+    idle: tuple[Mapping[str, Any], ...] = ()  # its `restored` events after which it did no step
     coordinates: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by axis: its index, the axis's size
 
     @property
@@ -398,6 +399,7 @@ def _process(life: Life, launched: int) -> Process:
         gaps=life.writer.gaps if life.writer.numbered else None,
         cut=life.cut,
         took=life.restored,
+        idle=tuple(event for event in life.restores if event["at"] > life.last_step_end),
         coordinates=_coordinates(life),
     )
 

@@ -58,12 +58,14 @@ def reports(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.slow
 def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
-    whole = chaos("--help").output
+    first, whole = chaos("--help").output, chaos("--help", "--all").output
+    assert chaos().output.strip() == first.strip()
     assert "Break a distributed training on purpose" in whole and "chaos run spot-evict" in whole
     app: Any = typer.main.get_command(main.make_app())
     for name in app.commands:
-        first = app.commands[name].load().help.partition("\n\n")[0].replace("\n", " ")
-        assert first and app.commands[name].help == first, f"the list says of {name} what it says of itself"
+        about = app.commands[name].load().help.partition("\n\n")[0].replace("\n", " ")
+        assert about and app.commands[name].help == about, f"the list says of {name} what it says of itself"
+        assert (f"│ {name} " in first) == (name in main.FIRST_PAGE), "the others are one level down"
         own = chaos(name, "--help")
         assert own.exit_code == 0 and f" {name} " in whole and "<bool>" not in own.output + whole
     shown = chaos("gate", "merge", "--help").output
@@ -307,7 +309,7 @@ def test_a_target_that_does_not_exist_is_told_with_its_place(tmp_path: pathlib.P
     ("root", "noted", "command"),
     [
         (ROOT, None, f"pip install -e '{ROOT}[docker]'"),
-        ("/none", None, "pip install 'chaos-harness[docker]'"),
+        ("/none", None, "pip install './chaos_harness-7-py3-none-any.whl[docker]'"),
         ("/none", {"url": "file:///src/it", "dir_info": {}}, "pip install 'chaos-harness[docker] @ file:///src/it'"),
         (
             "/none",
@@ -322,6 +324,7 @@ def test_an_extra_is_installed_from_where_the_harness_came(
     kept = SimpleNamespace(read_text=lambda name: json.dumps(noted) if noted else None)
     monkeypatch.setattr(extras, "_ROOT", pathlib.Path(root))
     monkeypatch.setattr(extras.importlib.metadata, "distribution", lambda name: kept)
+    monkeypatch.setattr(extras.importlib.metadata, "version", lambda name: "7")
     assert extras.how_to_install("docker") == command
 
 

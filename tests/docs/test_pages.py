@@ -157,3 +157,11 @@ def test_the_example_is_the_whole_file() -> None:
 
 def test_what_no_pass_looks_at_is_told_in_the_same_words() -> None:
     assert BEYOND in " ".join((DOCS / "trust.md").read_text().split())
+
+
+def test_no_page_of_a_result_names_a_file_that_an_installed_copy_lacks() -> None:
+    templates = [path for kind in ("jinja", "js") for path in (ROOT / "harness").rglob(f"*.{kind}")]
+    named = {path.name: found for path in templates if (found := re.findall(r"docs/\S+\.md", path.read_text()))}
+    assert len(templates) > 10 and not named
+    titles = {text for path in templates for text in re.findall("page “(.+?)” of the documentation", path.read_text())}
+    assert titles and titles <= {path.read_text().partition("\n")[0].removeprefix("# ") for path in DOCS.glob("*.md")}

@@ -1,20 +1,38 @@
-"""A whole gate, for real: the shipped blindness check is caught, a short scenario passes, the answer is yes."""
+"""A whole gate, for real, by the steps of action.yml in a repository of somebody else, in an empty environment: the
+shipped blindness check is caught, a short scenario passes, the answer is yes."""
 
 import json
 import pathlib
 import shutil
 
-from chaos_cli import NAME, ROOT, chaos, leftovers
+import action_steps
+import pytest
+from chaos_cli import NAME, ROOT, leftovers
+from cli.test_wheel import environment, tracked
 
 
-def test_the_gate_catches_its_blindness_check_and_says_yes(reports: pathlib.Path, short: pathlib.Path) -> None:
-    shutil.copy(ROOT / "scenarios" / "suites" / "blindness-check.yaml", short.parent)
-    suite = short.with_name("suite.yaml")
-    suite.write_text(f"version: 1\nname: tiny\ntitle: A tiny gate\nscenarios: [{short}]\n")
-    done = chaos(reports, "gate", suite)
+@pytest.mark.wheel
+def test_the_gate_catches_its_blindness_check_and_says_yes(
+    short: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, action = tmp_path / "work", tmp_path / "action"
+    for folder in (work, action):
+        folder.mkdir()
+    shutil.copy(ROOT / "scenarios" / "suites" / "blindness-check.yaml", short.rename(work / short.name).parent)
+    (work / "suite.yaml").write_text("version: 1\nname: tiny\ntitle: A tiny gate\nscenarios: [./short.yaml]\n")
+    for name, value in {"NO_INDEX": "1", "NO_DEPS": "1", "NO_BUILD_ISOLATION": "0"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)  # what the harness depends on is there already
+    for name in ("PYTHONPATH", "CHAOS_REPORTS", "CHAOS_SCENARIOS"):
+        monkeypatch.delenv(name, raising=False)
+    programs = environment(tmp_path)
+    done = action_steps.run(work, tmp_path, programs, {"suite": "suite.yaml", "python-version": ""}, tracked(action))
     assert done.code == 0, done.out
-    (folder,) = reports.glob("tiny-*")
+    (folder,) = (work / "reports").glob("tiny-*")
     answer = json.loads((folder / "suite.json").read_text())
     assert answer["verdict"] == "pass" and answer["blindness_check"]["verdict"] == "fail"
     assert "resumed from step 0 and gave no reason" in answer["blindness_check"]["reasons"][0]
+    assert done.outputs == "verdict=pass\n" and "YES" in done.summary and "\n::" not in done.out
+    kept = [work / path for path in done.used["actions/cache"]["path"].split()]
+    assert all(list(path.iterdir()) for path in kept), "fault-free runs, and the key of their seals"
+    assert [*done.used] == ["actions/cache", "actions/upload-artifact"]
     assert leftovers(NAME, "blindness-check") == []

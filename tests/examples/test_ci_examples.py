@@ -1,45 +1,37 @@
 """The CI examples: they can be read, every command in them exists with its options, and the scripts do what they say."""
 
+import functools
+import json
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+import tomllib
 from typing import Any
 
+import action_steps
 import pytest
 import typer
 import yaml
 
 from harness.cli import main
 
-CI = pathlib.Path(__file__).resolve().parents[2] / "examples" / "ci"
-VALUES = {"SUITE": "ci/suites/mine.yaml", "BASELINE": "ci/baseline.json", "CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4"}
-VALUES["GITHUB_STEP_SUMMARY"] = "summary.md"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CI = ROOT / "examples" / "ci"
+VALUES: dict[str, Any] = {
+    "suite": "ci/suites/mine.yaml",
+    "against": "ci/baseline.json",
+    "harness": "x.whl",
+    "stage": "gate",
+}
+VALUES |= {"repeat": 5, "shards": 4, "image": "i", "CI_NODE_INDEX": 2, "CI_NODE_TOTAL": 4}
 
 
 def read(name: str) -> list[Any]:
     return [each for each in yaml.safe_load_all((CI / name).read_text()) if each]
-
-
-def steps(tree: Any) -> Iterator[str]:
-    """Every shell command anywhere in a pipeline."""
-    if isinstance(tree, dict):
-        yield from (tree["run"].splitlines() if isinstance(tree.get("run"), str) else ())
-        yield from tree["script"] if isinstance(tree.get("script"), list) else ()
-        for value in tree.values():
-            yield from steps(value)
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from steps(value)
-
-
-def words(command: str) -> list[str]:
-    """With the variables of the pipeline in it."""
-    command = re.sub(r"\$\{\{ matrix\.shard \}\}", "2", command)
-    command = re.sub(r"\$\{?([A-Z_]+)\}?", lambda found: VALUES[found[1]], command)
-    return shlex.split(command)
 
 
 def parses(arguments: list[str]) -> Any:
@@ -56,32 +48,136 @@ def test_every_example_is_in_the_table() -> None:
         assert path.name == "README.md" or f"]({path.name})" in table, path.name
 
 
-@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
-def test_every_command_of_a_pipeline_exists(name: str) -> None:
-    (pipeline,) = read(name)
-    found = [words(step) for step in steps(pipeline) if step.startswith("chaos ")]
-    assert {each[1] for each in found} == {"doctor", "gate"}
-    told = [parses(each[1:]) for each in found]
-    assert [each["shard"] for each in told if each.get("shard")] == ["2/4"]
-    (merged,) = [each for each in told if "shards" in each]
-    assert merged["against"] == "ci/baseline.json" and merged["shards"]
-    assert {each["suite"] for each in told if each.get("suite")} == {"ci/suites/mine.yaml"}
-    text = (CI / name).read_text()
-    assert len(re.findall(r"SUITE", text)) == 2, "a suite may be a path, of which no folder is named"
+ANSWERS = [
+    "action.yml",
+    "templates/chaos-gate.yml",
+    *(f"examples/ci/{path.name}" for path in CI.glob("*.*") if path.suffix != ".md"),
+]
 
 
-@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "slurm-pre-job.sh", "kubernetes-cronjob.yaml"])
+@pytest.mark.parametrize("name", ANSWERS)
 def test_no_answer_is_swallowed(name: str) -> None:
-    for line in (CI / name).read_text().splitlines():
+    for line in (ROOT / name).read_text().splitlines():
         assert "|| true" not in line and "continue-on-error" not in line, line
 
 
-def test_the_last_job_waits_for_every_shard_and_decides() -> None:
-    (github,), (gitlab,) = read("github-actions.yml"), read("gitlab-ci.yml")
-    assert github["jobs"]["answer"]["needs"] == "shard" and github["jobs"]["answer"]["if"] == "always()"
-    assert github["jobs"]["shard"]["strategy"]["fail-fast"] is False
-    assert gitlab["shard"]["allow_failure"] is True and "allow_failure" not in gitlab["answer"]
-    assert gitlab["stages"].index("answer") > gitlab["stages"].index("gate")
+@pytest.mark.parametrize(
+    "name", [*ANSWERS, "README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+)
+def test_nobody_is_sent_to_a_package_index_and_every_version_is_this_one(name: str) -> None:
+    """Whoever took the name there could run code with who follows the page."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    text = (ROOT / name).read_text()
+    bare = r"""install (?:-\S+ )*['"]?chaos[-_]harness(?:\[\w+\])?(?!['"]? *@)(?![-\w/.\[])"""
+    assert not re.search(bare, text)
+    assert {*re.findall(r"chaos[-_](?:harness|node|gate)(?:\.git)?[-@:]v?(\d[^-'\"\s,`]*)", text)} <= {version}
+
+
+@pytest.fixture
+def stand_in(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Programs in front of a job's: pip installs nothing, and `chaos gate` answers with GATE and ends with ENDS."""
+    (tmp_path / "bin").mkdir()
+    answer = (
+        'mkdir -p reports/g && echo "$GATE" >reports/g/suite.json && echo done >>"$GITHUB_STEP_SUMMARY"; exit $ENDS'
+    )
+    texts = {"python": f'[ "$2" = pip ] || exec {sys.executable} "$@"', "chaos": f"[ $1 = gate ] || exit 0; {answer}"}
+    for name, text in texts.items():
+        (tmp_path / "bin" / name).write_text(f'#!/bin/bash\necho "{name} $*" >>"$RUNNER_TEMP/calls"\n{text}\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    work = tmp_path / "work"
+    (work / "ci").mkdir(parents=True)
+    (work / "ci" / "a,b.yaml").write_text("version: 1\nname: mine\n")
+    for words in ("init --quiet", "add ."):
+        subprocess.run(["git", *words.split()], cwd=work, check=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("verdict", "ends", "level"), [("fail", 1, "error"), ("inconclusive", 3, "warning")])
+def test_a_red_gate_fails_the_action_and_is_told_on_the_scenario(
+    stand_in: pathlib.Path, monkeypatch: pytest.MonkeyPatch, verdict: str, ends: int, level: str
+) -> None:
+    rows = [
+        {"scenario": "mine", "verdict": verdict, "reasons": ["50 % lost\nhere"]},
+        {"scenario": "o", "verdict": "pass"},
+    ]
+    monkeypatch.setenv("GATE", json.dumps({"verdict": verdict, "scenarios": rows}))
+    monkeypatch.setenv("ENDS", str(ends))
+    asked = {"suite": "ci/suites/mine.yaml", "repeat": "5", "shard": "2/4", "arguments": "--budget 30m --fail-fast"}
+    job = action_steps.run(stand_in / "work", stand_in, stand_in / "bin", asked)
+    assert job.code == ends and job.outputs == f"verdict={verdict}\n" and job.summary == "done\n"
+    assert job.out == f"::{level} file=ci/a%2Cb.yaml,line=2,title=mine%3A {verdict}::50 %25 lost%0Ahere\n"
+    assert [*job.used] == ["actions/setup-python", "actions/cache", "actions/upload-artifact"]
+    install, doctor, gate, _ = (stand_in / "calls").read_text().splitlines()
+    assert install.endswith(f"{ROOT}[trainer]") and doctor == "chaos doctor"
+    told = parses(shlex.split(gate)[1:])
+    assert {"suite": told["suite"], "repeat": str(told["repeat"]), "shard": told["shard"]} == {
+        name: asked[name] for name in ("suite", "repeat", "shard")
+    }
+    assert told["budget"] == "30m" and told["fail_fast"] and str(told["summary"]) == str(stand_in / "summary")
+
+
+def test_a_merge_that_gave_no_answer_tells_none_of_a_shard(
+    stand_in: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (stand_in / "work" / "shards" / name).mkdir(parents=True)
+        (stand_in / "work" / "shards" / name / "suite.json").write_text('{"verdict": "pass", "scenarios": []}')
+    chaos = stand_in / "bin" / "chaos"
+    chaos.write_text(chaos.read_text().partition("\n[")[0] + "\nexit 2\n")
+    given = {"merge": "shards", "reports": "shards", "against": "ci/baseline.json", "extras": "", "artifact": ""}
+    job = action_steps.run(stand_in / "work", stand_in, stand_in / "bin", given)
+    assert (job.code, job.outputs, [*job.used]) == (2, "verdict=\n", ["actions/setup-python"])
+    told = parses(shlex.split((stand_in / "calls").read_text().splitlines()[1])[1:])
+    assert (
+        told["shards"] == ["shards/one/suite.json", "shards/two/suite.json"] and told["against"] == "ci/baseline.json"
+    )
+
+
+def test_the_workflow_uses_the_action_and_its_last_job_decides() -> None:
+    (github,) = read("github-actions.yml")
+    shard, answer = github["jobs"]["shard"], github["jobs"]["answer"]
+    for job in (shard, answer):
+        assert {*job["steps"][-1]["with"]} <= {*action_steps.ACTION["inputs"]}
+    assert answer["needs"] == "shard" and answer["if"] == "always()" and shard["strategy"]["fail-fast"] is False
+
+
+def test_every_command_of_the_component_exists_and_its_last_job_decides() -> None:
+    head, body = (ROOT / "templates" / "chaos-gate.yml").read_text().split("\n---\n")
+    declared = yaml.safe_load(head)["spec"]["inputs"]
+    (include,) = read("gitlab-ci.yml")[0]["include"]
+    required = {name for name, each in declared.items() if "default" not in each}
+    assert required <= {*include["inputs"]} <= {*declared} <= {*VALUES}
+    filled = re.sub(r"\$\[\[ inputs\.(\w+) \]\]|\$(CI_NODE_\w+)", lambda found: str(VALUES[found[1] or found[2]]), body)
+    jobs = yaml.safe_load(filled)
+    called = [shlex.split(line) for job in jobs.values() for line in job["script"] if line.startswith("chaos ")]
+    doctor, shard, merged = (parses(each[1:]) for each in called)
+    assert (shard["shard"], shard["suite"], shard["repeat"]) == ("2/4", "ci/suites/mine.yaml", 5) and doctor is not None
+    assert merged["against"] == "ci/baseline.json" and merged["shards"]
+    assert jobs["chaos-shard"]["allow_failure"] is True and "allow_failure" not in jobs["chaos-gate"]
+    assert jobs["chaos-gate"]["needs"] == ["chaos-shard"]
+
+
+def rendered() -> Any:
+    """The chart as `helm template` makes it. Without helm: the only two functions that the chart calls, done here."""
+    chart = CI / "chart"
+    if shutil.which("helm"):
+        return yaml.safe_load(subprocess.check_output(["helm", "template", "chaos-gate", chart]))
+    values: Any = {"Values": yaml.safe_load((chart / "values.yaml").read_text()), "Release": {"Name": "chaos-gate"}}
+
+    def filled(found: re.Match[str]) -> str:
+        value = functools.reduce(lambda tree, key: tree[key], found[1].split("."), values)
+        return json.dumps(value if found[2] == "toJson" else str(value)) if found[2] else str(value)
+
+    (template,) = (chart / "templates").iterdir()
+    return yaml.safe_load(re.sub(r"\{\{ \.([\w.]+)(?: \| (quote|toJson))? \}\}", filled, template.read_text()))
+
+
+def test_the_chart_makes_the_plain_manifest_whose_gate_runs_once() -> None:
+    (job,) = read("kubernetes-job.yaml")
+    assert rendered() == job
+    assert job["spec"]["backoffLimit"] == 0 and job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+    told = parses(job["spec"]["template"]["spec"]["containers"][0]["args"])
+    assert (told["suite"], told["backend"], told["against"]) == ("pre-launch", "kubernetes", "")
 
 
 def test_the_cronjob_runs_a_gate_once_and_alone() -> None:

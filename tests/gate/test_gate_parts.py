@@ -79,9 +79,8 @@ def test_a_run_that_proves_nothing_is_not_covered(good: Scorecard, bad: Scorecar
 
 
 def test_a_known_failure_needs_a_ticket_a_date_and_a_reason() -> None:
-    entry = (
-        HEAD + "  - {scenario: rank-kill, known_failure: {ticket: T-1, until: 2026-12-31, because: never recovered}}"
-    )
+    entry = "{scenario: rank-kill, known_failure: {ticket: T-1, until: 2026-12-31, because: never recovered}}"
+    entry = f"{HEAD}  - {entry}"
     assert parse_suite(entry, "s.yaml").entries[0].known_failure == known("never recovered")
     for wrong in (
         entry.replace("until: 2026-12-31, ", ""),
@@ -103,12 +102,17 @@ def test_fail_fast_stops_and_names_what_did_not_run(rehearse: Any, bad: Scorecar
     assert rehearse(THREE, {"rank-kill": bad}).part.left_out == ()
 
 
-def test_without_time_for_what_is_required_it_is_no_full_pass(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_time_for_what_is_required_it_is_no_full_pass(
+    rehearse: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     past = {"rank-kill": Past(10, False), "spot-evict": Past(10, False), "node-loss": Past(1000, False)}
     monkeypatch.setattr(module, "look_back", lambda *_: past)
     answer = rehearse(THREE, budget_s=600)
     assert answer.verdict is Verdict.INCONCLUSIVE
-    assert answer.reason.startswith("not a full pass: 1 required scenario left out: node-loss (it takes about 2000 s")
+    gate_command._print(answer, tmp_path)
+    told = capsys.readouterr().out
+    assert "INCONCLUSIVE  Not a full pass: 1 required scenario left out: node-loss (it takes about 2000 s" in told
+    assert "\n  All 2 scenarios passed, and the blindness check was caught\n" in told, "one thought a line"
     past["node-loss"], past["spot-evict"] = Past(10, False), Past(1000, False)
     answer = rehearse(THREE, budget_s=600)
     assert answer.verdict is Verdict.PASS and "without spot-evict, which are not required" in answer.reason
@@ -211,9 +215,8 @@ def test_a_gate_of_something_else_is_refused_before_anything_runs(rehearse: Any,
     before = sorted((tmp_path / "reports").iterdir())
     with pytest.raises(UsageError, match="seed 1, here 2"):
         rehearse(THREE, recovery=7.0, seed=2, against=first.run_id)
-    changed = THREE.replace(
-        "  - rank-kill", "  - {scenario: rank-kill, overrides: {workload: {checkpoint: {every_steps: 7}}}}"
-    )
+    other = "  - {scenario: rank-kill, overrides: {workload: {checkpoint: {every_steps: 7}}}}"
+    changed = THREE.replace("  - rank-kill", other)
     with pytest.raises(UsageError, match="another version of the scenario"):
         rehearse(changed, against=first.run_id)
     assert sorted((tmp_path / "reports").iterdir()) == before
@@ -222,9 +225,8 @@ def test_a_gate_of_something_else_is_refused_before_anything_runs(rehearse: Any,
 def test_a_new_scenario_is_doubt_and_a_known_failure_is_not_compared(rehearse: Any, bad: Scorecard) -> None:
     first = rehearse(HEAD + "  - rank-kill\n", recovery=7.0, repeat=5)
     more = rehearse(HEAD + "  - rank-kill\n  - node-loss\n", recovery=7.0, repeat=5, against=first.run_id)
-    assert (
-        more.verdict is Verdict.INCONCLUSIVE and "node-loss: the baseline has no runs of this scenario" in more.reason
-    )
+    assert more.verdict is Verdict.INCONCLUSIVE
+    assert "node-loss: the baseline has no runs of this scenario" in more.reason
     suite = HEAD + "  - rank-kill\n" + known_entry("node-loss", bad)
     known_one = rehearse(suite, {"node-loss": bad}, recovery=7.0, repeat=5, against=first.run_id)
     assert known_one.verdict is Verdict.PASS and known_one.held and "1 of them with a known failure" in known_one.reason
@@ -404,11 +406,12 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     unclear = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["pace.max_slowdown: the host was busy"])
     no = rehearse(THREE, {"rank-kill": bad, "node-loss": unclear})
     assert yes_or_no(no) == "NO: of 3 scenarios, 1 failed, 1 could not be judged, 1 passed."
-    assert next_steps(no) == [
+    failed, gate = (
         f"rank-kill failed: chaos show {no.rows[0].runs[0].run_id}",
-        "Run the scenarios that did not pass again, on a quiet host: "
-        f"chaos gate {no.path} --add {no.run_id} --last-failed",
-    ]
+        f"chaos gate {no.path} --add {no.run_id}",
+    )
+    rest = f"Run the scenarios that did not pass again, on a quiet host: {gate} --last-failed"
+    assert next_steps(no) == [failed, rest]
     assert no.path.endswith("small.yaml"), "a name finds only what lies among the shipped suites"
     doubtful = Regressions("last week", [], missing=["rank-kill"])
     assert yes_or_no(replace(no, held=doubtful)).endswith("1 passed; against baseline last week: inconclusive.")
@@ -447,9 +450,8 @@ def test_the_last_gate_is_none_before_one_that_has_not_ended(rehearse: Any, tmp_
         with pytest.raises(UsageError, match="gate small-20990101-000000-0001 began later and has not ended"):
             look()
     (killed / "plan.json").touch()
-    assert stored_gate.find("last", reports, "small", "local") and baseline.find("last", reports), (
-        "it is a run's folder"
-    )
+    known = stored_gate.find("last", reports, "small", "local")
+    assert known and baseline.find("last", reports), "it is a run's folder"
 
 
 def test_only_what_did_not_pass_is_run_again(rehearse: Any, bad: Scorecard) -> None:

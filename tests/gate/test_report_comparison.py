@@ -19,6 +19,7 @@ from harness.gate import two_runs_report
 from harness.gate.beside_chart import beside_chart
 from harness.gate.history_command import compare_runs
 from harness.gate.two_runs_difference import Line, lines, rank_lines, starts_by_rank
+from harness.gate.two_runs_inputs import CODE_UNKNOWN, different_inputs
 from harness.gate.two_runs_report import Section, compare, render, sentences
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
@@ -62,20 +63,38 @@ def test_a_part_below_half_of_the_difference_is_not_most_of_it() -> None:
     before = run_report.from_scorecard(report_runs.spot_evict())
     slower = before.metrics["step_seconds_p50"] * 1.34
     recovery = before.scores["recovery_time"] | {"seconds": before.scores["recovery_time"]["seconds"] + 0.65}
-    after = msgspec.structs.replace(
-        before,
-        scores=before.scores | {"recovery_time": recovery},
-        metrics=before.metrics | {"step_seconds_p50": slower},
-    )
+    scores, metrics = before.scores | {"recovery_time": recovery}, before.metrics | {"step_seconds_p50": slower}
+    after = msgspec.structs.replace(before, scores=scores, metrics=metrics)
     found = compare(before, after, ({"rank 1, startup": 1.0}, {"rank 1, startup": 1.071}))
     assert "By rank, in that recovery: the largest part is rank 1, start-up, +71 ms of +650 ms." in sentences(found)
     found = compare(before, after, ({"rank 1, startup": 1.0}, {"rank 1, startup": 6.0}))
-    assert "startup changed most" in " ".join(sentences(found)).replace("start-up", "startup"), (
-        "5 s are not most of 650 ms"
-    )
-    (pace,) = found.cautions
+    said = " ".join(sentences(found)).replace("start-up", "startup")
+    assert "startup changed most" in said, "5 s are not most of 650 ms"
+    unknown, pace = found.cautions
     assert pace.startswith("median step: ") and pace.endswith("by the host's load or by the trainer")
-    assert compare(before, before, None, "gone").cautions == []
+    assert compare(before, before, None, "gone").cautions == [unknown] == [f"code: {CODE_UNKNOWN}"]
+
+
+def test_the_inputs_that_differ_are_named() -> None:
+    card = report_runs.spot_evict()
+    known = run_report.from_scorecard(replace(card, environment=card.environment | {"source_digest": "a", "cpu": "x"}))
+    other = msgspec.structs.replace(known, environment=known.environment | {"source_digest": "b", "cpu": "y"})
+    words = ["python", "train.py", *["--lr", "0.1"], *["--data", "d" * 60]]
+    before = {"run_id": "1", "seed": 1, "workload": {"nodes": 2, "steps": 40, "trainer": {"command": words}}}
+    changed = {"command": [*words[:3], "0.2", *words[4:]]}
+    after = {"run_id": "2", "seed": 3, "workload": {"nodes": 4, "steps": 40, "trainer": changed}}
+    after |= {"faults": [{"id": "kill"}], "scenario": {"file_digest": "f"}}
+    assert different_inputs(known, known, (before, before)) == []
+    assert "Nothing that goes in differs" in " ".join(sentences(compare(known, known, None, "", (before, before))))
+    assert different_inputs(known, other, (before, after)) == [
+        "seed: 1 and 3",
+        "size: nodes 2 and 4",
+        "arguments: command --lr 0.1 and --lr 0.2",
+        "faults: id none and kill",
+        "scenario: file digest none and f",
+        "code: source digest a and b",
+        "host: cpu x and y",
+    ]
 
 
 def test_without_a_log_the_ranks_are_not_known(runs: pathlib.Path) -> None:
@@ -128,9 +147,8 @@ def test_a_run_without_an_outage_is_not_compared_phase_by_phase() -> None:
 
 
 def test_a_run_that_never_recovered_is_told_so() -> None:
-    found = compare(
-        *(run_report.from_scorecard(make()) for make in (report_runs.never_recovered, report_runs.spot_evict)), None
-    )
+    before, after = map(run_report.from_scorecard, (report_runs.never_recovered(), report_runs.spot_evict()))
+    found = compare(before, after, None)
     assert sentences(found)[0] == "Recovery time: never in the first run, 3.04 s in the second."
     assert "Never" in Page(render(found)).text
 

@@ -155,6 +155,13 @@ def not_followed(logs: Logs) -> None:
 
 
 @bending
+def restored_at_the_end(logs: Logs, step: int) -> None:
+    """Rank 1 does no step after that."""
+    last = steps(logs.last_lives()[1])[-1]
+    put(logs.last_lives()[1], {"event": "restored", "step": step} | clocks(last, 1))
+
+
+@bending
 def swapped(logs: Logs, step: int) -> None:
     """Two lines change places; their times stay."""
     lines = logs.last_lives()[1]
@@ -172,6 +179,7 @@ def swapped(logs: Logs, step: int) -> None:
         (restored_is(source="scratch"), "but from scratch, which is of step 0"),
         (restored_is(source="peer"), "from a peer, but no peer that had done it was there"),
         (restored_from("/another/checkpoints"), "but this run saved it as /run/checkpoints/step-10"),
+        (restored_at_the_end(10**9), "the job reached step 80, and nobody ever began or saw such a save"),
         (met("world", "g0", "g1"), "different groups: rank 0 was in 'g0' and rank 1 was in 'g1'"),
         (met("data_samples", 800, 1600), "samples in the data is not the same everywhere: 800, 1,600"),
         (exits_before_its_last_steps, "after its process had ended"),
@@ -238,6 +246,7 @@ def test_a_group_is_one(
         met("data_samples", 800, 800),
         committed_as("another"),
         restored_from("/run/checkpoints"),
+        restored_at_the_end(80),
         swapped(45),
         swapped(79),
     ],

@@ -15,9 +15,14 @@ from harness.judge.guarantee import DRILL, ORDER, RUN, SECOND_RESTART, family, g
 MAY_BE_NAMED = {"Ground", "Kind", "Figure", "UNTRUE"}  # of verdict.py: where evidence lies, and no weight of it
 WEIGHS = {"harness.judge.facts.known", "harness.judge.score", "harness.judge.weighing", "harness.judge.assumption"}
 GUARANTEES = pathlib.Path(inspect.getfile(guarantee)).parent / "guarantees"
-FACTS = pathlib.Path(inspect.getfile(tellers)).parent
-TABLE = {"known.py", "tellers.py"}
-WEIGHED = sorted(path for folder in (FACTS, GUARANTEES) for path in folder.glob("[a-z]*.py") if path.name not in TABLE)
+JUDGE = pathlib.Path(inspect.getfile(tellers)).parents[1]
+MAY_WEIGH = {"facts/known.py", "facts/tellers.py", "weighing.py", "verdict.py"}  # beside the assumptions
+NAMES_FACTS = sorted(
+    path
+    for path in JUDGE.rglob("[a-z]*.py")
+    if path.parent.name != "assumptions" and str(path.relative_to(JUDGE)) not in MAY_WEIGH
+)
+CHOICES = ast.Compare | ast.BoolOp | ast.UnaryOp | ast.IfExp
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in GUARANTEES.glob("[a-z]*.py")))
@@ -30,33 +35,66 @@ def test_no_guarantee_weighs(file: str) -> None:
     assert named <= MAY_BE_NAMED
 
 
-@pytest.mark.parametrize("file", WEIGHED, ids=lambda path: path.name)
-def test_only_the_table_of_tellers_chooses_how_a_fact_is_known(file: pathlib.Path) -> None:
-    """Elsewhere a fact names its teller: a row of the table, or one of a pair by a condition."""
-    nodes = [*ast.walk(ast.parse(file.read_text()))]
+@pytest.mark.parametrize("file", NAMES_FACTS, ids=lambda path: path.name)
+def test_only_assumptions_and_the_merge_weigh_how_a_fact_is_known(file: pathlib.Path) -> None:
+    """Elsewhere a fact names its teller, a row of the table, and nobody asks how strong a fact is."""
+    assert weighs(file.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "found = [each for each in told if each.by.sure]",
+        "known = By.TOLD",
+        "yield Odd(text, max(self.by, other))",
+        "yield Odd(text, tellers.USUAL[usual is not None])",
+        "yield Odd(text, tellers.usual(first or other))",
+        "yield Odd(text, tellers.UNTOLD if usual is None else tellers.SEEN)",
+        "def rule(told):\n    strength = tellers.UNTOLD",
+    ],
+)
+def test_a_place_that_weighs_is_found(line: str) -> None:
+    assert weighs(line)
+    assert weighs("yield Odd(text, tellers.usual(fault_free))\nasked = Asked.by(run)\nby: By = tellers.SEEN") == []
+
+
+def weighs(source: str) -> list[str]:
+    """The lines of this source that choose a strength, or look at one."""
+    nodes = [*ast.walk(ast.parse(source))]
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == tellers.__name__]
     names = {"By", "tellers", *(alias.name for node in imports for alias in node.names)}
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
 
     def strength(node: ast.AST | None) -> bool:
         return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node or ast.Pass()))
 
-    for node in nodes:
-        where = f"{file.name}:{getattr(node, 'lineno', 0)}: choose in facts/tellers.py"
-        assert not (isinstance(node, ast.Attribute) and ast.unparse(node.value) == "By"), where
-        if isinstance(node, ast.IfExp):
-            assert not strength(node.body) and not strength(node.orelse), where
-        if isinstance(node, ast.BoolOp):
-            assert not any(map(strength, node.values)), where
-        if isinstance(node, ast.FunctionDef):
-            kept = [each for each in ast.walk(node) if isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign)]
-            assert not any(strength(each.value) for each in kept), where
+    def chooses(node: ast.AST) -> bool:
+        match node:
+            case ast.Attribute(attr="sure") | ast.Attribute(value=ast.Name(id="By")):
+                return True
+            case ast.Attribute(attr="by", ctx=ast.Load()):
+                return id(node) not in called
+            case ast.Call(func=func) if strength(func):
+                return any(isinstance(each, CHOICES) for part in node.args for each in ast.walk(part))
+            case ast.Subscript() | ast.Compare():
+                return strength(node)
+            case ast.IfExp():
+                return strength(node.body) or strength(node.orelse)
+            case ast.BoolOp():
+                return any(map(strength, node.values))
+            case ast.FunctionDef():
+                kept = [each for each in ast.walk(node) if isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign)]
+                return any(strength(each.value) for each in kept)
+        return False
+
+    return [f"{getattr(node, 'lineno', 0)}: {ast.unparse(node)}" for node in nodes if chooses(node)]
 
 
 def test_each_has_a_sentence_and_names_what_there_is() -> None:
     for name, each in guarantees().items():
-        assert guarantee.statement(name).endswith("."), name
+        assert guarantee.FAMILY.sentence(name).endswith("."), name
         assert family(name) in ORDER and set(each.explained_by) <= guarantees().keys(), name
         assert set(each.rests_on) <= reported.ITEMS.keys() and each.holds_for, name
         assert set(each.holds_for) <= {RUN, DRILL, SECOND_RESTART}, name
     for name in assumption.assumptions():
-        assert assumption.statement(name).endswith("."), name
+        assert assumption.FAMILY.sentence(name).endswith("."), name

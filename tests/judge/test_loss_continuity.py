@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,10 +20,12 @@ from harness.judge.facts import agreement, losses, samples, tellers
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence, no_comparison
 from harness.judge.facts.known import Odd
-from harness.judge.facts.losses import Curve, compare
+from harness.judge.facts.losses import Curve, compare, surviving
 from harness.judge.guarantees import steps_all
 from harness.judge.questions import loss_continuity
 from harness.judge.verdict import Verdict
+from harness.log.reading import is_told
+from harness.timeline import timeline
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps
 
@@ -107,7 +110,8 @@ def test_the_final_gap_may_be_as_large_as_its_bound(gap: str, expected: Verdict)
     expect = {"loss_continuity": {"mode": "final", "max_final_gap": gap}}
     card = verdict(simulate(JOB, KILL, seed=5), level(lambda step: 1.25), expect, flat)
     assert card.verdict is expected, card.reasons
-    headline = "final loss +25 % off the fault-free run; not judged: last checkpoint, second restart"
+    told = "final loss +25 % off the fault-free run; not judged: checkpoints in their store, last checkpoint"
+    headline = f"{told}, second restart"
     assert (card.reasons == [headline]) is (expected is Verdict.PASS)
 
 
@@ -294,3 +298,14 @@ def test_a_final_loss_near_zero_has_no_gap_in_percent_and_what_the_envelope_sees
     sees = [{"percent": percent} for percent in (2.0, 0.5, 3.0)]
     assert loss_continuity._reach({"sees": sees}) == " (off for good by 3 % would show)"
     assert loss_continuity._reach({"sees": []}) == loss_continuity._reach({}) == ""
+
+
+def test_a_loss_of_all_ranks_is_their_mean_by_samples(tmp_path: pathlib.Path) -> None:
+    simulate(Job(nodes=2, ranks_per_node=2, steps=6)).write(tmp_path)
+    steps = timeline.load(tmp_path).steps
+    of_all = dataclasses.replace(steps, loss=steps.rank + 1.0, rank_samples=np.where(steps.rank == 3, 5, 1))
+    assert surviving(of_all, of_all=True).loss.tolist() == [(1 + 2 + 3 + 4 * 5) / 8] * 6
+    silent = dataclasses.replace(of_all, loss=np.where(steps.rank > 1, np.copysign(np.nan, -1), of_all.loss))
+    assert surviving(silent, of_all=True).loss.tolist() == [1.5] * 6
+    untold = dataclasses.replace(of_all, loss=np.full(len(steps), np.copysign(np.nan, -1)))
+    assert not is_told(surviving(untold, of_all=True).loss).any()

@@ -79,10 +79,6 @@ def test_a_fault_free_run_that_is_another_job_accuses_nobody(why: str, place: st
 def test_what_only_one_of_two_logs_tells_of_the_code_is_no_difference() -> None:
     told, untold = bent(JOB, code("a")), bent(JOB)
     assert not Asked.by(told).broken_by(untold) and not Asked.by(untold).broken_by(told)
-    older = [
-        bent(JOB, lambda logs, diff=diff: logs.told("environment").update(trainer_diff=diff)) for diff in ("a", "b")
-    ]
-    assert Asked.by(older[0]).broken_by(older[1]) == "it was made by other code"
 
 
 Change = Callable[[float], float]

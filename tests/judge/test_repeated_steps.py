@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from harness.campaign import own_log
 from harness.cli.main import make_app
+from harness.judge import weighing
 from harness.judge.facts import repeated_steps
 from harness.judge.facts.repeated_steps import CALIBRATING_STEPS, Again, Executed, done_again
-from harness.judge.questions.loss_continuity import ANSWERS
 from harness.judge.verdict import Verdict
 from harness.log.reading import UNTOLD
 
@@ -29,7 +29,7 @@ LIVES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=1, 
 
 
 def judged(found: list[Again]) -> list[tuple[Verdict, str]]:
-    return [(ANSWERS[same], text) for same, text in repeated_steps.judged(found)]
+    return [(weighing.answer(each), each.words) for each in repeated_steps.compared(found)]
 
 
 def history(lives: list[tuple[int, int]], ranks: int = 2) -> list[tuple[int, int, int]]:

@@ -18,7 +18,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence
 from harness.judge.guarantee import RUN, Guarantee, guarantees
 from harness.judge.score import Bound, Expectation, ScoreResult, questions
-from harness.judge.verdict import EXIT_CODES, Claim, Doubt, Finding, Verdict, merge, worst_first
+from harness.judge.verdict import EXIT_CODES, Doubt, Finding, Verdict, merge, worst_first
 from harness.report import figures
 
 REASON = "the command on node0 ended with 2: can't open file 'train.py'"
@@ -91,7 +91,7 @@ def test_a_finding_without_a_reason_says_what_was_observed() -> None:
     line = Expectation("x", "≤ 4", "5", Verdict.FAIL)
     lines = [line, Expectation("y", "", "", Verdict.PASS)]
     evidence: Any = None  # nothing is held against it: no ground, no doubt
-    _, told = score._weighed(ScoreResult({}, lines, [Claim("good", "fine", True)]), evidence, by_steps=False)
+    _, told = score._weighed(ScoreResult({}, lines), evidence, by_steps=False)
     assert told == [(Verdict.FAIL, "x: 5 (allowed ≤ 4)", "x", "", "")]
 
 

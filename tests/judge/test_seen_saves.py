@@ -320,6 +320,14 @@ def test_a_store_that_cannot_be_seen_proves_nothing() -> None:
     assert (never_none.state, never_none.why) == ("not judged", "it ends with the job")
 
 
+def test_a_trainer_that_saves_where_the_harness_never_saw_a_save_has_only_its_word() -> None:
+    """That accuses nobody, and the verdict says so."""
+    card = judged(without=(watched, unseen(0, JOB.steps), left_are()))
+    assert card.verdict is Verdict.PASS and "checkpoints in their store" in card.reasons[0]
+    [whole] = [each for each in card.guarantees if each.name == "saves.whole"]
+    assert (whole.state, whole.why) == ("not judged", "the harness saw none there")
+
+
 @pytest.mark.parametrize(
     ("early", "first", "always", "accused"),
     [

@@ -19,7 +19,7 @@ from harness.judge.facts.known import By
 from harness.judge.facts.usual import Degraded, Pace
 from harness.judge.guarantee import Breach, Guarantee
 from harness.judge.score import Expectation
-from harness.judge.verdict import Claim, Figure, Finding, Ground, Kind, Verdict, failed
+from harness.judge.verdict import Figure, Finding, Ground, Kind, Verdict
 from harness.log.line_numbers import LineGap
 from harness.timeline.timeline import Episode
 
@@ -85,7 +85,7 @@ def run_of(**other: Any) -> Any:
 def evidence_of(run: Any = None, **other: Any) -> Any:
     comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1, near_zero=False)
     whole = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None, "comparison": comparison}
-    whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": ""}
+    whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": "", "other_layout": ""}
     whole |= {"incomparable": "", "resume_alone": ("", "")}
     run = run or run_of()
     whole["seams"] = {epoch.first - 1 for epoch in run.epochs}
@@ -104,6 +104,7 @@ NEAR_ZERO = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.0, ne
 UNSURE = Ground(Kind.DURATION, of=Figure(5.1 * S, margin=0.2 * S), bound=5 * S)
 CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "blind": ("job-seen", evidence_of(run_of(apart=True)), {}, {"steps"}),
+    "another layout": ("sizes-known", evidence_of(other_layout="tp 2"), {}, {"band", "bits"}),
     "torn tail": (
         "tail-whole",
         evidence_of(run_of(epochs=[SimpleNamespace(first=11, kept=40, size=2)]), taken=[30]),
@@ -199,11 +200,12 @@ def test_a_broken_assumption_spoils_its_ground_and_no_other(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_claim_on_spoilt_ground_is_not_known_and_says_why(case: str) -> None:
+def test_a_breach_on_spoilt_ground_is_not_known_and_says_why(case: str) -> None:
     name, evidence, other, names = CASES[case]
     for ground in names:
-        found = score._weighed_claim(failed("step.left-out", "it was", grounds(**other)[ground]), evidence)
-        assert found is not None and (found.verdict, found.doubt) == (Verdict.INCONCLUSIVE, name)
+        broken = Breach("it was", By.SEEN, (grounds(**other)[ground],))
+        found = weighing._weighed("steps.all", Guarantee(lambda _: iter(())), broken, evidence)
+        assert (found.verdict, found.doubt) == (Verdict.INCONCLUSIVE, name)
         assert found.text.startswith("it was; ") is (case not in ALONE)
 
 
@@ -236,15 +238,10 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
 }
 
 
-def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim is spoilt by the doubts of the kinds that it rests on."""
+def test_a_doubt_spoils_these_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A breach or an expectation is spoilt by the doubts of the kinds that it rests on."""
     found: dict[Kind, set[str]] = {}
-    weigh, weigh_line, weigh_breach = score._weighed_claim, score._weighed_line, weighing._weighed
-
-    def weighed(claim: Claim, evidence: Analysis) -> Finding | None:
-        for ground in claim.rests_on if claim.good is False else ():
-            found.setdefault(ground.kind, set()).add(str(claim.code))
-        return weigh(claim, evidence)
+    weigh_line, weigh_breach = score._weighed_line, weighing._weighed
 
     def weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
         for ground in rests_on if line.verdict is Verdict.FAIL else ():
@@ -256,13 +253,12 @@ def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPat
             found.setdefault(ground.kind, set()).add(name)
         return weigh_breach(name, guarantee, breach, evidence)
 
-    monkeypatch.setattr(score, "_weighed_claim", weighed)
     monkeypatch.setattr(score, "_weighed_line", weighed_line)
     monkeypatch.setattr(weighing, "_weighed", weighed_breach)
     for mutant in BROKEN:
         mutant.judge()
     by_steps = found.pop(Kind.STEPS)
-    assert found == SPOILS, "is the doubt meant to spoil that claim as well?"
+    assert found == SPOILS, "is the doubt meant to spoil that as well?"
     assert not [code for code in by_steps if code.startswith(("job.", "end.", "fault.", "world.", "step."))]
 
 

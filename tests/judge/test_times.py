@@ -175,7 +175,7 @@ def test_worlds_that_change_tell_no_impossible_times(outage: Outage, agents: boo
 
 
 def said_of(run: Timeline) -> str:
-    return " · ".join(each.words for each in times.impossible(run, (), ()))
+    return " · ".join(each.words for each in (*times.outside_node(run), *times.impossible(run, (), ())))
 
 
 @bending

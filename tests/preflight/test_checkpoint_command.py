@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+pytest.importorskip("torch", reason="torch is missing: make setup")
 import judging
 import torch
 from checkpoint_files import save

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+pytest.importorskip("torch", reason="torch is missing: make setup")
 import torch
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,

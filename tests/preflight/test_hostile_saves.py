@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+pytest.importorskip("torch", reason="torch is missing: make setup")
 import torch
 from checkpoint_files import save, save_safetensors
 from damages import WRITERS, edit_metadata

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from mutants.bent import JOB
-from simulator import Outage, simulate
+from judging import EXACT
+from mutants.bent import JOB, Mutant, optimizer_lost
+from simulator import Logs, Outage, change, simulate
 from typer.testing import CliRunner
 
 from harness.backends.contract import load_backend
@@ -19,6 +20,7 @@ from harness.campaign.run_store import Store
 from harness.campaign.wings import Item, stored_kind_of
 from harness.cli.main import make_app
 from harness.errors import UsageError
+from harness.judge.facts.evidence import FAULT_FREE
 from harness.judge.verdict import Verdict
 from harness.node.emitter import Emitter
 from harness.plan.run_plan import Plan
@@ -31,10 +33,10 @@ from harness.run.job import Outcome
 from harness.run.stop import StopRequest
 
 
-def plan(nodes: int = 2, run_id: str = "preflight-x", **workload: Any) -> Plan:
+def plan(run_id: str = "preflight-x", expect: Mapping[str, Any] = {}, **workload: Any) -> Plan:
     scenario = {"name": "x", "title": "t"}
-    work = {"nodes": nodes} | workload
-    rest = {"run_id": run_id, "seed": 1, "backend": "local", "abort": {"wall_clock_ns": 10**9}}
+    work = {"nodes": 2} | workload
+    rest = {"run_id": run_id, "seed": 1, "backend": "local", "abort": {"wall_clock_ns": 10**9}, "expect": expect}
     return Plan.from_json(rest | {"scenario": scenario, "workload": work})
 
 
@@ -276,11 +278,19 @@ def test_the_newest_one_can_be_kept_afterwards(tmp_path: pathlib.Path) -> None:
     assert set(check_names()) > set(NODES)
 
 
+def healthy(logs: Logs) -> None: ...
+
+
+def weights_drift(logs: Logs) -> None:
+    for rank in (0, 1):
+        change(logs.steps(rank=rank), weights=lambda line, rank=rank: f"{line['step']}, rank {rank}", weights_ns=1)
+
+
 class Engine:
     """Stands for the engine: the trainer's run without a fault ends so, and the run with a rank killed is told of."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reports: pathlib.Path, outcome: Outcome):
-        self.reports, self.outcome, self.killed = reports, outcome, list[Plan]()
+        self.reports, self.outcome, self.killed, self.bend = reports, outcome, list[Plan](), healthy
         monkeypatch.setattr(looking, "execute", lambda plan, folder, *rest: self.outcome)
         monkeypatch.setattr(looking, "ensure_fault_free", self.ensure)
         monkeypatch.setattr(looking, "run_experiment", self.experiment)
@@ -292,11 +302,16 @@ class Engine:
 
     def experiment(self, plan: Plan, reports: pathlib.Path, *rest: Any) -> tuple[pathlib.Path, bool]:
         self.killed.append(plan)
-        return simulate(JOB, [Outage(15, "rank", victim=1)]).write(reports / plan.run_id), False
+        history = simulate(JOB, [Outage(15, "rank", victim=1)])
+        logs = history.logs()
+        logs.plan.update(run_id=plan.run_id, expect=dict(plan.expect))
+        self.bend(logs)
+        simulate(JOB, [], seed=99).write(reports / plan.run_id / FAULT_FREE)
+        return history.write(reports / plan.run_id, logs), False
 
-    def look(self, *checks: str) -> Preflight:
+    def look(self, *checks: str, **expect: Any) -> Preflight:
         setting = Setting(self.reports, load_backend("local"), CampaignObserver(), StopRequest(), list(checks))
-        return stored_evidence.judged(looking.look(plan(), setting), None)
+        return stored_evidence.judged(looking.look(plan(expect=expect), setting), None)
 
 
 def test_a_rank_is_killed_after_the_first_save_that_the_canary_made(
@@ -311,6 +326,28 @@ def test_a_rank_is_killed_after_the_first_save_that_the_canary_made(
     assert answer.drill == killed.run_id and (tmp_path / answer.drill / "report.html").exists()
     assert answer.canary is not None and answer.canary.step[-1] == JOB.steps
     assert not (tmp_path / answer.run_id / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (EXACT, optimizer_lost, "fail", "at step 12 loss"),
+        (EXACT, healthy, "pass", ""),
+        ({"loss_continuity": {"max_samples_repeated": 16}}, optimizer_lost, "pass", ""),
+        ({}, optimizer_lost, "pass", ""),
+        ({}, weights_drift, "fail", "ranks 0, 1 each computed with other weights"),
+        ({"replicas": "off"}, weights_drift, "pass", ""),
+    ],
+)
+def test_a_resume_is_held_to_what_the_scenario_expects_of_its_trainer(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, case: tuple[dict[str, Any], Mutant, str, str]
+) -> None:
+    engine = Engine(monkeypatch, tmp_path, Outcome("completed", ""))
+    expect, engine.bend, verdict, words = case
+    answer = engine.look("restore", **expect)
+    report = json.loads((tmp_path / answer.drill / "report.json").read_text())
+    assert report["verdict"] == verdict and words in report["reasons"][0], report["reasons"]
+    assert (answer.checks[0].verdict is Verdict.FAIL) == (verdict == "fail")
 
 
 @pytest.mark.parametrize(("outcome", "verdict"), [("failed", "fail"), ("aborted", "inconclusive")])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from harness.backends.contract import Verb, load_backend
 from harness.cli.main import make_app
 
-pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+pytest.importorskip("torch", reason="torch is missing: make setup")
 pytestmark = pytest.mark.slow  # real jobs
 
 SMALL = (

@@ -82,9 +82,8 @@ def test_lanes_are_in_rank_order_when_all_fit() -> None:
 
 
 def test_markup_in_a_title_or_an_attribute_is_escaped() -> None:
-    assert svg.rect(0, 0, 1, 1, "x", "<b>") == (
-        '<rect x="0" y="0" width="1" height="1" class="x"><title>&lt;b&gt;</title></rect>'
-    )
+    rect = '<rect x="0" y="0" width="1" height="1" class="x"><title>&lt;b&gt;</title></rect>'
+    assert svg.rect(0, 0, 1, 1, "x", "<b>") == rect
     assert svg.tag("a", title='"><b>') == '<a title="&#34;&gt;&lt;b&gt;"></a>'
 
 
@@ -123,10 +122,8 @@ def test_the_bar_of_a_fault_is_as_long_as_the_fault_was() -> None:
     lasted_ns = [S // 2, 3 * S, 9 * S]
     faults = [replace(first, id=f"f{i}", healed=first.injected + ns) for i, ns in enumerate(lasted_ns)]
     drawn = gantt.timeline_chart(drawing.chronicle(replace(run, faults=tuple(faults))), drawing.cast(run))
-    bars = [
-        tuple(map(float, bar))
-        for bar in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]* class="fault"', drawn)
-    ]
+    shown = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]* class="fault"', drawn)
+    bars = [tuple(map(float, bar)) for bar in shown]
     zero, five = (float(re.findall(rf'<text x="([\d.]+)"[^>]*>{at} s</text>', drawn)[0]) for at in (0, 5))
     a_second = (five - zero) / 5
     assert [width / a_second for _, width in bars] == pytest.approx([ns / S for ns in lasted_ns], abs=0.01)
@@ -155,10 +152,19 @@ def test_a_logarithmic_axis_says_so() -> None:
     steps = np.arange(1.0, 9.0)
     for highest, told in ((2.0, False), (1000.0, True)):
         losses = np.linspace(highest, 1.0, 8)
-        drawn = str(
-            loss_curves.loss_chart(loss_curves.Curves(loss_curves.Series(steps, losses, losses), None, None, 8))
-        )
+        series = loss_curves.Series(steps, losses, losses)
+        drawn = str(loss_curves.loss_chart(loss_curves.Curves(series, None, None, 8)))
         assert (">Loss, log scale<" in drawn) is told and (">Loss<" in drawn) is not told
+
+
+@pytest.mark.parametrize(("first", "every"), [(1, 1), (5, 5), (201, 1), (205, 5)])
+def test_a_chart_begins_with_its_first_step(first: int, every: int) -> None:
+    """That of a rehearsal is a later one."""
+    steps = np.arange(first, first + 90.0 * every, every)
+    curves = loss_curves.Curves(loss_curves.Series(steps, 1 / steps, steps), None, None, int(steps[-1]))
+    for drawn in (str(loss_curves.loss_chart(curves)), str(loss_curves.step_time_chart(curves))):
+        line = re.findall(r'<(?:path|polyline) (?:d|points)="M?([\d.]+)[^>]*class="run"', drawn)
+        assert len(line) == 1 and float(line[0]) < 80, "the axis begins at 64"
 
 
 @pytest.mark.parametrize(

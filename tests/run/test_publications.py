@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import small_jobs
 
-pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+pytest.importorskip("torch", reason="torch is missing: make setup")
 from checkpoint_files import WRITERS, save, state, write
 
 from harness.backends.contract import backend_names, load_backend

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+pytest.importorskip("torch", reason="torch is missing: make setup")
 import torch
 from checkpoint_files import WRITERS, save, save_dcp, save_safetensors, state, write
 from hypothesis import given, settings

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+pytest.importorskip("torch", reason="torch is missing: make setup")
 import torch
 from checkpoint_files import POINTED, WRITERS, save, state, write
 

@@ -4,7 +4,6 @@ import pathlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 import margins
@@ -15,6 +14,7 @@ from harness.cli import listing
 from harness.cli.main import COMMANDS, make_app
 from harness.faults.contract import fault_names, load_fault
 from harness.judge import assumption, guarantee
+from harness.plugins import Family
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MADE = "Made by `make docs` from what the code says of itself; a test fails when it is out of date."
@@ -105,8 +105,8 @@ def guarantees() -> str:
     for family in dict.fromkeys(map(guarantee.family, known)):
         lines += [f"## {family.capitalize()}", "", "| guarantee | what it says | looked for in |", "|---|---|---|"]
         for name in (each for each in known if guarantee.family(each) == family):
-            lines.append(f"| `{name}` | {guarantee.statement(name)} | {', '.join(known[name].holds_for)} |")
-        lines += ["", *_details(guarantee, [each for each in known if guarantee.family(each) == family])]
+            lines.append(f"| `{name}` | {guarantee.FAMILY.sentence(name)} | {', '.join(known[name].holds_for)} |")
+        lines += ["", *_details(guarantee.FAMILY, [each for each in known if guarantee.family(each) == family])]
     lines += [
         "## What is assumed of the evidence",
         "",
@@ -115,12 +115,12 @@ def guarantees() -> str:
         "| assumption | what it says |",
         "|---|---|",
     ]
-    lines += [f"| `{name}` | {assumption.statement(name)} |" for name in assumption.assumptions()]
-    lines += ["", *_details(assumption, assumption.assumptions()), *margins.section()]
+    lines += [f"| `{name}` | {assumption.FAMILY.sentence(name)} |" for name in assumption.assumptions()]
+    lines += ["", *_details(assumption.FAMILY, assumption.assumptions()), *margins.section()]
     return "\n".join(lines) + "\n"
 
 
-def _details(told: ModuleType, names: Iterable[str]) -> list[str]:
+def _details(told: Family, names: Iterable[str]) -> list[str]:
     """Limits and exceptions, as each file has them below its sentence."""
     return [f"**`{name}`** {' '.join(found)}\n" for name in names if (found := told.details(name))]
 

@@ -17,7 +17,9 @@ from mutants.bent import BROKEN
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from verdict_matrix import parallel
 from verdict_matrix.catalogue import CONTROLS, MUTANTS, Real
+from verdict_matrix.parallel import Parallel
 from verdict_matrix.rehearsal import NotRun, run
 
 from harness.errors import ChaosError
@@ -32,13 +34,17 @@ INTRODUCTION = """\
 
 Broken trainers, faults and harnesses, and what is said about them. Made by `make verdict-matrix`; a row is right
 when the verdict *and* the reason are the expected ones. *Run*: the reference trainer with this one bug, run for real
-on virtual nodes against a real fault. *Log*: a simulated history with the bug in its event log.
+on virtual nodes against a real fault; *tp*, *ep*, *pp*: a job whose ranks hold parts of the model, one of which is
+killed. *Log*: a simulated history with the bug in its event log.
 """
 HEALTHY = """\
 ## Healthy
 
 The same trainer without a bug, and in bad weather: it stands still now and then, its disk is slow, its host is noisy.
 """
+
+
+REAL: list[Real | Parallel] = [*CONTROLS, *MUTANTS, *parallel.ROWS]
 
 
 @dataclass(frozen=True)
@@ -68,27 +74,29 @@ def bent_rows() -> Iterator[Row]:
 
 
 def real_rows(folder: pathlib.Path, pattern: str, stored_only: bool) -> Iterator[Row]:
-    for mutant in [*CONTROLS, *MUTANTS]:
+    for mutant in REAL:
         if not re.search(pattern, mutant.name):
             continue
-        how = _how(mutant)
         try:
-            card = run(mutant, folder, stored_only)
+            if isinstance(mutant, Parallel):
+                card = parallel.run(mutant, folder, stored_only)
+            else:
+                card = run(mutant, folder, stored_only)
         except NotRun:
-            yield Row(_words(mutant.name), how, mutant.verdict, NOT_RUN, "", False)
+            yield Row(_words(mutant.name), mutant.how, mutant.verdict, NOT_RUN, "", False)
         except (ChaosError, AssertionError) as error:
-            yield Row(_words(mutant.name), how, mutant.verdict, "did not run", str(error), False)
+            yield Row(_words(mutant.name), mutant.how, mutant.verdict, "did not run", str(error), False)
         else:
             reason = _reason(mutant, card).replace(f"{folder}/", "")
-            yield Row(_words(mutant.name), how, mutant.verdict, card.verdict.value, reason, mutant.accepts(card))
+            yield Row(_words(mutant.name), mutant.how, mutant.verdict, card.verdict.value, reason, mutant.accepts(card))
 
 
 def kept_rows() -> list[Row]:
     """A row of each real run, as it was when all of them were last made."""
     kept = {(each["name"], each["how"]): each for each in json.loads(KEPT.read_text())}
     found = []
-    for mutant in [*CONTROLS, *MUTANTS]:
-        row = Row(_words(mutant.name), _how(mutant), mutant.verdict, NOT_RUN, "", False)
+    for mutant in REAL:
+        row = Row(_words(mutant.name), mutant.how, mutant.verdict, NOT_RUN, "", False)
         found.append(replace(row, **kept.get((row.name, row.how), {})))
     return found
 
@@ -98,13 +106,8 @@ def keep(rows: Iterable[Row]) -> None:
     KEPT.write_text(json.dumps([{k: v for k, v in row.items() if k != "expected"} for row in ran], indent=1) + "\n")
 
 
-def _reason(mutant: Real, card: Scorecard) -> str:
+def _reason(mutant: Real | Parallel, card: Scorecard) -> str:
     return next((text for text in card.reasons if re.search(mutant.reason, text)), card.reasons[0])
-
-
-def _how(mutant: Real) -> str:
-    where = "" if mutant.backend == "local" else f", on {mutant.backend.capitalize()}"
-    return f"run: {mutant.rehearsal}{where}{', in the fault-free run as well' if mutant.everywhere else ''}"
 
 
 def _words(name: str) -> str:

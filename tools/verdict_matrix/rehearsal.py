@@ -63,6 +63,11 @@ class Real:
     def name(self) -> str:
         return self.bug or "as it is"
 
+    @property
+    def how(self) -> str:
+        where = "" if self.backend == "local" else f", on {self.backend.capitalize()}"
+        return f"run: {self.rehearsal}{where}{', in the fault-free run as well' if self.everywhere else ''}"
+
     def accepts(self, card: Scorecard) -> bool:
         return card.verdict is self.verdict and any(re.search(self.reason, text) for text in card.reasons)
 

@@ -10,8 +10,11 @@ from typing import Any
 from harness.campaign import own_log
 from harness.errors import UsageError
 from harness.judge.facts import repeated_steps
+from harness.judge.verdict import Verdict
+from harness.judge.weighing import answer
 from harness.trainers.readers.contract import Reader
 
+SAME = {Verdict.PASS: True, Verdict.FAIL: False}
 BYTES_MAX = 64 * 2**20  # most bytes of one node
 
 
@@ -44,7 +47,8 @@ def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]
     for path in sorted(folder.glob("*.log")):
         try:
             own = own_log.executed([path], reader)
-            judged = [*repeated_steps.judged(repeated_steps.done_again(own.told))]
+            compared = repeated_steps.compared(repeated_steps.done_again(own.told))
+            judged = [(SAME.get(answer(each)), each.words) for each in compared]
             answers = [*judged, *((None, doubt) for doubt in own.doubts)] if judged else []
         except UsageError as error:  # the strikes are over; their report counts without this
             answers = [(None, str(error))]

@@ -12,6 +12,7 @@ from harness.campaign.own_log import reader_as
 from harness.errors import ScenarioError
 from harness.gameday.day_file import Probe
 from harness.parameters import Parameters, Share
+from harness.report.commands import pages_here
 from harness.spec.document import Document, read_text
 from harness.spec.scenario import Line, Name
 from harness.units import Duration
@@ -95,7 +96,7 @@ def load_attached(path: pathlib.Path) -> AttachedDay:
     data = document.data
     if isinstance(data, dict) and any(key in data for key in ("workload", "steady", "budget")):
         why = "this is the plan of a job that the harness starts; with --attach write strikes, as docs/gameday.md says"
-        raise ScenarioError([document.at((), why)])
+        raise ScenarioError([document.at((), pages_here(why))])
     day = document.valid(AttachedDay, data)
     if not any(entry.strike for entry in day.entries):
         raise ScenarioError([document.at(("entries",), "no entry strikes: nothing is rehearsed")])

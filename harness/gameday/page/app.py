@@ -60,7 +60,8 @@ Chart = Callable[[bool], str]  # narrow or wide → SVG of ours; empty: nothing 
 
 
 class Page:
-    """The state of the routes. `cookie` has the port in its name, as browsers do not keep ports apart."""
+    """The state of the routes. `cookie` begins the names of cookies, one a role. It has the port, as browsers do not
+    keep ports apart."""
 
     def __init__(self, access: Access, hub: Hub, desk: Desk, run_dir: pathlib.Path, chart: Chart, cookie: str):
         self.access, self.hub, self.desk, self.run_dir = access, hub, desk, run_dir
@@ -95,7 +96,13 @@ class Page:
         return role if role in LOOKS else None
 
     def _role_of_cookie(self, request: Request) -> str | None:
-        return self.access.role_of_cookie(request.cookies.get(self.cookie, ""))
+        """Returns the role as which a page asks, if its browser has that role's cookie. One browser may have several;
+        an address without `as` has the one that may do most."""
+        wanted = request.query_params.get("as")
+        for role in LOOKS[::-1] if wanted is None else (wanted,):
+            if self.access.role_of_cookie(request.cookies.get(f"{self.cookie}-{role}", "")) == role:
+                return role
+        return None
 
     async def index(self, request: Request) -> Response:
         role = self._role(request)
@@ -103,9 +110,8 @@ class Page:
             return HTMLResponse(html_page.fill(f"{__package__}/closed.jinja"), status_code=403)
         page = html_page.fill(f"{__package__}/page.jinja", role=role, may=MAY[role], phases=PHASES)
         response = HTMLResponse(page)
-        response.set_cookie(
-            self.cookie, self.access.cookies[role], httponly=True, samesite="strict", secure=self.access.secure
-        )
+        cookie = f"{self.cookie}-{role}", self.access.cookies[role]
+        response.set_cookie(*cookie, httponly=True, samesite="strict", secure=self.access.secure)
         return response
 
     async def events(self, request: Request) -> Response:

@@ -2,7 +2,9 @@
 "use strict";
 (() => {
   const byId = (id) => document.getElementById(id);
-  history.replaceState(null, "", "/"); // the token stays out of the address bar; the cookie has it
+  // The token stays out of the address bar; a cookie has it. A browser may have pages of several roles: each asks as its own.
+  const from = (path, more) => path + "?" + new URLSearchParams({ as: document.body.dataset.role, ...more });
+  history.replaceState(null, "", from("/"));
   const say = (id, words) => {
     const node = byId(id);
     if (node && node.textContent !== words) node.textContent = words;
@@ -205,7 +207,7 @@
   };
   const tail = async () => {
     if (!node || document.hidden) return;
-    const answer = await fetch("/log?node=" + encodeURIComponent(node)).catch(() => null);
+    const answer = await fetch(from("/log", { node })).catch(() => null);
     if (!answer || !answer.ok) return;
     const box = byId("log");
     const text = await answer.text();
@@ -216,7 +218,7 @@
   };
   const chart = async () => {
     if (document.hidden) return;
-    const answer = await fetch("/chart?narrow=" + (byId("chart").clientWidth < 900 ? 1 : 0)).catch(() => null);
+    const answer = await fetch(from("/chart", { narrow: byId("chart").clientWidth < 900 ? 1 : 0 })).catch(() => null);
     if (!answer || !answer.ok) return;
     const text = await answer.text();
     if (!text || !changed("chart", text)) return;
@@ -246,7 +248,7 @@
   };
   const listen = () => {
     if (stream) stream.close();
-    stream = new EventSource("/events");
+    stream = new EventSource(from("/events"));
     heard = Date.now();
     stream.addEventListener("message", (event) => {
       heard = Date.now();
@@ -295,7 +297,7 @@
     byId("answer").className = "answer";
     say("answer", ""); // so that the same words are heard again
     try {
-      const reply = await fetch("/act", {
+      const reply = await fetch(from("/act"), {
         method: "POST",
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify({ action, text, who: byId("who").value.trim() }),

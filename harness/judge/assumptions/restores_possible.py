@@ -1,4 +1,7 @@
-"""What ranks say of a restore can be: its source is of that step, was saved, and was not passed over."""
+"""What ranks say of a restore can be: its source is of that step, was saved, and was not passed over.
+
+A step that the job never reached or saved, and did not begin with, cannot be restored.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from collections.abc import Iterator
 
 from harness.judge.assumption import Assumption
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.restarts import without_a_step
 from harness.timeline.joined_steps import PEER
+from harness.timeline.lineage import NEVER
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
@@ -23,6 +28,12 @@ def _broken(evidence: Analysis) -> Iterator[str]:
             if not any(item.is_save(save) for save in saves.all):
                 which = item.place or f"a checkpoint of step {item.step}"
                 yield f"rank {each.rank} said it passed over {which}, and nobody ever began or saw such a one"
+    begun = {step for restart in evidence.restarts[:1] for _, step in restart.states}
+    for each in without_a_step(run, saves) if run.checkpoints and run.reached_step else ():
+        step = each.step or 0
+        known = step <= run.reached_step or step in begun
+        if not (known or saves.of_step(step, NEVER) or saves.store.saw(step, NEVER)):
+            yield f"{each.said}, but the job reached step {run.reached_step}, and nobody ever began or saw such a save"
     for restart in evidence.restarts[1:]:
         there = max(restart.from_a_member, 0) + run.stride
         for each in (each for each, step in restart.states if each.source == PEER and step >= there):

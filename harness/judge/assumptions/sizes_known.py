@@ -1,4 +1,8 @@
-"""A fault-free run had each number of ranks that the world had, and a change of it changes nothing by itself."""
+"""A fault-free run had each number and layout of ranks that the world had, and a change changes nothing by itself.
+
+After a resume with another number of tensor- or pipeline-parallel ranks no value is the same bit for bit, and one rank
+has another share of the samples. `mode: final` compares such a run.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,18 @@ def _size_changes(evidence: Analysis, ground: Ground) -> str:
     return evidence.resume_alone[1]
 
 
+def _layout_unknown(evidence: Analysis, ground: Ground) -> str:
+    layout = evidence.other_layout
+    return f"no fault-free run had its ranks laid out as here: {layout}" if layout else ""
+
+
 SEE = "See what depends on the number of ranks: the global batch, the mean of losses and gradients"
+FINAL = "Expect loss_continuity: {mode: final}, which a change of the layout does not spoil"
 ASSUMPTION = Assumption(
     spoils=(
         Spoils(Kind.BAND, _size_changes, SEE, alone=True, either_way=True),
         Spoils(Kind.BAND, _sizes_unknown, FRESH),
+        *(Spoils(kind, _layout_unknown, FINAL) for kind in (Kind.BAND, Kind.BITS)),
     ),
     order=1,
 )

@@ -52,8 +52,10 @@ def disagreements(evidence: Analysis) -> Iterator[Odd]:
                 yield Odd(f"{whose} differs from the same rank of the fault-free run")
         elif bad := ranks.split(run.steps, name, telling):
             text = f"at step {bad[0]} ranks {bad[1]} disagree on the {words}"
-            untold = ", and no fault-free run shows whether they always do" * local
-            yield Odd(text + untold, tellers.USUAL[not local])
+            if local:
+                yield Odd(f"{text}, and no fault-free run shows whether they always do", tellers.UNTOLD)
+            else:
+                yield Odd(text)
 
 
 def far_off(evidence: Analysis) -> Iterator[Odd]:

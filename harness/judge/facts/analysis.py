@@ -28,6 +28,7 @@ from harness.judge.facts import (
 )
 from harness.judge.facts.alarms import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
+from harness.judge.facts.coordinates import new_layout
 from harness.judge.facts.deaths import End
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
@@ -39,7 +40,7 @@ from harness.judge.facts.ranks import Apart
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.usual import Degraded, Pace, Slowed, Usual
+from harness.judge.facts.usual import Pace, Slowed, Usual
 from harness.judge.facts.work import Work
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from
@@ -65,14 +66,14 @@ class Analysis(Evidence):
     def slowed(self) -> Slowed:
         return Slowed(self.run, self.usual)
 
-    @property
-    def degraded(self) -> Sequence[Degraded]:
-        """Returns the intervals in which faults slowed the job without stopping it."""
-        return self.slowed.degraded
-
     @cached_property
     def disturbed(self) -> Sequence[Window]:
         return by_time.disturbed(self.run)
+
+    @cached_property
+    def outside_node(self) -> Sequence[Odd]:
+        """Returns times that lie outside of the time in which the job had a node."""
+        return list(times.outside_node(self.run))
 
     @cached_property
     def impossible_times(self) -> Sequence[Odd]:
@@ -89,7 +90,7 @@ class Analysis(Evidence):
         also steps with frozen processes, as their slowing may not be seen then."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
         stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
-        return [*episodes, *((interval.begin, interval.end) for interval in self.degraded), *stood]
+        return [*episodes, *((interval.begin, interval.end) for interval in self.slowed.degraded), *stood]
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -97,11 +98,16 @@ class Analysis(Evidence):
 
     @cached_property
     def curve(self) -> Curve:
-        return losses.surviving(self.run.steps)
+        return losses.surviving(self.run.steps, bool(self.other_layout))
 
     @cached_property
     def fault_free_curve(self) -> Curve | None:
-        return losses.surviving(self.fault_free.steps) if self.fault_free else None
+        return losses.surviving(self.fault_free.steps, bool(self.other_layout)) if self.fault_free else None
+
+    @cached_property
+    def other_layout(self) -> str:
+        """Names a layout of ranks that no fault-free run had: its ranks hold other parts of the model."""
+        return new_layout(self.run, self.fault_free_runs)
 
     @cached_property
     def comparison(self) -> Comparison | None:

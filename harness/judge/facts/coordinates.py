@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -29,3 +29,18 @@ def replicas(run: Timeline) -> Ints:
     """Returns a number per process, the same for processes with the same weights: for all if no mesh is told."""
     places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
     return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)
+
+
+def layouts(run: Timeline) -> frozenset[str]:
+    """Returns the told layouts of ranks, as `tp 2`. Data parallelism splits no model and is left out."""
+    told = [each.coordinates for each in run.processes if each.coordinates]
+    parts = [
+        [f"{axis} {size}" for axis, (_, size) in sorted(each.items()) if axis not in DATA and size > 1] for each in told
+    ]
+    return frozenset(", ".join(each) or "whole replicas" for each in parts)
+
+
+def new_layout(run: Timeline, others: Sequence[Timeline]) -> str:
+    """Returns a layout of this run's ranks that none of the other runs had, though all of them told theirs."""
+    known = [layouts(each) for each in others]
+    return min(layouts(run) - frozenset().union(*known), default="") if known and all(known) else ""

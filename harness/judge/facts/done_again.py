@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import losses, ranks
+from harness.judge.facts import losses, ranks, tellers
 from harness.judge.facts.after_the_run import Made, second_restart
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.known import Odd
 from harness.judge.facts.losses import CURVES, WORDS
 from harness.judge.thresholds import DRILL_FACTOR
 from harness.timeline.lineage import NEVER
@@ -29,7 +30,7 @@ class DoneAgain:
     def __init__(self, evidence: Analysis, made: Made, log: Timeline):
         self._evidence, self.made, self.log, usual = evidence, made, log, evidence.fault_free
         self.reached = int(log.steps.step.max(initial=0))  # the last step of any rank: a line may be lost
-        self.compared = losses.compare(evidence.curve, losses.surviving(log.steps))
+        self.compared = losses.compare(evidence.curve, losses.surviving(log.steps, bool(evidence.other_layout)))
         self._bounds: Any = (evidence.run.plan.get("expect") or {}).get("loss_continuity")
         unplanned = usual is not None and usual.planned_steps is None
         self.went_on = unplanned and self.reached > evidence.run.reached_step
@@ -86,14 +87,16 @@ class DoneAgain:
             if steps := len(self.compared.alone(name)):
                 yield f"{counted(steps, 'step')} at which only it, or only the run, tells the {WORDS[name]}"
 
-    def off(self) -> list[tuple[int, str, float, float]]:
-        """Returns for each figure the first step in which it is off, the run's value and its own, in order of steps."""
+    def off(self) -> Iterator[Odd]:
+        """Yields for each figure the first step in which it is off, in order of steps."""
         found = []
         for name in self._curves:
             mine, other = getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
             off = np.isfinite(mine) & (losses.distance(mine, other) > self._band(name, mine))
             found += [(int(self.compared.step[row]), name, mine[row], other[row]) for row in np.flatnonzero(off)[:1]]
-        return sorted(found)
+        for step, name, value, its in sorted(found):
+            text = f"at step {step} its {WORDS[name]} is {its:.9g}, and the run's was {value:.9g}"
+            yield Odd(text, tellers.figure_again(self.repeats, name))
 
     def _band(self, name: str, mine: Floats) -> Floats | float:
         """Returns how far a figure may be off. A value that only one of the two tells is ignored."""

@@ -26,6 +26,11 @@ class Known(Protocol):
     def by(self) -> By: ...
 
 
+def weakest(*facts: Known) -> By:
+    """Returns the strength of what follows from all these facts. Without facts it is the harness's own sight."""
+    return max((fact.by for fact in facts), default=By.SEEN)
+
+
 @dataclass(frozen=True)
 class Word:
     """A claim that only the trainer makes, and its time."""

@@ -122,7 +122,7 @@ class _StepShares:
 
     def __init__(self, timeline: Timeline, baselines: Mapping[int, Band], own: Mapping[int, StepTime]):
         self.steps = timeline.steps
-        self.first = first_rows(timeline.steps)
+        self.first = first_rows(timeline)
         sizes = [epoch.size for epoch in timeline.epochs]
         worlds = [baselines.get(size) for size in sizes]
         self.upper = np.array([band.upper if band else ENDLESS for band in worlds], np.int64)

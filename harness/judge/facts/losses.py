@@ -32,7 +32,8 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied")
 
 @dataclass(frozen=True)
 class Curve:
-    """One row per surviving step: the values of the lowest rank that tells a loss, the same rank in every run."""
+    """One row per surviving step: the values of the lowest rank that tells a loss, the same rank in every run. With
+    other layouts of ranks the loss is the mean of all ranks."""
 
     step: Ints
     loss: Floats
@@ -51,15 +52,29 @@ class Curve:
         return Curve(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
 
-def surviving(steps: Steps) -> Curve:
-    """Returns the surviving history, one row per step."""
+def surviving(steps: Steps, of_all: bool = False) -> Curve:
+    """Returns the surviving history, one row per step. `of_all`: its loss is the mean of all ranks that tell one, by
+    the number of their samples."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
     cell, count = cells(steps.step[rows])
+    if of_all:
+        columns["loss"] = _mean_of_ranks(steps, rows, cell, count)
     longest = np.full(count, -1)
     np.maximum.at(longest, cell, np.maximum(steps.end[rows] - steps.begin[rows], 0))
     return Curve(**columns, took_ns=longest[longest >= 0])
+
+
+def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
+    """Returns the mean loss of each step, and what `is_told` marks as untold if no rank tells one."""
+    samples, told = steps.rank_samples[rows], is_told(steps.loss[rows])
+    weight = np.where(told, samples if (samples[told] > 0).all() else 1, 0)
+    total = np.bincount(cell, weight, count)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        mean = np.bincount(cell, np.where(told, steps.loss[rows], 0.0) * weight, count) / total
+    mean[total == 0] = np.copysign(np.nan, -1)
+    return np.asarray(mean[np.bincount(cell, minlength=count) > 0], np.float64)
 
 
 def counted(steps: Steps) -> Bools:

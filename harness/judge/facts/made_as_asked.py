@@ -26,7 +26,6 @@ TELLS = {
     "scenario_dir",
 }  # how a trainer is watched; where its files are
 CODE = {"source_digest": "code", "image_digest": "image", "torch": "torch"}
-OLDER_CODE = ("trainer_commit", "trainer_diff")  # fields in logs without a digest of the code
 RESUMED = "resumed-"  # prefix of their folders in the run's folder
 BEFORE, SAME = RESUMED + "before", RESUMED + "same"
 AT = re.compile(rf"{RESUMED}at-(\d{{1,18}})\Z")  # folder of a run that resumes from another save
@@ -83,9 +82,6 @@ class Asked:
         for name, words in CODE.items():
             if _differ(mine.get(name), other.get(name)):
                 yield f"it was made with another {words}" if name != "source_digest" else "it was made by other code"
-        known = all("source_digest" in each for each in (mine, other))
-        if not known and any(_differ(mine.get(name), other.get(name)) for name in OLDER_CODE):
-            yield "it was made by other code"
 
     def _saves(self, made: Timeline) -> Iterator[str]:
         if self.resumes_at is not None:

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from harness.judge.facts import tellers
-from harness.judge.facts.known import By
+from harness.judge.facts.coordinates import new_layout
+from harness.judge.facts.known import By, weakest
 from harness.judge.facts.store import Save, Store, last_name
 from harness.judge.thresholds import (
     BEGUN_LATE_STEPS,
@@ -63,7 +64,7 @@ class Rule:
 
     def none(self, *known: object, also: By = tellers.SEEN) -> Iterator[NoSave]:
         for save, *figures in self.find(*known):
-            yield NoSave(save, self.why.format(*figures), max(self.by, also))
+            yield NoSave(save, self.why.format(*figures), weakest(self, also))
 
 
 def missing(store: Store, is_watched: Callable[[str], bool]) -> Iterator[NoSave]:
@@ -79,7 +80,7 @@ def bad(store: Store) -> Iterator[NoSave]:
         yield from rule.none(store)
     for rule in OF_NAMES:  # where no fault-free run tells how saves are named, that is the trainer's own
         if store.usual is None or not any(rule.find(store.usual)):
-            yield from rule.none(store, also=tellers.SAVE_NAMES[store.usual is not None])
+            yield from rule.none(store, also=tellers.beside(store.usual, tellers.SAVES_BESIDE))
 
 
 # Missing: each rule looks at the saves of one series.
@@ -166,7 +167,9 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 def small(store: Store, tiny: bool) -> Found:
     """Yields saves far smaller than all before the first fault, or all of the fault-free run. A world that shrank may
-    save less, if most saves are smaller. If fault-free sizes hardly differ, a slightly smaller save is too small."""
+    save less, if most saves are smaller. If fault-free sizes hardly differ, a slightly smaller save is too small; but
+    other layouts of ranks have other sizes."""
+    relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
         mine, theirs = _sizes(store, seen), _sizes(store.usual, seen)
@@ -177,7 +180,7 @@ def small(store: Store, tiny: bool) -> Found:
             shrunk = 1.0
         for save, size in mine:
             sizes, smallest = usual.get(save.series, []), min(known.get(save.series, [0]))
-            steady = shrunk == 1 and len(sizes) >= STEADY_SAVES and smallest >= STEADY * max(sizes)
+            steady = not relaid and shrunk == 1 and len(sizes) >= STEADY_SAVES and smallest >= STEADY * max(sizes)
             if size < (SMALLER * shrunk if tiny else SMALLER_STEADY * steady) * smallest:
                 yield save, who, size, smallest
 
@@ -264,9 +267,12 @@ def _bytes_of(tensor: str) -> int:
 
 
 def unlike(store: Store) -> Found:
-    """Yields saves without a property that all fault-free saves but the first share, in a world of the same size."""
+    """Yields saves without a property that all fault-free saves but the first share, in a world of the same size and
+    layout."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
+        return
+    if new_layout(run, [usual.run]):
         return
     kinds = {save.kind for save in usual.whole}
     for (series, words), told in store.alike.items():

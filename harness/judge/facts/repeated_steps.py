@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts import losses
+from harness.judge.facts import losses, tellers
+from harness.judge.facts.known import By
 from harness.judge.facts.losses import WORDS
 from harness.judge.thresholds import CALIBRATING_STEPS, NOISE_STEPS, REPEAT_FACTOR, REPEATED_SHARE
 from harness.log.reading import is_told
@@ -57,15 +58,15 @@ class Off(NamedTuple):
 
 @dataclass(frozen=True)
 class Again:
-    """The steps that were done again in one life. `sure`: differences that a right resume never makes, with their first
-    step; `off`: losses and gradient norms; `compared`: steps with one of these told both times. `anew`: it began where
-    the job began; `saved`: a step that was saved by then, or 0."""
+    """The steps that were done again in one life. `differ`: differences that a right resume never makes, with their
+    first step; `off`: losses and gradient norms; `compared`: steps with one of these told both times. `anew`: it began
+    where the job began; `saved`: a step that was saved by then, or 0."""
 
     life: int
     first: int
     last: int
     steps: int
-    sure: Sequence[tuple[int, str]]
+    differ: Sequence[tuple[int, str]]
     off: Mapping[str, Off]
     compared: int
     anew: bool = False
@@ -166,23 +167,23 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
     if told.size is not None:  # a different number of ranks shares samples differently
         alike = told.size[before] == told.size[again]
         before, again = before[alike], again[alike]
-    sure = list[tuple[int, str]]()
+    differ = list[tuple[int, str]]()
     for name in told.places:
         both = (told.places[name][before] != _UNTOLD[name]) & (told.places[name][again] != _UNTOLD[name])
         rows, others = before[both], again[both]
         equal = told.places[name][rows] == told.places[name][others]
         if name == "samples" and told.same is not None:
             equal = told.same(rows, others)
-        if len(odd := others[~equal]) and not sure:
+        if len(odd := others[~equal]) and not differ:
             row = odd[int(np.argmin(told.step[odd]))]
-            sure.append((int(told.step[row]), f"rank {told.rank[row]} had other {_SAMPLES[name]}"))
+            differ.append((int(told.step[row]), f"rank {told.rank[row]} had other {_SAMPLES[name]}"))
     if len(odd := np.flatnonzero(losses.unlike(told.figures["lr"][before], told.figures["lr"][again]))):
-        sure.append(_differ(told, "lr", before, again, odd[int(np.argmin(told.step[again[odd]]))]))
+        differ.append(_differ(told, "lr", before, again, odd[int(np.argmin(told.step[again[odd]]))]))
     off = {figure.name: figure.off(told, before, again) for figure in computed}
     compared = max((len(np.unique(each.after)) for each in off.values()), default=0)
     first, last = int(number[0]), int(number[-1])
     anew, saved = first <= begin, told.saved.get(life, 0)
-    return Again(life, first, last, len(number), sure, off, compared, anew, saved, resized=not len(again))
+    return Again(life, first, last, len(number), differ, off, compared, anew, saved, resized=not len(again))
 
 
 class _Band:
@@ -220,34 +221,46 @@ class _Band:
         np.add.at(self._told, off.after[finite], 1)
 
 
-def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
-    """Yields for each restart with repeated steps True if it did the same, else False (`None`: open), and why."""
+class Compared(NamedTuple):
+    """Whether a restart did its steps the same once more, in words, too."""
+
+    same: bool
+    words: str
+    by: By = tellers.SEEN
+
+
+def compared(found: Sequence[Again]) -> Iterator[Compared]:
+    """Yields one comparison for each restart with repeated steps."""
     bands = {name: _Band() for name in COMPUTED}
-    shown = sum(max((off.moves for off in each.off.values()), default=0) for each in found if not each.sure)
+    shown = sum(max((off.moves for off in each.off.values()), default=0) for each in found if not each.differ)
     for each in found:
         where = f"restart {each.life}: {counted(each.steps, 'step')} done again ({each.first} to {each.last})"
         wrong, unsure = list[tuple[int, str]](), list[tuple[int, str]]()
-        for name, off in each.off.items():
-            for row, places in zip(bands[name].judge(off), (wrong, unsure), strict=True):
-                places += [] if row is None else [off.words(row)]
+        for name, figure in each.off.items():
+            for row, places in zip(bands[name].judge(figure), (wrong, unsure), strict=True):
+                places += [] if row is None else [figure.words(row)]
         few = f"; {each.compared} of them tell a figure both times" if each.compared < each.steps else ""
-        step, odd = min(each.sure or wrong or unsure, default=(0, ""))
+        step, odd = min(each.differ or wrong or unsure, default=(0, ""))
         text = f"{where}: at step {step} {odd}" if odd else f"{where}: the same{few}"
         seldom = each.compared < REPEATED_SHARE * each.steps
-        rules: Sequence[tuple[object, bool | None, str]] = (  # the first rule that holds decides
-            (each.anew and each.saved, False, f"{where}: it began anew, though step {each.saved} was saved"),
-            (each.sure or wrong, False, text),
-            (each.anew, None, f"{text}; but it began anew, and nothing tells whether there was a save"),
-            (unsure, None, f"{text}; too little in this log says how far a repetition may be off"),
-            (each.resized, None, f"{where}: on another number of ranks"),
-            (seldom, None, f"{where}: {each.compared} of them tell a loss or a gradient norm both times"),
-            (shown < CALIBRATING_STEPS, None, f"{text}; too few figures that move are told both times"),
-            (each.apart, True, f"{where}: off by {each.apart:.2g} of its size, as repetitions before it were{few}"),
-            (True, True, text),
+        untold = (
+            (each.anew, f"{text}; but it began anew, and nothing tells whether there was a save"),
+            (unsure, f"{text}; too little in this log says how far a repetition may be off"),
+            (each.resized, f"{where}: on another number of ranks"),
+            (seldom, f"{where}: {each.compared} of them tell a loss or a gradient norm both times"),
+            (shown < CALIBRATING_STEPS, f"{text}; too few figures that move are told both times"),
         )
-        yield next((same, words) for holds, same, words in rules if holds)
-        for name, off in each.off.items() if not each.sure else ():
-            bands[name].learn(off)
+        if each.anew and each.saved:
+            yield Compared(False, f"{where}: it began anew, though step {each.saved} was saved")
+        elif each.differ or wrong:
+            yield Compared(False, text)
+        elif words := next((words for holds, words in untold if holds), ""):
+            yield Compared(not unsure, words, tellers.UNTOLD)
+        else:
+            off = f"{where}: off by {each.apart:.2g} of its size, as repetitions before it were{few}"
+            yield Compared(True, off if each.apart else text)
+        for name, figure in each.off.items() if not each.differ else ():
+            bands[name].learn(figure)
 
 
 def values(found: Sequence[Again]) -> list[dict[str, Any]]:

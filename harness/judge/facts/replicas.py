@@ -82,7 +82,7 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not weights_unseen(evidence) and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
-        yield Odd(text, tellers.USUAL[fault_free is not None])
+        yield Odd(text, tellers.beside(fault_free, tellers.UNTOLD))
 
 
 def never_together(evidence: Analysis) -> Iterator[Odd]:

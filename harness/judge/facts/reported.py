@@ -195,7 +195,8 @@ def _too_long(gaps: Sequence[int]) -> float:
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields (item, why) for each kind that is not told or has no expectation, and for what the harness cannot see."""
-    yield from (("checkpoints in their store", why) for why in evidence.run.unseen[:1])
+    if why := next(iter(evidence.run.unseen), "") or unseen_store(evidence.run):
+        yield "checkpoints in their store", why
     here = stood_in_for(told(evidence.run))
     for kind, item in ITEMS.items():
         if kind in BY_FAULT:
@@ -205,6 +206,12 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
             yield item, "the log does not report it"
         elif score is not None and not isinstance(expect.get(score), Mapping):
             yield item, f"the scenario has no bound on {score}"
+
+
+def unseen_store(run: Timeline) -> str:
+    """Explains why nothing shows that the checkpoints are what was told; empty if the harness saw any in the store."""
+    saw = run.published or (run.left or {}).get("checkpoints")
+    return "" if saw or not run.checkpoints else "the harness saw none there"
 
 
 def unmeasured_phase(run: Timeline, phase: str) -> str:

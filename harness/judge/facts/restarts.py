@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from harness.judge.facts.by_time import Moments
 from harness.judge.facts.known import By, Word
 from harness.judge.facts.saves import Damage, Save, Saves
 from harness.timeline.joined_steps import SCRATCH
-from harness.timeline.lineage import step_of
+from harness.timeline.lineage import NEVER, step_of
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import family
 from harness.timeline.timeline import Epoch, Stretch, Timeline
@@ -158,6 +158,12 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
         )
         until = max([until, *ends.get(number, ())])
     return found
+
+
+def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
+    """Yields restores after which their process did no step, so that they belong to no restart."""
+    for number, process in enumerate(run.processes):
+        yield from (restore(run, saves, number, told, NEVER) for told in process.idle)
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:

@@ -157,9 +157,9 @@ class Saves:
 
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
-        """Maps each step to its surely bad save, if no other save of this step is good."""
+        """Maps each step without a good save to a missing or bad one of it."""
         good = {save.step for save in self.good}
-        return {none.save.step: none for none in self.none.values() if none.by.sure and none.save.step not in good}
+        return {none.save.step: none for none in self.none.values() if none.save.step not in good}
 
     @cached_property
     def steps(self) -> Ints:

@@ -13,19 +13,20 @@ from harness.judge.facts.usual import Times
 
 
 class Standstill(NamedTuple):
-    """A standstill of `ns` after a step. `usual_ns`: the longest fault-free one; `None`: no fault-free run shows it."""
+    """A standstill of `ns` after a step. `usual_ns`: the longest fault-free one."""
 
     after: int
     ns: int
-    usual_ns: int | None
+    usual_ns: int
     by: By = tellers.STANDSTILL
 
 
-def standstill(evidence: Analysis) -> Standstill:
+def standstill(evidence: Analysis) -> Standstill | None:
+    """Returns the longest standstill; `None` if no fault-free run shows a usual one, or no two steps are told."""
     usual = max((int((each.end - each.begin).max(initial=0)) for each in evidence.usual.times), default=None)
     steps = Times.of(evidence.run)
     apart = np.where(by_time.quiet(steps.begin, steps.end, evidence.disturbed), steps.end - steps.begin, 0)
-    if not len(apart):
-        return Standstill(0, 0, None)
+    if usual is None or not len(apart):
+        return None
     longest = int(apart.argmax())
     return Standstill(int(steps.after[longest]), int(apart[longest]), usual)

@@ -69,8 +69,7 @@ class Save:
 
     @property
     def by(self) -> By:
-        """Returns SEEN if its process told that it is committed, as a flaw speaks against that very process."""
-        return tellers.SAVES[self.told]
+        return tellers.save(self.told)
 
     @property
     def word(self) -> Word:

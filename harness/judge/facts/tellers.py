@@ -1,6 +1,9 @@
 """The strength of each fact from which a breach follows. No other file chooses one."""
 
+from collections.abc import Sequence
+
 from harness.judge.facts.known import By
+from harness.judge.thresholds import ALLOCATED_NS
 
 SEEN = By.SEEN  # by the harness, or told by the process that it accuses
 UPDATES = By.TOLD  # only the trainer knows whether it applied an update
@@ -20,9 +23,27 @@ UNTOLD = By.MISSING  # a figure is told elsewhere only, or nothing tells what is
 RESTART = By.MISSING  # flaws of a whole restart follow from missing evidence
 STANDSTILL = By.MISSING  # no fault explains it
 
-# Strength without a condition, and with it
-USUAL = (UNTOLD, SEEN)  # a fault-free run shows what is usual
-SAVE_NAMES = (SAVES_BESIDE, SEEN)  # a fault-free run shows how saves are named
-NODE_TIMES = (TIMES, SEEN)  # the harness's clock and log are beyond doubt
-REPEATS = (By.TOLD, SEEN)  # every repeat shows the same
-SAVES = (By.MISSING, SEEN)  # its process told that it is committed
+
+def beside(fault_free: object | None, alone: By) -> By:
+    """A fault-free run shows what is usual. `alone`: the strength without one."""
+    return alone if fault_free is None else SEEN
+
+
+def node_times(problems: Sequence[str], uncertainty_ns: int, early_ns: int) -> By:
+    """A time lies so far outside of a node's that only an inexact clock or log could excuse it."""
+    return TIMES if problems or uncertainty_ns or early_ns <= ALLOCATED_NS else SEEN
+
+
+def figure_again(repeats: bool, name: str) -> By:
+    """A second restart computed something else. A learning rate depends on the step alone."""
+    return SEEN if repeats or name == "lr" else By.TOLD
+
+
+def went_on(identical: bool) -> By:
+    """A job went on beyond another's end. If losses end it, that proves something only where they are the same."""
+    return SEEN if identical else By.TOLD
+
+
+def save(told: bool) -> By:
+    """Its process told that it is committed, so that a flaw speaks against that very process."""
+    return SEEN if told else By.MISSING

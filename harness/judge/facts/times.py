@@ -52,7 +52,6 @@ def impossible(
     """Yields the worst contradiction of each kind. `resumed`: more fault-free runs; no log may be a copy of theirs."""
     steps, usual = Told(run), [Told(other) for other in fault_free_runs]
     margin = run.uncertainty_ns + steps.grain
-    yield from _outside(steps)
     for excess, limit, words in _KINDS:
         over = excess(steps)
         most = max((int(excess(other).max(initial=0)) for other in usual), default=0)
@@ -139,28 +138,27 @@ _KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
 )
 
 
-def _outside(told: Told) -> Iterator[Odd]:
+def outside_node(run: Timeline) -> Iterator[Odd]:
     """Yields steps before their node was given to the job, and parts of steps longer than the job had the node."""
-    run = told.run
+    told = Told(run)
     if not len(told.end):
         return
     slots = {(slot.node, slot.incarnation): slot for slot in run.slots}
     mine = [slots.get((process.node, process.incarnation)) for process in run.processes]
     had = np.array([slot.released - slot.allocated if slot else run.end for slot in mine], np.int64)
     since = np.array([_given(run, *each) for each in zip(run.processes, mine, strict=True)], np.int64)
-    certain = not run.problems and not run.uncertainty_ns
     early = since[told.process] - told.begin
     worst = int(early.argmax())
     if early[worst] > APART_NS + run.uncertainty_ns:
         text = f"{told.named(worst)} began {format_duration(int(early[worst]))} before the job had its node"
-        yield Odd(text, tellers.NODE_TIMES[certain and bool(early[worst] > ALLOCATED_NS)])
+        yield Odd(text, tellers.node_times(run.problems, run.uncertainty_ns, early[worst]))
     for part, words in PARTS.items():
         over = told.part(part) - had[told.process]
         worst = int(over.argmax())
         if over[worst] > ALLOCATED_NS + run.uncertainty_ns:
             took, length = (format_duration(int(each[worst])) for each in (told.part(part), had[told.process]))
             text = f"{told.named(worst)} {words} for {took}, but the job had its node for {length}"
-            yield Odd(text, tellers.NODE_TIMES[certain])
+            yield Odd(text, tellers.node_times(run.problems, run.uncertainty_ns, over[worst]))
 
 
 def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Odd]:

@@ -42,7 +42,7 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import STARTED
 from harness.timeline.sorted_events import acted_at, first_strike
-from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
+from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Timeline
 from harness.units import format_duration
 
 UNMEASURABLE = "cannot be measured against the fault-free runs"
@@ -128,7 +128,7 @@ class Usual:
         """Returns bands for the working part of a step per world size, with the first step of a process apart."""
         by_size: dict[int, list[tuple[Ints, Ints]]] = {}
         for run in self.runs:
-            steps, first = run.steps, first_rows(run.steps)
+            steps, first = run.steps, first_rows(run)
             sizes = np.array([epoch.size for epoch in run.epochs] or [0], np.int64)[steps.epoch]
             working = np.maximum(steps.end - steps.begin - steps.data_ns - steps.checkpoint_ns, 0)
             for size in np.unique(sizes).tolist():
@@ -163,12 +163,10 @@ class Usual:
         return float(np.quantile(times, SYNC_QUANTILE)) if len(times) else None
 
 
-def first_rows(steps: Steps) -> Bools:
+def first_rows(run: Timeline) -> Bools:
     """Marks the rows that are the first step of their process."""
-    found = np.zeros(len(steps), np.bool_)
-    first = np.full(int(steps.process.max()) + 1 if len(steps) else 0, -1)
-    first[steps.process[::-1]] = np.arange(len(steps))[::-1]  # the last one to write wins
-    found[first[first >= 0]] = True
+    (order, begins), found = run.rows_by_process, np.zeros(len(run.steps), np.bool_)
+    found[order[begins[:-1][np.diff(begins) > 0]]] = True
     return found
 
 

@@ -16,16 +16,14 @@ from harness.units import format_duration
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
     longest = standstill(evidence)
-    usual = longest.usual_ns
-    if usual is not None and longest.ns > max(STILL_LEAST_NS, STILL_FACTOR * usual):
+    if longest is not None and longest.ns > max(STILL_LEAST_NS, STILL_FACTOR * longest.usual_ns):
         text = f"the job stood still for {format_duration(longest.ns)} after step {longest.after}"
-        text += f", while no fault was at work (at most {format_duration(usual)} in the fault-free run)"
+        text += f", while no fault was at work (at most {format_duration(longest.usual_ns)} in the fault-free run)"
         yield breach(text, longest)
 
 
 def nothing(evidence: Analysis) -> str:
-    known = standstill(evidence).usual_ns is not None
-    return "" if known else "no fault-free run shows how long the job stands still by itself"
+    return "" if standstill(evidence) else "no fault-free run shows how long the job stands still by itself"
 
 
 GUARANTEE = Guarantee(breaches, holds_for=(RUN, DRILL), nothing=nothing)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.reported import unseen_store
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
@@ -21,8 +22,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield breach(f"the checkpoint of step {none.save.step} is none: {none.why}", none)
 
 
-def nothing(evidence: Analysis) -> str:
-    return "" if evidence.saves.store.seen or evidence.run.left else "the harness did not see the store"
-
-
-GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",), nothing=nothing)
+GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",), nothing=lambda evidence: unseen_store(evidence.run))

@@ -33,11 +33,13 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
     if len(early) >= EARLY_MIN:
         steps = evidence.run.steps
         ends = grouped(zip(steps.process.tolist(), steps.end.tolist(), strict=True))
-        sure = [save for save, began in early if first_from(ends.get(save.process, []), save.last_at + 1) >= began]
+        at_once = [save for save, began in early if first_from(ends.get(save.process, []), save.last_at + 1) >= began]
         first = min((save for save, _ in early), key=attrgetter("at"))
         often = f"{len(early)} times, first that of step {first.step}"
-        known = sure if len(sure) >= EARLY_MIN else [first.word]
-        yield breach(f"checkpoints were told as committed before they were written ({often})", *known)
+        text = f"checkpoints were told as committed before they were written ({often})"
+        if len(at_once) >= EARLY_MIN:
+            yield breach(text, *at_once)
+        yield breach(text, first.word)
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",), explained_by=("saves.whole",))

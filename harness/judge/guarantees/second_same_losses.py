@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from harness.judge.facts import tellers
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.facts.losses import WORDS
 from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee
@@ -12,9 +11,7 @@ OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "nu
 
 def breaches(evidence: Analysis) -> Breaches:
     if again := done_again(evidence):
-        for step, name, mine, other in again.off():
-            text = f"at step {step} its {WORDS[name]} is {other:.9g}, and the run's was {mine:.9g}"
-            yield of_second(text, tellers.REPEATS[again.repeats or name == "lr"])
+        yield from (of_second(each.words, each) for each in again.off())
         yield from map(of_second, again.of_ranks(OF_EACH_RANK))
 
 

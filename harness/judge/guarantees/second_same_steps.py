@@ -23,7 +23,7 @@ def breaches(evidence: Analysis) -> Breaches:
         yield of_second(f"it ended after step {again.reached}, and the run after step {last}")
     if again and again.went_on:
         text = f"it went on to step {again.reached}; the run ended after step {last}"
-        yield of_second(text, tellers.REPEATS[again.ends_there])
+        yield of_second(text, tellers.went_on(again.ends_there))
 
 
 GUARANTEE = second_guarantee(breaches, lambda evidence: second_restart(evidence).silent)

@@ -1,6 +1,6 @@
 """The job does no step beyond those that were planned."""
 
-from harness.judge.facts.tellers import REPEATS
+from harness.judge.facts.tellers import went_on
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.units import counted
 
@@ -19,7 +19,7 @@ def breaches(evidence: Analysis) -> Breaches:
         return
     text = f"the job went on to step {last}; its fault-free run ended after step {planned}"
     same = evidence.comparison is not None and evidence.comparison.identical
-    yield breach(text, REPEATS[same])
+    yield breach(text, went_on(same))
 
 
 GUARANTEE = Guarantee(breaches)

@@ -1,13 +1,15 @@
-"""Each step is done while the job has the node that did it."""
+"""Each step is done while the job has the node that did it.
+
+It fails by more than 3 s on one clock and a log without problems; else it is inconclusive.
+"""
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import UNTRUE
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    for each in evidence.impossible_times:
-        if each.by.sure:
-            yield breach(f"{each.words}: {UNTRUE}", each)
+    for each in evidence.outside_node:
+        yield breach(f"{each.words}: {UNTRUE}", each)
 
 
 GUARANTEE = Guarantee(breaches)

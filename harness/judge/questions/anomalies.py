@@ -7,9 +7,8 @@ weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -28,43 +27,33 @@ class Sign(Score):
     """The figures of one guarantee, with the reason if the guarantee is not judged."""
 
     section = "metrics"
-    guarantee: ClassVar[str]
 
-    @abc.abstractmethod
-    def values(self, evidence: Analysis) -> dict[str, Any]: ...
+    def __init__(self, name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]):
+        self.name, self.order, self._guarantee, self._values = name, order, guarantee, values
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
-        why = "" if bounds is None else guarantees()[self.guarantee].nothing(evidence)
-        return ScoreResult(self.values(evidence), not_judged=[(self.by_default, why)] if why else ())
+        why = "" if bounds is None else guarantees()[self._guarantee].nothing(evidence)
+        return ScoreResult(self._values(evidence), not_judged=[(self.by_default, why)] if why else ())
 
 
-class Divergence(Sign):
-    name, order, guarantee = "divergence", 29, "result.divergence_undone"
-
-    def values(self, evidence: Analysis) -> dict[str, Any]:
-        left_out = sum(count for _, count in evidence.left_out.accepted)
-        return {"loss_spikes": len(evidence.spikes), "samples_left_out": left_out}
+def _spikes(evidence: Analysis) -> dict[str, Any]:
+    left_out = sum(count for _, count in evidence.left_out.accepted)
+    return {"loss_spikes": len(evidence.spikes), "samples_left_out": left_out}
 
 
-class Replicas(Sign):
-    name, order, guarantee = "replicas", 28, "result.replicas_together"
-
-    def values(self, evidence: Analysis) -> dict[str, Any]:
-        told, apart = evidence.weights_apart
-        return {"replica_checks": told, "replicas_apart": len(apart)}
+def _replicas(evidence: Analysis) -> dict[str, Any]:
+    told, apart = evidence.weights_apart
+    return {"replica_checks": told, "replicas_apart": len(apart)}
 
 
-class RankSamples(Sign):
-    name, order, guarantee = "rank_samples", 27, "result.batches_whole"
-
-    def values(self, evidence: Analysis) -> dict[str, Any]:
-        run, rows = evidence.run, ranks.samples_counted(evidence.run)
-        if not len(rows):
-            return {}
-        totals = np.bincount(run.steps.rank[rows], weights=run.steps.rank_samples[rows])
-        totals = totals[np.unique(run.steps.rank[rows])]
-        values = {"rank_samples_min": int(totals.min()), "rank_samples_max": int(totals.max())}
-        return values | {"batches_short": len(ranks.samples_short(run.steps, rows))}
+def _rank_samples(evidence: Analysis) -> dict[str, Any]:
+    run, rows = evidence.run, ranks.samples_counted(evidence.run)
+    if not len(rows):
+        return {}
+    totals = np.bincount(run.steps.rank[rows], weights=run.steps.rank_samples[rows])
+    totals = totals[np.unique(run.steps.rank[rows])]
+    values = {"rank_samples_min": int(totals.min()), "rank_samples_max": int(totals.max())}
+    return values | {"batches_short": len(ranks.samples_short(run.steps, rows))}
 
 
 class MemoryGrowth(Score):
@@ -111,4 +100,9 @@ def _foreseen(run: Timeline) -> dict[int, float | None]:
     return found
 
 
-SCORES = (MemoryGrowth(), RankSamples(), Replicas(), Divergence())
+SCORES = (
+    MemoryGrowth(),
+    Sign("rank_samples", 27, "result.batches_whole", _rank_samples),
+    Sign("replicas", 28, "result.replicas_together", _replicas),
+    Sign("divergence", 29, "result.divergence_undone", _spikes),
+)

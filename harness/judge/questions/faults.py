@@ -41,7 +41,7 @@ def _bytes(fault: FaultRecord) -> int:
 def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterator[str]:
     """Yields faults that training traffic went through without a stop, a slowdown or a longer sync."""
     felt = {name for episode in evidence.run.episodes for name in episode.faults}
-    felt |= {each.fault for each in evidence.degraded} | {each.id for each in evidence.slowed.unmeasurable}
+    felt |= {each.fault for each in evidence.slowed.degraded} | {each.id for each in evidence.slowed.unmeasurable}
     band = evidence.usual.sync
     for fault in measured:
         if band is None or fault.id in felt or not all(each.get("ok") for each in fault.traffic):

@@ -46,11 +46,11 @@ class FailFast(Score):
         run, (taken, held) = evidence.run, _taken(evidence)
         values = {"seconds": None if taken is None else taken / S, "gpu_seconds": held}
         limit, says = f"≤ {shown_ns(bounds.max)}", run.outcome_reason
-        if run.outcome == "completed":
-            why = "the job went on to its end; the scenario expects that it gives up"
-            return ScoreResult(values, [line(NAME, limit, "it did not", why)])
-        if run.outcome == "aborted":
-            why = f"the job did not give up by itself: {says or 'the run was aborted'}"
+        went_on = {
+            "completed": "the job went on to its end; the scenario expects that it gives up",
+            "aborted": f"the job did not give up by itself: {says or 'the run was aborted'}",
+        }
+        if why := went_on.get(run.outcome or ""):
             return ScoreResult(values, [line(NAME, limit, "it did not", why)])
         if run.outcome != "failed":
             why = f"the run ended as {run.outcome or 'unknown'}"

@@ -20,6 +20,7 @@ from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve, by_scal
 from harness.judge.facts.samples import Consumed
 from harness.judge.score import Bound, Expectation, Score, ScoreResult, line
 from harness.judge.verdict import Ground, Kind, Verdict
+from harness.judge.weighing import answer
 from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Timeline
 from harness.units import counted
@@ -27,7 +28,6 @@ from harness.units import counted
 COMPUTED, COMPARED = Ground(Kind.LOSSES), Ground(Kind.CURVES)
 IN_BAND = COMPUTED, Ground(Kind.BAND)
 SOONER = "fault-free runs are alike for longer, but how fast rounding grows depends on where training is"
-ANSWERS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
 MODE = "loss_continuity.mode"
 
 
@@ -69,7 +69,8 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
     }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(values)}")
     told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
-    alone = bounds.mode in ("final", "envelope") and len(told) and agreement.own_losses(evidence)
+    each = bounds.mode in ("final", "envelope") and not evidence.other_layout
+    alone = each and len(told) and agreement.own_losses(evidence)
     return f"{said} (of rank {int(told.min())}; each rank reports its own)" if alone else said
 
 
@@ -78,10 +79,11 @@ def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
-    answers = repeated_steps.judged(found)
-    lines = [
-        line(name, bound, None if same is None else text, "" if same else text, COMPUTED) for same, text in answers
-    ]
+    lines = list[Expectation]()
+    for each in repeated_steps.compared(found):
+        verdict = answer(each)
+        observed = None if verdict is Verdict.INCONCLUSIVE else each.words
+        lines.append(line(name, bound, observed, "" if verdict is Verdict.PASS else each.words, COMPUTED))
     if not lines:
         return ScoreResult(values, [line(name, bound, None, "no step was done again after a restart")])
     steps = counted(sum(each.steps for each in found), "step")

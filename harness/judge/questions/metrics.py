@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,51 +68,34 @@ def _steps(run: Timeline) -> dict[str, Any]:
     return found | {"steps_rolled_back": len(run.progress) - len(np.unique(run.progress.step))}
 
 
-@dataclass
-class _Checkpoint:
-    """One checkpoint and the processes that took part in it: each may begin it, and any may commit it."""
-
-    began: set[int] = field(default_factory=set)  # rows in Timeline.processes
-    done: set[int] = field(default_factory=set)
-    failed: set[int] = field(default_factory=set)
-
-
-def _together(run: Timeline, saves: Sequence[Save]) -> list[_Checkpoint]:
+def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
     """Groups saves into checkpoints: by step and world, anew each time that a process begins the save again."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
-    found: dict[tuple[int, int | None, int], _Checkpoint] = {}
+    found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
     for save in saves:
         if save.begun is not None:
             times[save.step, save.process] += 1
             _, world, _ = current.get(save.step, (0, None, 0))
-            place = worlds.get(save.process, world)
-            current[save.step] = save.step, place, times[save.step, save.process]
+            current[save.step] = save.step, worlds.get(save.process, world), times[save.step, save.process]
         elif save.how == PART:
             continue
-        each = found.setdefault(current.setdefault(save.step, (save.step, None, 0)), _Checkpoint())
-        each.began |= set() if save.begun is None else {save.process}
-        each.done |= (
-            {save.process} if save.how == COMMITTED else set()
-        )  # the process that commits the last part commits the checkpoint
-        each.failed |= {save.process} if save.how == FAILED else set()
-    return list(found.values())
+        found.append((current.setdefault(save.step, (save.step, None, 0)), save))
+    return grouped(found).values()
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts checkpoints by result; one that was begun and neither committed nor cut off by a death has failed, too."""
-    run = evidence.run
-    checkpoints = _together(run, evidence.saves.all)
+    """Counts checkpoints by result. The process that commits the last part commits a checkpoint. One that was begun and
+    neither committed nor cut off by a death has failed, too."""
+    run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
-    bad = [bool(each.failed - each.done) or (not each.done and each.began <= lived) for each in checkpoints]
-    done = sum(bool(each.done) and not failed for each, failed in zip(checkpoints, bad, strict=True))
-    tried = done + sum(bad)
-    success = 100 * done / tried if tried else None
-    return {
-        "checkpoints_committed": done,
-        "checkpoints_failed": sum(bad),
-        "checkpoint_success_percent": success,
-    }
+    for mine in _together(run, evidence.saves.all):
+        committed, failed = ({save.process for save in mine if save.how == how} for how in (COMMITTED, FAILED))
+        ceased = not committed and lived.issuperset(save.process for save in mine if save.begun is not None)
+        bad += bool(failed - committed) or ceased
+        done += bool(committed) and failed <= committed
+    success = 100 * done / (done + bad) if done + bad else None
+    return {"checkpoints_committed": done, "checkpoints_failed": bad, "checkpoint_success_percent": success}
 
 
 def _alarms(evidence: Analysis) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds, lack
     # Each window may begin by one host's clock and end by another's, on every GPU.
     margin_s = 2 * evidence.run.uncertainty_ns * len(evidence.windows) * evidence.run.largest_world / S
     margins = {"GPU-s": margin_s, "%": 100 * margin_s * S / evidence.ledger.allocated}
-    slowed = [Ground(Kind.DURATION, of=each) for each in evidence.degraded]  # faults may not have caused it
+    slowed = [Ground(Kind.DURATION, of=each) for each in evidence.slowed.degraded]  # faults may not have caused it
     for name, figure, unit in ROWS:
         if (allowed := getattr(bounds, name)) is None:
             continue

@@ -112,11 +112,13 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 
 
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
-    """Returns the scale from step 0 to the last step of the run (rolled back ones, too) or of its fault-free run."""
-    highest = max(curves.last_step, 1)
-    if curves.fault_free and len(curves.fault_free.step):
-        highest = max(highest, int(curves.fault_free.step[-1]))
-    return svg.Scale(0.0, float(highest), 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)
+    """Returns the scale from the state before the first step, which is step 0 but for a rehearsal and a job that goes
+    on, to the last step of the run (rolled back ones, too) or of its fault-free run."""
+    drawn = [each.step for each in (curves.ours, curves.fault_free, *curves.rolled_back) if each and len(each.step)]
+    apart = int(np.diff(drawn[0]).min(initial=drawn[0][0])) if drawn else 0
+    lowest = max(0, min((int(steps[0]) for steps in drawn), default=0) - max(apart, 1))
+    highest = max(curves.last_step, lowest + 1, *(int(steps[-1]) for steps in drawn))
+    return svg.Scale(float(lowest), float(highest), 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)
 
 
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
@@ -168,7 +170,7 @@ def _value_ticks(panel: Panel) -> list[float]:
 def _step_axis(x: svg.Scale, bottom: float) -> Markup:
     ticks = svg.round_ticks(x.low, x.high, max(2, int((x.stop - x.start) / 90)))
     parts = [svg.line(x.start, bottom, x.stop, bottom, "axis")]
-    for tick in (t for t in ticks if t == int(t) and t > 0):
+    for tick in (t for t in ticks if t == int(t) and t > x.low):
         parts.append(svg.text(x(tick), bottom + 16, f"{tick:,.0f}", "tick", "middle"))
     parts.append(svg.text(x.start - 6, bottom + 16, "step", "tick", "end"))
     return svg.join(parts)

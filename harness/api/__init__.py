@@ -1,0 +1,184 @@
+"""The Python API: run a scenario or a gate, and load what was stored. docs/python.md describes it.
+
+    from harness.api import run
+
+    assert run("chaos/rank-kill.yaml").passed
+
+Each call starts the command line in a process of its own, so that a killed test leaves nothing behind: the same code
+heals as for `chaos run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import INTERRUPTED, BackendError, CannotRunError, ChaosError, UsageError
+from harness.report import run_report
+from harness.report.run_report import Report
+
+VERDICTS = (0, 1, 3)  # exit codes of a command that came to a verdict
+STOPS_WITHIN_S = 120.0  # a stopped run heals what it did, and judges
+Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A judged run. `verdict`: pass, fail, inconclusive or invalid. `folder`: all its evidence. With `repeat` more
+    than 1 the verdict is of all runs together, and `report` and `folder` are those of the last one."""
+
+    verdict: str
+    reasons: tuple[str, ...]
+    folder: pathlib.Path
+    report: Report
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "pass"
+
+    @property
+    def page(self) -> pathlib.Path:
+        return self.folder / "report.html"
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """A judged suite. `scenarios`: name → verdict. `values`: all of suite.json."""
+
+    verdict: str
+    reason: str
+    folder: pathlib.Path
+    scenarios: Mapping[str, str]
+    values: Mapping[str, Any]
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "pass"
+
+    @property
+    def page(self) -> pathlib.Path:
+        return self.folder / "report.html"
+
+
+def run(
+    scenario: Path | Mapping[str, Any],
+    *,
+    command: Sequence[str] = (),
+    backend: str = "local",
+    seed: int = 1,
+    profile: str = "",
+    repeat: int = 0,
+    labels: Mapping[str, str] | None = None,
+    reports: Path = "reports",
+    timeout_s: float | None = None,
+) -> Result:
+    """Runs a scenario and judges it. `scenario`: a name of `chaos list`, a file, or the content of one.
+
+    With `command`, the scenario's faults strike the job that this command starts, in place of the scenario's own
+    workload. `timeout_s`: the run is stopped and healed after so many seconds. Raises `UsageError` for a mistake,
+    `CannotRunError` where this machine cannot run it, `ChaosError` for anything else that ends without a verdict.
+    """
+    folder = pathlib.Path(reports).resolve()
+    if command or isinstance(scenario, Mapping):
+        scenario = _written(scenario, command, folder)
+    words = ["run", os.fspath(scenario), "--backend", backend, "--seed", str(seed)]
+    words += ["--profile", profile] if profile else []
+    words += ["--repeat", str(repeat)] if repeat else []
+    words += [word for key, value in (labels or {}).items() for word in ("--label", f"{key}={value}")]
+    told = _called(words, folder, timeout_s)
+    if not told["runs"]:
+        raise ChaosError("the command ended with a verdict and without a run")
+    last = load(told["runs"][-1]["folder"])
+    return Result(told["verdict"], tuple(told["reasons"]), last.folder, last.report)
+
+
+def gate(
+    suite: Path,
+    *,
+    against: str = "",
+    backend: str = "local",
+    seed: int = 1,
+    repeat: int = 0,
+    reports: Path = "reports",
+    timeout_s: float | None = None,
+) -> GateResult:
+    """Runs a suite of scenarios and gives one verdict. `suite`: a name or a file. Raises as `run` does."""
+    folder = pathlib.Path(reports).resolve()
+    words = ["gate", os.fspath(suite), "--backend", backend, "--seed", str(seed)]
+    words += ["--against", against] if against else []
+    words += ["--repeat", str(repeat)] if repeat else []
+    told = _called(words, folder, timeout_s)
+    scenarios = {row["name"]: row["verdict"] for row in told["scenarios"]}
+    return GateResult(told["verdict"], told["reason"], folder / told["run_id"], scenarios, told)
+
+
+def load(folder: Path) -> Result:
+    """Loads a stored run from its report.json, without judging it again. Raises `ChaosError`."""
+    place = pathlib.Path(folder)
+    report = run_report.read(place / "report.json")
+    return Result(report.verdict.value, report.reasons, place, report)
+
+
+def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports: pathlib.Path) -> pathlib.Path:
+    """Writes a scenario file: the content that was given, or a named one with the command as its workload."""
+    import yaml
+
+    from harness.adopt.proposal import workload_of
+    from harness.adopt.recognise import recognise
+    from harness.cli import default_folders
+    from harness.spec.scenario import find_scenario
+
+    if isinstance(scenario, Mapping):
+        content = dict(scenario)
+    else:
+        content = yaml.safe_load(find_scenario(os.fspath(scenario), default_folders.scenarios()).read_text())
+    folder = reports / "scenarios"
+    folder.mkdir(parents=True, exist_ok=True)
+    if command:
+        found = recognise(command)
+        content["workload"] = workload_of(found, folder, found.ranks)
+        content.pop("profiles", None)  # they are of the other workload
+    path = folder / f"{content.get('name', 'scenario')}-{os.getpid()}.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def _called(words: Sequence[str], reports: pathlib.Path, timeout_s: float | None) -> dict[str, Any]:
+    """Calls a command with `--json`; its progress goes to standard error. Returns what it told."""
+    command = [sys.executable, "-m", "harness", *words, "--json", "--reports", str(reports)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            _stop(process)
+            raise ChaosError(f"chaos {' '.join(words)} was stopped after {timeout_s:g} s") from None
+        except BaseException:  # such as the user's ^C, or the end of a test
+            _stop(process)
+            raise
+    if process.returncode in VERDICTS and out:
+        told: dict[str, Any] = json.loads(out)
+        return told
+    message = err.strip().removeprefix("error: ") or f"exit code {process.returncode}"
+    if process.returncode == INTERRUPTED:
+        raise KeyboardInterrupt
+    kinds = {UsageError.exit_code: UsageError, CannotRunError.exit_code: CannotRunError, 3: BackendError}
+    raise kinds.get(process.returncode, ChaosError)(message)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Asks the command to heal and to end; whatever is left after that is healed by its own watcher."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=STOPS_WITHIN_S)
+        return
+    process.kill()
+    process.communicate()

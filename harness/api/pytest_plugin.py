@@ -1,0 +1,98 @@
+"""The pytest plug-in: `pytest --chaos` runs the tests that launch jobs; docs/python.md describes it.
+
+    def test_survives_an_eviction(chaos):
+        assert chaos.run("spot-evict", command=["torchrun", "--nproc-per-node", "2", "train.py"]).passed
+
+Without `--chaos` these tests are skipped. With pytest-xdist the jobs of all workers run one after the other: two jobs
+on one machine slow each other, and pace is judged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.api import GateResult, Result
+
+LOCK = ".pytest-chaos.lock"
+TOLD = "chaos"  # the name of a test's property: verdict and page of a run
+WHY = "launches real jobs: pytest --chaos runs it"
+T = TypeVar("T", bound="Result | GateResult")
+
+
+class Chaos:
+    """The fixture `chaos`: `run` and `gate` of `harness.api`, whose pages pytest names at its end."""
+
+    def __init__(self, reports: pathlib.Path, tell: Callable[[str, object], None]):
+        self.reports = reports
+        self._tell = tell
+
+    def run(self, scenario: Any, **options: Any) -> Result:
+        """As `harness.api.run`. `reports` is the folder of `--chaos-reports`."""
+        from harness import api
+
+        return self._one_at_a_time(functools.partial(api.run, scenario, reports=self.reports, **options))
+
+    def gate(self, suite: Any, **options: Any) -> GateResult:
+        """As `harness.api.gate`."""
+        from harness import api
+
+        return self._one_at_a_time(functools.partial(api.gate, suite, reports=self.reports, **options))
+
+    def _one_at_a_time(self, call: Callable[[], T]) -> T:
+        self.reports.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as held:
+            lock = held.enter_context((self.reports / LOCK).open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other workers of pytest-xdist wait here
+            result = call()
+        self._tell(TOLD, f"{result.verdict}  {result.page}")
+        return result
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("chaos", "chaos and resilience tests of a training")
+    group.addoption("--chaos", action="store_true", help="run the tests that launch jobs, too")
+    group.addoption("--chaos-reports", default="reports", metavar="FOLDER", help="where runs are kept (reports/)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "chaos: launches real jobs; runs with --chaos only, as tests with the fixture do"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--chaos"):
+        for item in items:
+            if item.get_closest_marker("chaos") or "chaos" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.skip(reason=WHY))
+
+
+@pytest.fixture
+def chaos(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Chaos:
+    """Runs scenarios and gates. Each has the options of `harness.api`."""
+    folder = request.config.rootpath / request.config.getoption("--chaos-reports")
+    return Chaos(folder, record_property)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Names the page of each run, also of other workers' tests: properties travel with the reports of tests."""
+    told = [
+        (report.nodeid, value)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, value in report.user_properties
+        if name == TOLD
+    ]
+    if told:
+        terminalreporter.section("chaos")
+        for test, line in told:
+            terminalreporter.line(f"{line}  ({test})")

@@ -1,0 +1,88 @@
+"""The command `chaos plugins`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import typer
+from rich.table import Table
+
+from harness.backends.contract import load_backend
+from harness.cli.output import note, print_json, print_table, safe
+from harness.cli.shared_options import JsonOption
+from harness.errors import ChaosError, UsageError
+from harness.faults.contract import load_fault
+from harness.judge.guarantee import FAMILY as GUARANTEES
+from harness.plugins import CONTRACT, entry_points
+from harness.trainers.checkpoints.contract import load_layout
+from harness.trainers.contract import load_trainer
+from harness.trainers.readers.contract import load_reader
+
+LOADED = {
+    "backends": load_backend,
+    "checkpoints": load_layout,
+    "faults": load_fault,
+    "guarantees": GUARANTEES.load,
+    "readers": load_reader,
+    "trainers": load_trainer,
+}
+OURS = "chaos-harness"
+
+
+class Plugin(NamedTuple):
+    """One plug-in of another package. `wrong`: why it cannot be used; empty if it can."""
+
+    kind: str
+    name: str
+    package: str
+    version: str
+    module: str
+    wrong: str
+
+
+def plugins(json: JsonOption = False) -> None:
+    """List the plug-ins that other packages added, and what is wrong with one that cannot be used.
+
+    Exits with 2 if one cannot be used.
+
+    Example: chaos plugins
+    """
+    found = [*added()]
+    if json:
+        print_json({"contract": CONTRACT, "plugins": [each._asdict() for each in found]})
+    elif found:
+        table = Table("Kind", "Name", "Package", "Version", "Module", "State", box=None)
+        for each in found:
+            table.add_row(*map(safe, [*each[:5], each.wrong or "can be used"]))
+        print_table(table)
+    else:
+        note(f"No plug-in is installed. `chaos new fault NAME` writes one. The contract is version {CONTRACT}.")
+    if any(each.wrong for each in found):
+        raise typer.Exit(UsageError.exit_code)
+
+
+def added() -> list[Plugin]:
+    """Returns the plug-ins of other packages, by kind and name. Loads each."""
+    found = []
+    for kind in sorted([*LOADED, "attach", "exports", "stores"]):
+        try:
+            points = entry_points(f"chaos_harness.{kind}")
+        except UsageError as error:
+            found.append(Plugin(kind, "", "", "", "", str(error)))
+            continue
+        for name, point in points.items():
+            package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+            if package != OURS:
+                found.append(Plugin(kind, name, package, version, point.value, _wrong(kind, name)))
+    return found
+
+
+def _wrong(kind: str, name: str) -> str:
+    try:
+        if kind in LOADED:
+            LOADED[kind](name)
+        else:
+            entry_points(f"chaos_harness.{kind}")[name].load()
+    except Exception as error:  # it is another's code
+        return str(error) if isinstance(error, ChaosError) else f"{type(error).__name__}: {error}"
+    return ""

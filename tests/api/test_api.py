@@ -1,0 +1,104 @@
+"""The Python API and the pytest plug-in, as another team's repository uses them."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from harness import api
+from harness.backends.contract import load_backend
+from harness.cli import new
+from harness.errors import ChaosError, UsageError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TESTS = """
+import pytest
+
+def test_survives(chaos):
+    content = {
+        "version": 1, "name": "own", "title": "A rank of our job is killed",
+        "workload": {"nodes": 2, "steps": 40, "checkpoint": {"every_steps": 10}, "restore_drill": False,
+                     "args": ["--layers", "1", "--width", "64", "--context", "32"]},
+        "faults": [{"id": "kill", "fault": "rank_kill", "when": {"step": 25}, "target": {"rank": 1}}],
+        "expect": {"loss_continuity": {"mode": "exact"}, "recovery_time": {"max": "10m"}, "pace": "off"},
+    }
+    result = chaos.run(content)
+    assert result.passed, result.reasons
+    assert result.page.is_file() and result.report.run.furthest_step == 40
+
+@pytest.mark.chaos
+def test_marked():
+    raise AssertionError("it runs with --chaos only")
+
+def test_of_words():
+    pass
+"""
+
+
+def pytest_in(folder: pathlib.Path, *words: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-p", "harness.api.pytest_plugin", "-p", "no:cacheprovider", *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.healthy
+def test_a_team_tests_its_job_by_a_fixture(tmp_path: pathlib.Path) -> None:
+    if not (capability := load_backend("local").probe()).available:
+        pytest.skip(capability.summary)
+    (tmp_path / "test_job.py").write_text(TESTS)
+    out = pytest_in(tmp_path, "--chaos")
+    assert "1 failed, 2 passed" in out and "it runs with --chaos only" in out, out
+    (page,) = re.findall(r"^pass  (\S+/reports/own-\S+/report\.html)  \(test_job\.py::test_survives\)$", out, re.M)
+    loaded = api.load(pathlib.Path(page).parent)
+    assert loaded.passed and loaded.page == pathlib.Path(page) and loaded.report.scenario == "own"
+
+
+@pytest.mark.slow
+def test_without_the_option_no_job_is_launched(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "test_job.py").write_text(TESTS)
+    out = pytest_in(tmp_path, "-rs")
+    assert "1 passed, 2 skipped" in out and "launches real jobs: pytest --chaos runs it" in out, out
+
+
+@pytest.mark.slow
+def test_a_mistake_is_an_error_with_its_words(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match=r"unknown scenario 'spot-evcit' .*did you mean spot-evict"):
+        api.run("spot-evcit", reports=tmp_path)
+    with pytest.raises(UsageError, match="'nope'"):
+        api.gate("nope", reports=tmp_path)
+    with pytest.raises(ChaosError, match=r"report\.json"):
+        api.load(tmp_path)
+
+
+def test_a_command_takes_the_place_of_the_workload(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+    asked = []
+    monkeypatch.setattr(api, "_called", lambda words, *_: asked.append(words) or {"runs": []})
+    with pytest.raises(ChaosError, match="without a run"):
+        api.run("rank-kill", command=["torchrun", "--nproc-per-node", "2", "train.py", "--steps", "99"], reports="out")
+    (written,) = (tmp_path / "out" / "scenarios").iterdir()
+    assert asked == [["run", str(written), "--backend", "local", "--seed", "1"]]
+    content, shipped = (yaml.safe_load(path.read_text()) for path in (written, ROOT / "scenarios" / "rank-kill.yaml"))
+    assert content["workload"] == {
+        "trainer": {"torchrun": "../../train.py", "args": ["--steps", "99"]},
+        "nodes": 2,
+        "ranks_per_node": 1,
+    }
+    assert (content["faults"], content["expect"]) == (shipped["faults"], shipped["expect"])
+
+
+def test_the_example_is_what_the_command_writes() -> None:
+    folder = ROOT / "examples" / "plugin"
+    stored = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    made = new.files("disk_nap")
+    assert {name for name in stored if "__pycache__" not in name} == made.keys()
+    for name, text in made.items():
+        assert (folder / name).read_text() == text, f"make it again: chaos new fault disk_nap --folder {folder}"
