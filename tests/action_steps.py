@@ -23,10 +23,12 @@ class Job:
     summary: str = ""
 
 
-def run(work: pathlib.Path, temp: pathlib.Path, action: pathlib.Path = ROOT, path: str = "", **given: str) -> Job:
+def run(
+    work: pathlib.Path, temp: pathlib.Path, path: pathlib.Path, given: dict[str, str], action: pathlib.Path = ROOT
+) -> Job:
     """A job of this one action in `work`. `path` has the programs that stand in front of this machine's."""
-    inputs = {name.replace("-", "_"): each["default"] for name, each in ACTION["inputs"].items()} | given
-    known = {f"inputs.{name.replace('_', '-')}": value for name, value in inputs.items()}
+    inputs = {name: each["default"] for name, each in ACTION["inputs"].items()} | given
+    known = {f"inputs.{name}": value for name, value in inputs.items()}
     known |= {"runner.temp": str(temp), "runner.os": "Linux", "strategy.job-index": "0", "github.run_id": "7"}
 
     def filled(text: str) -> str:
@@ -37,7 +39,7 @@ def run(work: pathlib.Path, temp: pathlib.Path, action: pathlib.Path = ROOT, pat
         return bool(eval(words, {"always": lambda: True})) and ("always()" in condition or not failed)
 
     job, output, summary = Job(), temp / "output", temp / "summary"
-    runner = {
+    runner: dict[str, object] = {
         "GITHUB_ACTION_PATH": action,
         "GITHUB_OUTPUT": output,
         "GITHUB_STEP_SUMMARY": summary,
@@ -54,8 +56,8 @@ def run(work: pathlib.Path, temp: pathlib.Path, action: pathlib.Path = ROOT, pat
         script.write_text(step["run"])
         env = os.environ | {name: str(value) for name, value in runner.items()}
         env |= {name: filled(text) for name, text in step.get("env", {}).items()}
-        called = ["bash", "--noprofile", "--norc", "-eo", "pipefail", script]
+        called = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]
         done = subprocess.run(called, cwd=work, env=env, capture_output=True, text=True)
         job.code, job.out = job.code or done.returncode, f"{job.out}{done.stdout}{done.stderr}"
-    job.outputs, job.summary = (path.read_text() if path.exists() else "" for path in (output, summary))
+    job.outputs, job.summary = (file.read_text() if file.exists() else "" for file in (output, summary))
     return job

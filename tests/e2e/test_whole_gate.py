@@ -25,7 +25,7 @@ def test_the_gate_catches_its_blindness_check_and_says_yes(
     for name in ("PYTHONPATH", "CHAOS_REPORTS", "CHAOS_SCENARIOS"):
         monkeypatch.delenv(name, raising=False)
     programs = environment(tmp_path)
-    done = action_steps.run(work, tmp_path, tracked(action), str(programs), suite="suite.yaml", python_version="")
+    done = action_steps.run(work, tmp_path, programs, {"suite": "suite.yaml", "python-version": ""}, tracked(action))
     assert done.code == 0, done.out
     (folder,) = (work / "reports").glob("tiny-*")
     answer = json.loads((folder / "suite.json").read_text())

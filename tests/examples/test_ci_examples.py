@@ -21,7 +21,12 @@ from harness.cli import main
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CI = ROOT / "examples" / "ci"
-VALUES = {"suite": "ci/suites/mine.yaml", "against": "ci/baseline.json", "harness": "x.whl", "stage": "gate"}
+VALUES: dict[str, Any] = {
+    "suite": "ci/suites/mine.yaml",
+    "against": "ci/baseline.json",
+    "harness": "x.whl",
+    "stage": "gate",
+}
 VALUES |= {"repeat": 5, "shards": 4, "image": "i", "CI_NODE_INDEX": 2, "CI_NODE_TOTAL": 4}
 
 
@@ -98,7 +103,7 @@ def test_a_red_gate_fails_the_action_and_is_told_on_the_scenario(
     monkeypatch.setenv("GATE", json.dumps({"verdict": verdict, "scenarios": rows}))
     monkeypatch.setenv("ENDS", str(ends))
     asked = {"suite": "ci/suites/mine.yaml", "repeat": "5", "shard": "2/4", "arguments": "--budget 30m --fail-fast"}
-    job = action_steps.run(stand_in / "work", stand_in, path=str(stand_in / "bin"), **asked)
+    job = action_steps.run(stand_in / "work", stand_in, stand_in / "bin", asked)
     assert job.code == ends and job.outputs == f"verdict={verdict}\n" and job.summary == "done\n"
     assert job.out == f"::{level} file=ci/a%2Cb.yaml,line=2,title=mine%3A {verdict}::50 %25 lost%0Ahere\n"
     assert [*job.used] == ["actions/setup-python", "actions/cache", "actions/upload-artifact"]
@@ -120,7 +125,7 @@ def test_a_merge_that_gave_no_answer_tells_none_of_a_shard(
     chaos = stand_in / "bin" / "chaos"
     chaos.write_text(chaos.read_text().partition("\n[")[0] + "\nexit 2\n")
     given = {"merge": "shards", "reports": "shards", "against": "ci/baseline.json", "extras": "", "artifact": ""}
-    job = action_steps.run(stand_in / "work", stand_in, path=str(stand_in / "bin"), **given)
+    job = action_steps.run(stand_in / "work", stand_in, stand_in / "bin", given)
     assert (job.code, job.outputs, [*job.used]) == (2, "verdict=\n", ["actions/setup-python"])
     told = parses(shlex.split((stand_in / "calls").read_text().splitlines()[1])[1:])
     assert (
@@ -161,15 +166,10 @@ def rendered() -> Any:
 
     def filled(found: re.Match[str]) -> str:
         value = functools.reduce(lambda tree, key: tree[key], found[1].split("."), values)
-        made: str = {
-            "quote": lambda: json.dumps(str(value)),
-            "toJson": lambda: json.dumps(value),
-            None: lambda: str(value),
-        }[found[2]]()
-        return made
+        return json.dumps(value if found[2] == "toJson" else str(value)) if found[2] else str(value)
 
     (template,) = (chart / "templates").iterdir()
-    return yaml.safe_load(re.sub(r"\{\{ \.([\w.]+)(?: \| (\w+))? \}\}", filled, template.read_text()))
+    return yaml.safe_load(re.sub(r"\{\{ \.([\w.]+)(?: \| (quote|toJson))? \}\}", filled, template.read_text()))
 
 
 def test_the_chart_makes_the_plain_manifest_whose_gate_runs_once() -> None:
