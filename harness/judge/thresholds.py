@@ -62,7 +62,7 @@ COARSE_NS = healthy("<=", 5 * 10**7, "ns", "times of two tellers are rounded | a
 ROUNDED_NS = healthy("<=", 10**7, "ns", "times of one process are rounded | apart", "runs: docs/margins.json")
 APART_NS = healthy("<=", 125 * 10**6, "ns", "two clocks of one host, set at two moments | apart", "runs: docs/margins.json")
 ALLOCATED_NS = healthy("<=", 3 * 10**9, "ns", "a node is seen late | it did steps before it was given", "runs: docs/margins.json")
-SEEN_NS = healthy("<=", 3 * 10**9, "ns", "a recovery is seen late on a busy host | told too early", "runs: docs/margins.json")
+SEEN_NS = healthy("<=", 5 * 10**9, "ns", "a recovery is seen late on a busy host | told too early", "runs: docs/margins.json")
 LAST_WORDS_NS = healthy("<=", 10**9, "ns", "a save's end is told after the process left | it goes on", "runs: docs/margins.json")
 NOTICED_NS = healthy("<=", 10**9, "ns", "a notice beside the strike that it announces | told before it was given", "runs: 0.22 s in golden/B-notice-cancelled")
 USUAL_FACTOR = healthy("<=", 2, "× usual", "as late as without a fault | later", "runs: docs/margins.json")

@@ -20,7 +20,8 @@ RUN, GATE = "short-20261129-043410-aad9", "tiny-20261129-043353-5753"
 @pytest.fixture
 def stored(tmp_path: pathlib.Path) -> pathlib.Path:
     with tarfile.open(STORED) as files:
-        files.extractall(tmp_path, filter="data")
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+        files.extractall(tmp_path)
     return tmp_path
 
 

@@ -37,6 +37,16 @@ def test_marked():
 def test_of_words():
     pass
 """
+OTHERS = """
+import pytest
+
+@pytest.fixture
+def chaos():
+    return "of another kind"
+
+def test_of_theirs(chaos):
+    assert chaos == "of another kind"
+"""
 
 
 def pytest_in(folder: pathlib.Path, *words: str) -> str:
@@ -62,8 +72,9 @@ def test_a_team_tests_its_job_by_a_fixture(tmp_path: pathlib.Path) -> None:
 @pytest.mark.slow
 def test_without_the_option_no_job_is_launched(tmp_path: pathlib.Path) -> None:
     (tmp_path / "test_job.py").write_text(TESTS)
+    (tmp_path / "test_theirs.py").write_text(OTHERS)
     out = pytest_in(tmp_path, "-rs")
-    assert "1 passed, 2 skipped" in out and "launches real jobs: pytest --chaos runs it" in out, out
+    assert "2 passed, 2 skipped" in out and "launches real jobs: pytest --chaos runs it" in out, out
 
 
 @pytest.mark.slow
