@@ -54,8 +54,9 @@ ReturnToService=2
 SlurmctldParameters=preempt_send_user_signal
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,bf_continue
-SlurmdTimeout=2
-MessageTimeout=2
+SlurmdTimeout=5
+MessageTimeout=5
+PropagatePrioProcess=1
 TCPTimeout=2
 MpiDefault=none
 NodeName=DEFAULT CPUs=2 RealMemory=2000 State=UNKNOWN
@@ -100,12 +101,12 @@ run_machine() { # NAME, inside: what it does for the rest of its life
         ip link set lan up
         munged --force --key-file "$STATE/munge/key" --socket "$STATE/munge/socket" --pid-file "$STATE/munge/pid" \
             --log-file "$STATE/log/munged.log" --seed-file "$STATE/munge/seed"
-        exec slurmctld -D -c
+        exec nice -n -10 slurmctld -D -c  # a busy host must not look like lost nodes; tasks have the user's priority
     fi
     wait_until 5 ip link show eth0 || die "machine $1 got no network"
     ip addr add "$(address_of "$1")/24" dev eth0
     ip link set eth0 up
-    exec slurmd -D -b
+    exec nice -n -10 slurmd -D -b
 }
 
 boot() { # NODE

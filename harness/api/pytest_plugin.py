@@ -79,7 +79,7 @@ def _uses_ours(item: pytest.Item) -> bool:
     """Returns True unless the test has another fixture of that name."""
     known = getattr(item, "_fixtureinfo", None)
     found = known.name2fixturedefs.get("chaos", ()) if known else ()
-    return bool(found) and found[-1].func.__module__ == __name__
+    return any(each.func.__module__ == __name__ for each in found[-1:])
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ class Kind(enum.StrEnum):
     STEPS = "steps"  # the work of each step
     FAULTS = "faults"  # the acts of faults
     REACHED = "reached"  # the last step of the job
+    NODES = "nodes"  # the nodes that the job had
     LOSSES = "losses"  # computed values, compared with the fault-free run
     CURVES = "curves"  # figures per step, compared with the fault-free run's
     BITS = "bits"  # bit-identical values in the fault-free run

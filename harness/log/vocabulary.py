@@ -149,6 +149,7 @@ def _place(optional: bool = False) -> tuple[Field, Field]:
 _EDGE = Field("edge", TEXT, "which end of it", optional=True, values=("begin", "end"), closed=True)
 _FAULT = _name("fault", "the fault's id in the plan")
 _REASON = _text("reason", "why")
+REQUEUED = "requeued"  # reason of `node.released`: the engine put the job back into its queue
 _KIND_OF_SAVE = _name("kind", "why it is saved", True, ("periodic", "emergency", "final"))
 _CONTENT = _label("content", "names what the checkpoint holds: the same when it is saved and loaded")
 _PID = _size("pid", "process id, as its node sees it", most=PID_MAX)

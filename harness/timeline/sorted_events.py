@@ -31,7 +31,12 @@ class Slot:
     local_rank: int
     allocated: int
     released: int
-    kept: bool = True  # the job had it until the run was over
+    reason: str = OUTCOMES[0]  # why it was taken or given back
+
+    @property
+    def kept(self) -> bool:
+        """Returns True if the job had it until the run was over."""
+        return self.reason in OUTCOMES
 
 
 @dataclass(frozen=True)
@@ -213,23 +218,24 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
     """Returns the GPUs of the job, and contradictions about them. A contradictory GPU counts for no time."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
-    taken: set[Key] = set()
+    reasons: dict[Key, str] = {}
     for event in harness:
         if event["event"] == "node.allocated":
             allocated.setdefault(key_of(event), event)
         elif event["event"] == "node.released":
             released.setdefault(key_of(event), event["at"])
-            if event.get("reason") not in OUTCOMES:
-                taken.add(key_of(event))
+            if (why := str(event.get("reason"))) not in OUTCOMES:
+                reasons[key_of(event)] = why
     untold = [key for key in allocated if key not in released and (key[0], key[1] + 1) in allocated]
     for node, incarnation in untold:  # a successor took its place
         released[node, incarnation] = allocated[node, incarnation + 1]["at"]
-        taken.add((node, incarnation))
+        reasons[node, incarnation] = "not told"
     slots = []
     for key, event in allocated.items():
         since = max(event["at"], begin)
         until = max(released.get(key, end), since)
-        slots += [Slot(*key, gpu, since, until, key not in taken) for gpu in range(int(event.get("gpus", 1)))]
+        reason = reasons.get(key, OUTCOMES[0])
+        slots += [Slot(*key, gpu, since, until, reason) for gpu in range(int(event.get("gpus", 1)))]
     early = sorted(key for key, event in allocated.items() if released.get(key, end) < event["at"])
     problems = [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
     return slots, [*problems, *(f"{node} came anew, but no event tells that it was given back" for node, _ in untold)]

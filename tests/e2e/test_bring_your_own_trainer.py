@@ -60,7 +60,8 @@ def rehearsed(training: pathlib.Path, backend: str, script: str, more: str = "",
     assert "torchrun: ../train.py" in text or "torchrun: train.py" in text, text
     text, expects = re.subn(r"^expect:\n", "expect:\n  pace: off\n", text, flags=re.M)
     assert expects == 1, text
-    text = text.replace("workload:\n", f"workload:\n{more}", 1)
+    text, found = re.subn(r"^workload:.*\n", rf"\g<0>{more}", text, flags=re.M)
+    assert found == 1, text
     (folder / "rank-kill.yaml").write_text(re.sub(r"torchrun: \S*train\.py", f"torchrun: {script}", text))
     done = call(folder, "run", "rank-kill.yaml", "--backend", backend, **env)
     return Done(done.returncode, done.stdout + done.stderr, folder / "reports")

@@ -32,6 +32,7 @@ from harness.judge.facts.evidence import Evidence, load_evidence
 from harness.judge.facts.made_as_asked import SAME
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
+from harness.log.vocabulary import REQUEUED
 from harness.timeline.timeline import Beside
 
 JOB = Job(nodes=2, steps=40, every=10)
@@ -88,6 +89,20 @@ def gave_up() -> Scorecard:
     return verdict(simulate(JOB, seed=5), cut)
 
 
+def requeued() -> Scorecard:
+    def taken(logs: Logs) -> None:
+        last = max(line["mono_ns"] for line in logs.steps(17, 17))
+        test_recovery_time.ended(logs, last, 200 * 10**9, "aborted")
+        end, at = logs.harness[-1], last + 10**6
+        told = {key: end[key] for key in ("role", "host", "clock") if key in end} | {"incarnation": 1}
+        told |= {"wall_ns": end["wall_ns"] - end["mono_ns"] + at, "mono_ns": at}
+        for node in ("node0", "node1"):
+            logs.put(told | {"event": "process.exit", "node": node, "code": -9})
+            logs.put(told | {"event": "node.released", "node": node, "reason": REQUEUED})
+
+    return verdict(simulate(JOB, seed=5), taken)
+
+
 def ended_sooner() -> Scorecard:
     def unplanned(logs: Logs) -> None:
         logs.plan["workload"]["steps"] = 41
@@ -115,6 +130,7 @@ WITNESSES: Mapping[str, tuple[Judged, Verdict]] = {  # a run that is inconclusiv
     "ledger-complete": (broken("works_on_a_gpu_that_it_never_had"), PASS),
     "log-whole": (broken("full_disk"), FAIL),
     "loss-scatter-small": (stored("B-final-loss-about-zero"), FAIL),
+    "nodes-kept": (requeued, FAIL),
     "one-data-set": (unordered, FAIL),
     "pace-known": (stored("A-shrunk-and-ten-times-slower"), FAIL),
     "promised-told": (stored("A-digest-missing-after-resume-final"), PASS),

@@ -26,6 +26,7 @@ from harness.timeline.timeline import Episode
 S = 10**9
 DEFECT = "something is wrong with it"
 FAULT = SimpleNamespace(injected=15)
+SLOT = SimpleNamespace(node="node1", incarnation=1, reason="requeued")
 EPISODE = Episode(0, S, None, 3, ("kill",), ())
 SLOW = {"steps": 40, "taken": 16 * S, "usual": 4 * S, "median": 4.0, "at_least": 4.0, "best": 4.0, "slowest": 4.0} | {
     "last": 4.0,
@@ -45,6 +46,7 @@ def grounds(**other: Ground) -> Mapping[str, Ground]:
         "steps": Ground(Kind.STEPS),
         "faults": Ground(Kind.FAULTS),
         "how far": Ground(Kind.REACHED),
+        "nodes": Ground(Kind.NODES),
         "losses": Ground(Kind.LOSSES),
         "curves": Ground(Kind.CURVES),
         "bits": Ground(Kind.BITS),
@@ -76,6 +78,7 @@ def run_of(**other: Any) -> Any:
         "planned_steps": 40,
         "faults": [FAULT],
         "host_load": [{"at": 20, "others": 0.5}],
+        "slots": [SLOT],
         "begin": 0,
         "end": 40,
     }
@@ -86,7 +89,7 @@ def evidence_of(run: Any = None, **other: Any) -> Any:
     comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1, near_zero=False)
     whole = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None, "comparison": comparison}
     whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": "", "other_layout": ""}
-    whole |= {"incomparable": "", "resume_alone": ("", "")}
+    whole |= {"incomparable": "", "resume_alone": ("", ""), "deaths_unexplained": []}
     run = run or run_of()
     whole["seams"] = {epoch.first - 1 for epoch in run.epochs}
     return SimpleNamespace(run=run, **whole | other)
@@ -170,6 +173,7 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "scatter": ("loss-scatter-small", evidence_of(comparison=SCATTERED), {}, {"gap"}),
     "near zero": ("loss-scatter-small", evidence_of(comparison=NEAR_ZERO), {}, {"gap"}),
     "incomparable": ("comparison-as-asked", evidence_of(incomparable=DEFECT), {}, {"curves"}),
+    "requeued": ("nodes-kept", evidence_of(deaths_unexplained=[SLOT]), {}, {"nodes"}),
     "order unproven": ("one-data-set", evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
 }
 
@@ -219,6 +223,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
         "steps.together",
     },
     Kind.REACHED: {"job.finished", "recovery_time.max"},
+    Kind.NODES: {"job.finished", "recovery_time.max"},
     Kind.DURATION: {"exit_time.max", "job.finished", "pace.max_slowdown", "recovery_time.max"},
     Kind.LOSSES: {"loss_continuity.mode", "result.ranks_agree", "result.samples_in_order"},
     Kind.BITS: {"loss_continuity.mode"},

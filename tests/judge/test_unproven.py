@@ -202,6 +202,18 @@ def given_back_before_it_came(logs: Logs) -> None:
     released |= clocks(released, 1 - released["mono_ns"])
 
 
+@pytest.mark.parametrize(("outcome", "known"), [("completed", False), ("interrupted", True)])
+def test_steps_after_the_harness_ended_the_job_are_no_gap_of_the_ledger(outcome: str, known: bool) -> None:
+    def given_back_early(logs: Logs) -> None:
+        at = min(line["mono_ns"] for line in logs.steps(40, 40)) - 10**9
+        for released in (line for line in logs.harness if line.get("event") == "node.released"):
+            released |= clocks(released, at - released["mono_ns"])
+        logs.told("run.finished")["outcome"] = outcome
+
+    card = judged(given_back_early, outages=[])
+    assert ("after the node was given back: the ledger is incomplete" in " ".join(card.reasons)) is not known
+
+
 def each_fifth_step(logs: Logs) -> None:
     logs.lose("step", step=[step for step in range(1000) if step % 5])
 

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.slow  # real jobs
 SMALL = (
     '{nodes: NODES, steps: 60, checkpoint: {every_steps: 20}, args: [--layers, "1", --width, "64", --context, "32"]}'
 )
-SLOW = "{id: slow, fault: nic_bandwidth, when: {step: 15}, target: {node: 2}, rate: 200mbit, duration: 2m}"
+SLOW = "{id: slow, fault: nic_bandwidth, when: {step: 15}, target: {node: 2}, rate: 200mbit, duration: 9m}"
 
 
 def preflight(folder: pathlib.Path, workload: str, faults: str, *words: str) -> tuple[int, dict[str, Any]]:
     scenario = folder / "scenario.yaml"
-    head = "version: 1\nname: small\ntitle: A small job\nabort: {wall_clock: 5m}\n"
+    head = "version: 1\nname: small\ntitle: A small job\nabort: {wall_clock: 10m}\n"
     scenario.write_text(f"{head}workload: {workload}\nfaults: [{faults}]\n")
     command = ["preflight", str(scenario), "--reports", str(folder / "reports"), "--json", *words]
     result = CliRunner().invoke(make_app(), command)
@@ -41,7 +41,7 @@ def test_a_slow_card_is_named(tmp_path: pathlib.Path) -> None:
     if Verb.NET_RATE not in load_backend("local").probe().verbs:
         pytest.skip("local nodes have no network of their own here")
     code, told = preflight(tmp_path, SMALL.replace("NODES", "3"), SLOW, "--faults", *only("compute", "links"))
-    assert (code, told["verdict"]) == (1, "fail"), told
+    assert (code, told["verdict"]) == (1, "fail"), (told["why"], findings(told))
     links = [each for each in findings(told) if each.get("link")]
     assert links and all("node2" in each["nodes"] for each in links), findings(told)
     assert (tmp_path / "reports" / told["run_id"] / "report.html").exists()

@@ -48,6 +48,7 @@ from harness.backends.slurm.place import SlurmNode
 from harness.backends.slurm.step_line import READY_S_MAX, StepLine
 from harness.errors import BackendError, CannotRunError, FaultError, NodeGone, UsageError
 from harness.log import untrusted_files
+from harness.log.vocabulary import REQUEUED
 from harness.node import owner_names
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
@@ -299,7 +300,7 @@ class SlurmCluster(TellingCluster):
             alive = [node for node in self._nodes if node.alive]
             if hosts or job.pending:
                 for node in alive:
-                    self._take(node, "requeued")
+                    self._take(node, REQUEUED)
             elif job.ended:
                 # Nodes whose command has ended were there to the end; the others were taken.
                 for node in alive:

@@ -1,4 +1,7 @@
-"""The job had each GPU that did steps, for as long as it did them."""
+"""The job had each GPU that did steps, for as long as it did them.
+
+Where the harness ended the job, some engines let it go on for seconds: these steps count for nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ from collections.abc import Iterator
 
 from harness.judge.assumption import Assumption
 from harness.judge.facts.analysis import Analysis
+from harness.timeline.lineage import NEVER
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
     run = evidence.run
-    released = {(slot.node, slot.incarnation, slot.local_rank): slot.released for slot in run.slots}
+    ended = run.outcome in ("aborted", "interrupted")
+    slots = {(slot.node, slot.incarnation, slot.local_rank): slot for slot in run.slots}
+    released = {place: NEVER if slot.kept and ended else slot.released for place, slot in slots.items()}
     for row, process in enumerate(run.processes if released else ()):
         place = (process.node, process.incarnation, process.local_rank)
         if process.first_step is None:

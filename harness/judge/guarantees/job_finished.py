@@ -17,10 +17,11 @@ def breaches(evidence: Analysis) -> Breaches:
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)
         after = f"; it restored nothing after `{damage.id}` had damaged a checkpoint" if damage else ""
-        yield breach(f"the job failed{'' if blind else f' at {done(run)}'}: {run.outcome_reason}{after}")
+        text = f"the job failed{'' if blind else f' at {done(run)}'}: {run.outcome_reason}{after}"
+        yield breach(text, grounds=[Ground(Kind.NODES)])
     elif run.outcome == "aborted" and not blind and not given_up_early(run):
         text = f"{run.outcome_reason or 'the run was aborted'}; {reached(run)}"
-        yield breach(text, grounds=[Ground(Kind.DURATION)])
+        yield breach(text, grounds=[Ground(Kind.DURATION), Ground(Kind.NODES)])
     elif run.outcome == "completed" and not blind and run.aborted is None and len(run.steps):
         yield from _completed(run)
 
@@ -30,7 +31,7 @@ def _completed(run: Timeline) -> Breaches:
     if not run.finished:
         since = int(run.progress.end.max(initial=run.begin))
         text = f"the job ended without an error, but only reached {done(run)}"
-        yield breach(text, grounds=[Ground(Kind.ABSENCE, since=since), Ground(Kind.REACHED)])
+        yield breach(text, grounds=[Ground(Kind.ABSENCE, since=since), Ground(Kind.REACHED), Ground(Kind.NODES)])
     elif kept < (run.last_told_step or 0):
         yield breach(f"the job reached {done(run)}, but went back afterwards: it ended with the state of step {kept}")
 

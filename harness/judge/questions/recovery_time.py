@@ -123,7 +123,7 @@ def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation
     if ended:
         return bound.line(allowed / S, length / S, "", *grounds)
     told = f"> {format_duration(length)}, not over"
-    reason, grounds = why or "it was not over", [*grounds, Ground(Kind.REACHED)]
+    reason, grounds = why or "it was not over", [*grounds, Ground(Kind.REACHED), Ground(Kind.NODES)]
     return line(
         bound.name, f"≤ {bound.show(allowed / S)}", told, reason, *grounds, bound_value=allowed / S, unit=bound.unit
     )
