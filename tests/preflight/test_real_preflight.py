@@ -16,12 +16,12 @@ pytestmark = pytest.mark.slow  # real jobs
 SMALL = (
     '{nodes: NODES, steps: 60, checkpoint: {every_steps: 20}, args: [--layers, "1", --width, "64", --context, "32"]}'
 )
-SLOW = "{id: slow, fault: nic_bandwidth, when: {step: 15}, target: {node: 2}, rate: 200mbit, duration: 9m}"
+SLOW = "{id: slow, fault: nic_bandwidth, when: {step: 15}, target: {node: 2}, rate: 200mbit, duration: 90s}"
 
 
 def preflight(folder: pathlib.Path, workload: str, faults: str, *words: str) -> tuple[int, dict[str, Any]]:
     scenario = folder / "scenario.yaml"
-    head = "version: 1\nname: small\ntitle: A small job\nabort: {wall_clock: 10m}\n"
+    head = "version: 1\nname: small\ntitle: A small job\nabort: {wall_clock: 5m}\n"
     scenario.write_text(f"{head}workload: {workload}\nfaults: [{faults}]\n")
     command = ["preflight", str(scenario), "--reports", str(folder / "reports"), "--json", *words]
     result = CliRunner().invoke(make_app(), command)
