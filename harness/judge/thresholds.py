@@ -91,6 +91,7 @@ HOST_FACTOR = healthy("<=", 1.4, "× bound", "a shared host does that | slower",
 OTHERS_MAX = healthy(">", 0.15, "of the CPUs", "other programs explain it | they do not", "runs: a build that began after the recovery")
 REPORTED_SOON_NS = healthy("<", 2 * 10**8, "ns", "a fault is told a moment after its victim ended | its victim had ended before", "guess: no stored run comes near it")
 UNDONE_LATE_NS = healthy("<=", 10 * 10**9, "ns", "a fault is undone late on a busy host | too late", "runs: docs/margins.json")
+LISTED_NS = healthy("<", 2 * 10**9, "ns", "a controller asks for saves once a second | it must know the save", "published: Ray Train asks its workers each second")
 EXIT_TOLD_NS = healthy("<=", 10**9, "ns", "a fault sees its victim's end before the launcher tells it | another end", "guess: no stored run comes near it")
 EARLY_STEPS = healthy("<=", 2, "steps", "told steps lag behind the strike | it struck before its step", "meaning: one step is at work, and one is not told yet")
 NOTICE_SHARE = healthy(">=", 0.9, "of the promised time", "a node had its notice | it was taken sooner", "runs: docs/margins.json")

@@ -39,6 +39,7 @@ class Kind(enum.StrEnum):
     FAULTS = "faults"  # the acts of faults
     REACHED = "reached"  # the last step of the job
     NODES = "nodes"  # the nodes that the job had
+    LISTED = "listed"  # whoever starts the job again knows of a save
     LOSSES = "losses"  # computed values, compared with the fault-free run
     CURVES = "curves"  # figures per step, compared with the fault-free run's
     BITS = "bits"  # bit-identical values in the fault-free run

@@ -24,7 +24,7 @@ from judge import (
 from judging import ENVELOPE, EXACT, bent, verdict
 from mutants.bent import BROKEN
 from scorecards import assert_verdict
-from simulator import Job, Logs, Outage, change, simulate
+from simulator import Job, Logs, Outage, change, clocks, simulate, steps
 from whole import slower
 
 from harness.judge.assumption import assumptions
@@ -52,7 +52,7 @@ def broken(name: str) -> Judged:
     return next(each.judge for each in BROKEN if each.name == name)
 
 
-def clocks() -> Scorecard:
+def inexact() -> Scorecard:
     history = simulate(replace(JOB, foreign_clocks=True), KILL, seed=5)
     [episode] = history.truth.episodes
     return verdict(history, expect={"recovery_time": {"max": f"{episode.t_regained - episode.t_stop - 500}ns"}})
@@ -103,6 +103,16 @@ def requeued() -> Scorecard:
     return verdict(simulate(JOB, seed=5), taken)
 
 
+def unlisted() -> Scorecard:
+    def saved_once_more(logs: Logs) -> None:
+        for lives in (logs.trainers(rank=0), logs.trainers(rank=1)):
+            last = max(logs.steps(1, 17, life=0), key=lambda line: line["mono_ns"])
+            newest = {"event": "checkpoint.committed", "step": 15, "path": "checkpoints/step-15", "duration_ns": 1}
+            lives[0].insert(lives[0].index(steps(lives[0])[-1]) + 1, newest | clocks(last))
+
+    return verdict(simulate(replace(JOB, agents=False), KILL, seed=5), saved_once_more)
+
+
 def ended_sooner() -> Scorecard:
     def unplanned(logs: Logs) -> None:
         logs.plan["workload"]["steps"] = 41
@@ -119,7 +129,7 @@ def few() -> Scorecard:
 
 PASS, FAIL, INVALID = Verdict.PASS, Verdict.FAIL, Verdict.INVALID
 WITNESSES: Mapping[str, tuple[Judged, Verdict]] = {  # a run that is inconclusive, and what it is without the assumption
-    "clocks-known": (clocks, FAIL),
+    "clocks-known": (inexact, FAIL),
     "comparison-as-asked": (stored("drill-worker-crashed-after-restore"), PASS),
     "end-known": (broken("harness_killed"), PASS),
     "ends-told": (broken("launcher_tells_nothing"), PASS),
@@ -139,6 +149,7 @@ WITNESSES: Mapping[str, tuple[Judged, Verdict]] = {  # a run that is inconclusiv
     "restores-possible": (lambda: test_contradictions.judged(test_contradictions.restored_is(source="peer")), PASS),
     "restores-told": (lambda: test_contradictions.judged(test_contradictions.without_restored(1)), PASS),
     "same-each-time": (differs, FAIL),
+    "saves-listed": (unlisted, FAIL),
     "saves-told": (stored("saves-that-no-rank-told-of"), PASS),
     "sizes-known": (resized, PASS),
     "steps-planned": (ended_sooner, FAIL),

@@ -25,7 +25,7 @@ from harness.timeline.timeline import Episode
 
 S = 10**9
 DEFECT = "something is wrong with it"
-FAULT = SimpleNamespace(injected=15)
+FAULT = SimpleNamespace(injected=15, kills=True, strikes=())
 SLOT = SimpleNamespace(node="node1", incarnation=1, reason="requeued")
 EPISODE = Episode(0, S, None, 3, ("kill",), ())
 SLOW = {"steps": 40, "taken": 16 * S, "usual": 4 * S, "median": 4.0, "at_least": 4.0, "best": 4.0, "slowest": 4.0} | {
@@ -47,6 +47,7 @@ def grounds(**other: Ground) -> Mapping[str, Ground]:
         "faults": Ground(Kind.FAULTS),
         "how far": Ground(Kind.REACHED),
         "nodes": Ground(Kind.NODES),
+        "listed": Ground(Kind.LISTED, since=14),
         "losses": Ground(Kind.LOSSES),
         "curves": Ground(Kind.CURVES),
         "bits": Ground(Kind.BITS),
@@ -79,6 +80,7 @@ def run_of(**other: Any) -> Any:
         "faults": [FAULT],
         "host_load": [{"at": 20, "others": 0.5}],
         "slots": [SLOT],
+        "launchers": ["torchrun's"],
         "begin": 0,
         "end": 40,
     }
@@ -173,6 +175,7 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "scatter": ("loss-scatter-small", evidence_of(comparison=SCATTERED), {}, {"gap"}),
     "near zero": ("loss-scatter-small", evidence_of(comparison=NEAR_ZERO), {}, {"gap"}),
     "incomparable": ("comparison-as-asked", evidence_of(incomparable=DEFECT), {}, {"curves"}),
+    "struck soon after a save": ("saves-listed", evidence_of(run_of(launchers=[])), {}, {"listed"}),
     "requeued": ("nodes-kept", evidence_of(deaths_unexplained=[SLOT]), {}, {"nodes"}),
     "order unproven": ("one-data-set", evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
 }
@@ -224,6 +227,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
     },
     Kind.REACHED: {"job.finished", "recovery_time.max"},
     Kind.NODES: {"job.finished", "recovery_time.max"},
+    Kind.LISTED: {"restart.newest"},
     Kind.DURATION: {"exit_time.max", "job.finished", "pace.max_slowdown", "recovery_time.max"},
     Kind.LOSSES: {"loss_continuity.mode", "result.ranks_agree", "result.samples_in_order"},
     Kind.BITS: {"loss_continuity.mode"},

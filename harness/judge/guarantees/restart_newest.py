@@ -16,6 +16,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.restart_choices import Choice, choices
 from harness.judge.guarantee import Breach, Guarantee, breach
 from harness.judge.thresholds import IN_FLIGHT
+from harness.judge.verdict import Ground, Kind
 from harness.timeline.sorted_events import first_strike
 
 S = 10**9
@@ -44,7 +45,8 @@ def older(choice: Choice) -> Iterator[Breach]:
         if save is not None and step < save.step and (restart.number or save.told):
             why = "and named no newer one that is damaged" if step else "and skipped all saved checkpoints"
             why = why if restart.passed_over else "and gave no reason"
-            yield breach(f"rank {each.rank} resumed from step {step} {why}, though {save.said}", save)
+            text = f"rank {each.rank} resumed from step {step} {why}, though {save.said}"
+            yield breach(text, save, grounds=[Ground(Kind.LISTED, since=save.last_at)])
     first = restart.epoch.first
     silent = restart.number and restart.newcomers and not restart.restores  # a restore may not tell its step
     if silent and newer is not None and restart.from_a_member + 1 < first <= newer.step:

@@ -1,0 +1,30 @@
+"""Whoever starts the job again knows of each save.
+
+A worker of torchrun looks for saves by itself. A controller that starts workers, as Ray's, keeps a list of saves, and
+asks its workers for new ones once a second: it does not know of a save that came a moment before the fault.
+"""
+
+from __future__ import annotations
+
+from harness.judge.assumption import Assumption, Spoils
+from harness.judge.facts.analysis import Analysis
+from harness.judge.thresholds import LISTED_NS
+from harness.judge.verdict import Ground, Kind
+from harness.units import format_duration
+
+
+def _not_listed(evidence: Analysis, ground: Ground) -> str:
+    """Explains a save that was passed over, by a strike soon after it. Torchrun leaves logs of launchers."""
+    since = ground.since or 0
+    strikes = [at for fault in evidence.run.faults if fault.kills for at in (fault.injected, *fault.strikes) if at]
+    soon = [at for at in strikes if since <= at < since + LISTED_NS]
+    if not soon or evidence.run.launchers:
+        return ""
+    return (
+        f"it was struck {format_duration(min(soon) - since)} after that, and its launcher may not have known the save"
+    )
+
+
+ASSUMPTION = Assumption(
+    spoils=(Spoils(Kind.LISTED, _not_listed, f"Strike later: some steps, and {LISTED_NS // 10**9} s, after a save"),)
+)
