@@ -156,8 +156,13 @@ healthy: $(VENV)/.ready ## Healthy jobs over all scenarios and stacks: is one ac
 	@$(PY) benches/healthy.py $(ARGS)
 
 .PHONY: docs
-docs: $(VENV)/.ready-dev ## Writes again what is generated of the pages in docs/
+docs: $(VENV)/.ready-dev $(VENV)-site/.ready ## Writes again what is generated of docs/, and builds the site: build/site/index.html
 	@$(TOOL) pages
+	@$(VENV)-site/bin/sphinx-build -q -W --keep-going -c tools/site docs build/site
+
+$(VENV)-site/.ready: tools/site/requirements.txt
+	@$(PYTHON) -m venv $(VENV)-site && $(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 .PHONY: fuzz-inputs
 fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='1000 7'
