@@ -19,12 +19,8 @@ author = copyright = "The authors of chaos-harness"
 version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 extensions = ["myst_parser"]
 root_doc = "README"
-exclude_patterns = ["*.json"]
 myst_heading_anchors = 4
 html_theme = "furo"
-html_title = f"chaos-harness {release}"
-html_copy_source = False
-html_show_sphinx = False
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)([^)\s]*)\)")
 _PAGE = re.compile(r"\]\(([\w-]+)(?:\.md)?[)#]")
