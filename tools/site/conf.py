@@ -13,9 +13,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-
-project = "chaos-harness"
-author = copyright = "The authors of chaos-harness"
+project, author = "chaos-harness", "The authors of chaos-harness"
 version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 extensions = ["myst_parser"]
 root_doc = "README"
