@@ -60,6 +60,7 @@ def reports(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
     first, whole = chaos("--help").output, chaos("--help", "--all").output
     assert chaos().output.strip() == first.strip()
+    assert len(main.FIRST_PAGE) <= 14, "whoever looks for the first time reads them all"
     assert "Break a distributed training on purpose" in whole and "chaos run spot-evict" in whole
     app: Any = typer.main.get_command(main.make_app())
     for name in app.commands:
