@@ -101,12 +101,12 @@ run_machine() { # NAME, inside: what it does for the rest of its life
         ip link set lan up
         munged --force --key-file "$STATE/munge/key" --socket "$STATE/munge/socket" --pid-file "$STATE/munge/pid" \
             --log-file "$STATE/log/munged.log" --seed-file "$STATE/munge/seed"
-        exec nice -n -10 slurmctld -D -c  # a busy host must not look like lost nodes; tasks have the user's priority
+        exec nice --adjustment=-10 slurmctld -D -c  # a busy host must not look like lost nodes; tasks have the user's priority
     fi
     wait_until 5 ip link show eth0 || die "machine $1 got no network"
     ip addr add "$(address_of "$1")/24" dev eth0
     ip link set eth0 up
-    exec nice -n -10 slurmd -D -b
+    exec nice --adjustment=-10 slurmd -D -b
 }
 
 boot() { # NODE

@@ -49,6 +49,7 @@ _ALL = [
     *_base("coreutils", "base64 basename cat chmod chown cp dirname head id ln mkdir mknod", "handle files"),
     *_base("coreutils", "mktemp mv readlink rm rmdir seq sort stat tail touch tr", "handle files"),
     *_base("coreutils", "env sleep timeout true", "stand in for a trainer, and limit time"),
+    *_base("coreutils", "nice", "lets daemons come before the jobs on a busy host"),
     *_base("dpkg", "dpkg-deb dpkg-query", "unpack a package; tell which ones are installed"),
     *_base("findutils", "find xargs", "find files"),
     *_base("grep", "grep", "searches text"),

@@ -64,10 +64,10 @@ def digest() -> str:
 
 
 def deliver(run_dir: pathlib.Path) -> pathlib.Path:
-    """Puts the archive into the run's folder, from where nodes read it."""
-    place = run_dir / NAME
-    place.write_bytes(archive())
-    return place
+    """Puts the archive into the run's folder, from where nodes read it. A node never sees half of it."""
+    fresh, place = run_dir / f"{NAME}.new", run_dir / NAME
+    fresh.write_bytes(archive())
+    return fresh.replace(place)
 
 
 def runs_reference_trainer(workload: Launch) -> bool:

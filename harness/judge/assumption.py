@@ -77,6 +77,14 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
     for name, each in sorted(assumptions().items(), key=lambda each: each[1].order):
         for row in each.spoils:
             for ground in grounds if row.either_way or not good else ():
-                if row.kind is ground.kind and (why := row.why(evidence, ground)):
+                if row.kind is ground.kind and (why := _why(row, evidence, ground)):
                     return Spoilt(name, why, row.settles, row.alone)
     return None
+
+
+def _why(row: Spoils, evidence: Analysis, ground: Ground) -> str:
+    """Returns what spoils the ground. What cannot be computed is not known to be sound."""
+    try:
+        return row.why(evidence, ground)
+    except Exception as error:
+        return f"the judge crashed: {type(error).__name__}: {error}"
