@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 STARTERS = {"run", "Popen", "call", "check_call", "check_output", "which", "execv", "execvp", "execvpe", "start"}
 SHELLS = ("sh", "bash")
 # What runs another program: the first word after its options is one, too.
-_WRAPPERS = "env exec nice setsid timeout flock xargs nsenter unshare setpriv tini client command type wait_until daemon"
+_WRAPPERS = "env exec nice setsid timeout flock xargs nsenter unshare setpriv tini client command wait_until daemon"
 _KEYWORDS = "! { do elif else if then time until while"
 _SHELL_WORDS = (
     "alias break case cd continue declare done echo esac eval exit export fi for function getopts hash in kill let"
