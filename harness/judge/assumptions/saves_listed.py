@@ -20,11 +20,9 @@ def _not_listed(evidence: Analysis, ground: Ground) -> str:
     soon = [at for at in strikes if since <= at < since + LISTED_NS]
     if not soon or evidence.run.launchers:
         return ""
-    return (
-        f"it was struck {format_duration(min(soon) - since)} after that, and its launcher may not have known the save"
-    )
+    after = format_duration(min(soon) - since)
+    return f"the fault struck {after} after that, and what starts its workers again may not have known of the save"
 
 
-ASSUMPTION = Assumption(
-    spoils=(Spoils(Kind.LISTED, _not_listed, f"Strike later: some steps, and {LISTED_NS // 10**9} s, after a save"),)
-)
+SETTLES = f"Strike more than {LISTED_NS // 10**9} s after a save; where saves come more often, save less often"
+ASSUMPTION = Assumption(spoils=(Spoils(Kind.LISTED, _not_listed, SETTLES),))
