@@ -29,6 +29,7 @@ from harness.report.words import BEYOND
 from harness.run.drill import FOLDER
 
 ROOT = DOCS.parent
+MADE = {"bounds.md", "commands.md", "events.md", "faults.md", "guarantees.md", "league.md", "verdict-matrix.md"}
 SCENARIOS = {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
 ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reports" / "README.md", *DOCS.rglob("*.md")]
 NUMBER = r"\b(?:\d+|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve) "
@@ -41,6 +42,18 @@ FIGURES = {  # each is on one page; the others link to it
     NUMBER + r"scenarios with comments": "bring-your-own-trainer.md",
     NUMBER + r"s with the reference trainer, [\d.]+ s with plain": "README.md",
 }
+
+
+WORDS_MAX = 30_000  # of pages written by hand; made ones and runbooks are looked up, not read
+
+
+def test_what_is_written_by_hand_can_be_read() -> None:
+    pages = [page for page in ALL if page.parent.name != "runbooks" and page.name not in MADE]
+    lines = [
+        line for page in pages for line in page.read_text().splitlines() if page.name not in PAGES or line[:1] != "|"
+    ]
+    words = sum(len(line.split()) for line in lines)
+    assert words <= WORDS_MAX, f"{words:,} words; shorten what nobody needs before something new comes"
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -169,6 +169,20 @@ def written_elsewhere() -> None:
     training.steps(2)
 
 
+def ended_by_others() -> None:
+    """The process ends right after its group, without what is registered for its exit, as a worker of Ray."""
+    os.environ["CHAOS_CHECKPOINTS"] = os.path.abspath("store")
+    os.mkdir("store")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{os.path.abspath('met')}", rank=0, world_size=1)
+    training = Training()
+    training.steps(1)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(training.state(), f"{folder}/state.pt")
+        shutil.copy2(f"{folder}/state.pt", "store/last.pt")
+    torch.distributed.destroy_process_group()
+    os._exit(0)
+
+
 def averaged() -> None:
     """Steps 4 and 8 of a training whose average of weights is not restored in between, and then is."""
     training = Training()
@@ -380,6 +394,7 @@ LIVES: dict[str, list[Life]] = {
     "in_the_background": [in_the_background],
     "exported": [life(steps(2), saves(), steps(1), exports("weights.pt"), steps(1))],
     "written_elsewhere": [written_elsewhere, life(loads("store/cp.pt"), steps(1))],
+    "ended_by_others": [ended_by_others],
     "averaged": [averaged, averages_anew],
     "resumed_and_saved": [
         BEGINS,

@@ -100,6 +100,11 @@ def test_a_save_that_is_written_elsewhere_is_whole_where_it_is_published(told: p
     assert one(second, "restored")["step"] == 3 and "saved" in one(second, "restored")
 
 
+def test_the_last_save_is_told_before_others_end_the_process(told: pathlib.Path) -> None:
+    (log,) = lives(told, "ended_by_others")
+    assert one(log, "checkpoint.committed")["path"] == str(told / "ended_by_others" / "store" / "last.pt")
+
+
 def test_damaged_bytes_that_are_loaded_are_told(told: pathlib.Path) -> None:
     first, second = lives(told, "damaged")
     restored = one(second, "restored")

@@ -17,11 +17,11 @@ def _not_listed(evidence: Analysis, ground: Ground) -> str:
     """Explains a save that was passed over, by a strike soon after it. Torchrun leaves logs of launchers."""
     since = ground.since or 0
     strikes = [at for fault in evidence.run.faults if fault.kills for at in (fault.injected, *fault.strikes) if at]
-    soon = [at for at in strikes if since <= at < since + LISTED_NS]
-    if not soon or evidence.run.launchers:
+    after = min((at - since for at in strikes if at >= since), default=LISTED_NS)
+    if after >= LISTED_NS or evidence.run.launchers:
         return ""
-    after = format_duration(min(soon) - since)
-    return f"the fault struck {after} after that, and what starts its workers again may not have known of the save"
+    told = f"the fault struck {format_duration(after)} after that"
+    return f"{told}, and what starts its workers again may not have known of the save"
 
 
 SETTLES = f"Strike more than {LISTED_NS // 10**9} s after a save; where saves come more often, save less often"

@@ -16,7 +16,7 @@ def _broken(evidence: Analysis) -> Iterator[str]:
     run, saves, usual = evidence.run, evidence.saves, evidence.fault_free_saves
     if run.finished and run.outcome == "completed" and saves.left_untold:
         text = f"the harness found a checkpoint of step {saves.left_untold} at the end"
-        yield f"{text}, and nobody told of it"
+        yield f"{text}, and nobody said that it was committed"
     if run.lost or run.torn or not saves.store.sights:
         return
     told = {save.step for save in saves.all}

@@ -136,10 +136,9 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Returns the newest step found at the end, if nobody told a save of it or a later one; else 0. A process may
-        end before it sees the end of a copy."""
+        """Returns the newest step found at the end, if nobody told it or a later one; else 0."""
         newest = max(self.store.left_steps, default=0)
-        return newest if self.whole and newest > max(save.step for save in self.all) else 0
+        return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.node.observer import checkpointing
 from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
 
@@ -25,3 +26,5 @@ def install(watch: Watch, module: Any) -> None:
         watch.emit("rendezvous", world_size=watch.world)
 
     around(module, "init_process_group", begun, formed, also_in=("torch.distributed.distributed_c10d",))
+    flush = watch.guard("worlds")(checkpointing.of(watch).saves.flush)  # Ray then ends the process without its atexit
+    around(module, "destroy_process_group", lambda *_, **__: flush())
