@@ -128,7 +128,7 @@ def init(
     _say_what_to_do(found, facts)
     if not strikes_late(facts):
         say("  the faults strike in the first pass over the data: no end of it was seen. Many resumes go wrong later.")
-        say(f"  Call chaos matrix resume, or chaos init for a job that has two passes, with --steps above {steps}.")
+        say(f"  Call chaos matrix resume, or chaos init --steps N (now {steps}), so many that a second pass begins.")
     folder.mkdir(parents=True, exist_ok=True)
     texts = propose(workload_of(found, folder, facts.ranks), facts)
     _write(folder, texts | ({GATE: gate_of(list(texts))} if texts else {}), force)
