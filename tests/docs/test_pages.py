@@ -5,12 +5,15 @@ import importlib
 import json
 import pathlib
 import re
+from typing import Any
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from judging import verdict
 from pages.__main__ import DOCS, PAGES
 from pages.events_page import page
+from simulator import Job, simulate
 from typer.testing import CliRunner
 
 from harness.backends import run_folder
@@ -178,3 +181,13 @@ def test_no_page_of_a_result_names_a_file_that_an_installed_copy_lacks() -> None
     assert len(templates) > 10 and not named
     titles = {text for path in templates for text in re.findall("page “(.+?)” of the documentation", path.read_text())}
     assert titles and titles <= {path.read_text().partition("\n")[0].removeprefix("# ") for path in DOCS.glob("*.md")}
+
+
+def test_the_guarantee_of_the_page_holds_and_breaks() -> None:
+    [code] = re.findall(r"^```python\n(.*?)^```", (DOCS / "adding-a-guarantee.md").read_text(), re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    evidence = verdict(simulate(Job(nodes=2, steps=10), seed=1)).evidence
+    assert list(names["GUARANTEE"].breaches(evidence)) == []
+    names["LONGEST_NS"] = 10**6
+    assert [each.words for each in names["GUARANTEE"].breaches(evidence)] == ["a step took 0.2 s"]
