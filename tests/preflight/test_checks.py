@@ -277,6 +277,20 @@ def test_a_slow_link_is_accused_only_where_nothing_else_explains_it(
     assert why in finding.cause and ("quiet host" in finding.cause) is bool(why)
 
 
+def test_a_busy_moment_beside_a_slow_card_is_a_doubt() -> None:
+    slow = {(a, b): 0.19 for a in range(3) for b in range(3) if 2 in (a, b)}
+    told = [
+        (a, "links", {"to": [[b, ({(1, 0): 3.5} | slow).get((a, b), 12.0) * GBIT] for b in range(3) if b != a]})
+        for a in range(3)
+    ]
+    of = seen(3, 1, told)
+    of.one_host = True
+    assert [(each.nodes, each.certain) for each in asked("links", of).findings] == [
+        (["node1"], False),
+        (["node2"], True),
+    ]
+
+
 def test_links_within_nodes_are_held_against_their_like_alone() -> None:
     within = {(a, b): 100.0 for a in range(4) for b in range(4) if a // 2 == b // 2}
     assert not links(within, nodes=2, ranks=2).findings
