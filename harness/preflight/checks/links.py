@@ -97,12 +97,12 @@ def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator
         if mine <= told:
             continue
         told |= mine
-        best, what = max(sorted(mine), key=lambda link: links[link]), "the link"  # another port may slow the others
+        quickest, what = max(sorted(mine), key=lambda link: links[link]), "the link"  # another port may slow the others
         if len(mine) > 1:
             who = f" (rank {rank})" if within or seen.plan.workload.ranks_per_node > 1 else ""
             what = f"each link {' and '.join(ways)} {seen.node_of(rank)}{who}, such as"
-        ends, others = [rank] if len(mine) > 1 else [*best], len(links) - 1
-        yield _slow(what, best, links[best], max(ways.values()), seen, ends, others)
+        ends, others = [rank] if len(mine) > 1 else [*quickest], len(links) - 1
+        yield _slow(what, quickest, links[quickest], max(ways.values()), seen, ends, others)
     for (a, b), speed in links.items():
         usual = min(sends[a], takes[b])
         if speed < SLOW * usual and (a, b) not in told:
