@@ -43,7 +43,6 @@ from harness.units import counted
 MIN_FREE_BYTES = 200 * 2**20
 REPEATS_MAX = 5  # most fault-free runs for one band
 COPIES_MAX = 3  # most tries to copy a folder that others may be replacing
-_MADE = set[str]()  # ids of runs
 
 
 def run_experiment(
@@ -263,9 +262,4 @@ def run_repeatedly(
 
 
 def new_run_id(name: str) -> str:
-    """Returns an id that this process has not given before: many runs of a simulation may begin in one second."""
-    made = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{random.SystemRandom().getrandbits(16):04x}"
-    if made in _MADE:
-        return new_run_id(name)
-    _MADE.add(made)
-    return made
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{random.SystemRandom().getrandbits(16):04x}"

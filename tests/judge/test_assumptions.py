@@ -89,7 +89,7 @@ def gave_up() -> Scorecard:
     return verdict(simulate(JOB, seed=5), cut)
 
 
-def requeued() -> Scorecard:
+def requeued(code: int = -9) -> Scorecard:
     def taken(logs: Logs) -> None:
         last = max(line["mono_ns"] for line in logs.steps(17, 17))
         test_recovery_time.ended(logs, last, 200 * 10**9, "aborted")
@@ -97,7 +97,7 @@ def requeued() -> Scorecard:
         told = {key: end[key] for key in ("role", "host", "clock") if key in end} | {"incarnation": 1}
         told |= {"wall_ns": end["wall_ns"] - end["mono_ns"] + at, "mono_ns": at}
         for node in ("node0", "node1"):
-            logs.put(told | {"event": "process.exit", "node": node, "code": -9})
+            logs.put(told | {"event": "process.exit", "node": node, "code": code})
             logs.put(told | {"event": "node.released", "node": node, "reason": REQUEUED})
 
     return verdict(simulate(JOB, seed=5), taken)
@@ -166,3 +166,8 @@ def test_without_it_a_run_is_judged_otherwise(name: str, monkeypatch: pytest.Mon
     assert_verdict(judged(), Verdict.INCONCLUSIVE)
     monkeypatch.delitem(assumptions(), name)
     assert_verdict(judged(), without)
+
+
+@pytest.mark.parametrize(("code", "verdict"), [(-9, Verdict.INCONCLUSIVE), (1, FAIL), (-11, FAIL)])
+def test_a_job_that_failed_before_it_was_requeued_has_failed(code: int, verdict: Verdict) -> None:
+    assert_verdict(requeued(code), verdict)

@@ -1,10 +1,13 @@
 """No engine takes nodes away of its own accord.
 
 A controller that hears nothing of its nodes for some seconds, as on a busy host, takes them for dead and puts the job
-back into its queue. If a fault had killed a node before, that fault explains it.
+back into its queue. If a fault had killed a node before, that fault explains it. If the first process that died ended
+by itself, and not by SIGTERM or SIGKILL, the job had failed before.
 """
 
 from __future__ import annotations
+
+import signal
 
 from harness.judge.assumption import AGAIN, Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
@@ -12,11 +15,16 @@ from harness.judge.facts.deaths import listed
 from harness.judge.verdict import Ground, Kind
 from harness.log.vocabulary import REQUEUED
 
+ENDED_FROM_OUTSIDE = {code for n in (signal.SIGTERM, signal.SIGKILL) for code in (-n, 128 + n)}
+
 
 def _taken(evidence: Analysis, ground: Ground) -> str:
     requeued = {(slot.node, slot.incarnation) for slot in evidence.run.slots if slot.reason == REQUEUED}
-    dead = {end.node for end in evidence.deaths_unexplained if (end.node, end.incarnation) in requeued}
-    return f"the engine took {listed(sorted(dead))} away and put the job back into its queue" if dead else ""
+    deaths = sorted(evidence.deaths_unexplained, key=lambda end: end.at)
+    dead = {end.node for end in deaths if (end.node, end.incarnation) in requeued}
+    if not dead or deaths[0].code not in ENDED_FROM_OUTSIDE:
+        return ""
+    return f"the engine took {listed(sorted(dead))} away and put the job back into its queue"
 
 
 ASSUMPTION = Assumption(

@@ -20,8 +20,7 @@ def _not_listed(evidence: Analysis, ground: Ground) -> str:
     after = min((at - since for at in strikes if at >= since), default=LISTED_NS)
     if after >= LISTED_NS or evidence.run.launchers:
         return ""
-    told = f"the fault struck {format_duration(after)} after that"
-    return f"{told}, and what starts its workers again may not have known of the save"
+    return f"the fault struck {format_duration(after)} after that, and whoever restarts it may not have known the save"
 
 
 SETTLES = f"Strike more than {LISTED_NS // 10**9} s after a save; where saves come more often, save less often"
