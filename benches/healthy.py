@@ -34,6 +34,7 @@ from typing import Any
 
 import league
 
+from harness.errors import INTERRUPTED
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.report.run_report import read
 
@@ -109,8 +110,8 @@ def make(number: int, name: str, seed: int, folder: pathlib.Path, busy: bool) ->
     command = [sys.executable, "-m", "harness", "run", str(path), "--seed", str(seed), "--reports", str(reports)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     new = sorted(set(reports.glob("*/plan.json")) - before)
-    if not new:
-        raise SystemExit(f"{name}: no run; exit {done.returncode}\n{done.stdout}{done.stderr}")
+    if not new or done.returncode == INTERRUPTED:
+        raise SystemExit(f"{name}: no whole run; exit {done.returncode}\n{done.stdout}{done.stderr}")
     return Run(number, name, seed, code(name), str(new[-1].parent.relative_to(folder)), busy)
 
 
