@@ -112,13 +112,18 @@ def make(number: int, name: str, seed: int, folder: pathlib.Path, busy: bool) ->
     new = sorted(set(reports.glob("*/plan.json")) - before)
     if not new or done.returncode == INTERRUPTED:
         raise SystemExit(f"{name}: no whole run; exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return Run(number, name, seed, code(name), str(new[-1].parent.relative_to(folder)), busy)
+    return told(Run(number, name, seed, code(name), str(new[-1].parent.relative_to(folder)), busy), folder)
 
 
 def judged(run: Run, folder: pathlib.Path) -> Run:
-    place = folder / run.folder
-    command = [sys.executable, "-m", "harness", "score", str(place)]
+    command = [sys.executable, "-m", "harness", "score", str(folder / run.folder)]
     subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return told(run, folder)
+
+
+def told(run: Run, folder: pathlib.Path) -> Run:
+    """With what its report says."""
+    place = folder / run.folder
     report = read(place / "report.json")
     reason = report.reasons[0].replace(f"{place}/", "") if report.reasons else ""
     return replace(run, verdict=str(report.verdict), reason=reason)
@@ -140,10 +145,10 @@ class Runs:
         wanted = run is not None and (run.name, run.busy) == (name, busy)
         if not self.given.stored and not (wanted and run and (self.given.keep or run.code == code(name))):
             run = make(number, name, seed, self.folder, busy)
+        elif run and (self.folder / run.folder).is_dir():
+            run = judged(run, self.folder)
         if run is None:
             return None
-        if (self.folder / run.folder).is_dir():
-            run = judged(run, self.folder)
         with self.lock:
             self.kept[number] = run
             kept = [asdict(self.kept[each]) for each in sorted(self.kept)]
