@@ -12,6 +12,7 @@ PLAN ?= pre-launch
 OLD ?= .
 ARGS ?=
 ENGINES ?= docker slurm
+export PYTHONDONTWRITEBYTECODE :=  # one run starts dozens of programs: they share what was compiled
 WORKERS ?= 6
 FAST := $(addprefix tests/,adopt campaign cli docs forecast gameday gate judge log matrix plan preflight report run spec theory timeline trainers test_import_rules.py test_plugins.py)
 BENCH_STEPS ?= 1000
@@ -85,9 +86,6 @@ gate: $(VENV)/.ready ## A suite of scenarios as one yes or no: SUITE=pre-launch
 .PHONY: gameday
 gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page: PLAN=pre-launch BACKEND=local ARGS=…
 	@$(CHAOS) gameday $(PLAN) --backend $(BACKEND) $(ARGS); $(TELL)
-
-# Workers share what they compiled, and so do the hundreds of programs that tests start.
-test fast explore: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
 test: $(VENV)/.ready-dev ## All tests, by six workers (tools/groups.py says which one does what): WORKERS=0 for none
