@@ -134,14 +134,14 @@ class Tail:
     directory: pathlib.Path
     odd: int = 0
     notes: list[str] = field(default_factory=list)
-    _files: dict[pathlib.Path, _Followed] = field(default_factory=dict)
+    _files: dict[str, _Followed] = field(default_factory=dict)
     _polls: int = 0
     _refused: set[str] = field(default_factory=set)
 
     def poll(self) -> list[tuple[Record, Record]]:
         """Returns new `(header, event)` pairs, in order within a writer. A header has rank, node and process id."""
         found: list[tuple[Record, Record]] = []
-        grown = [(self._files.setdefault(source.path, _Followed()), source) for source in self._sources()]
+        grown = [(self._files.setdefault(source.place, _Followed()), source) for source in self._sources()]
         grown = [(each, source) for each, source in grown if source.size > each.offset and not each.given_up]
         self._polls += 1
         budget = POLL_BYTES_MAX

@@ -53,8 +53,13 @@ class EventFile:
     size: int = 0
 
     @property
+    def place(self) -> str:
+        """Returns its path below the folder of the log."""
+        return f"{self.folder}/{self.file}" if self.folder else self.file
+
+    @property
     def path(self) -> pathlib.Path:
-        return self.events / (self.folder or "") / self.file
+        return self.events / self.place
 
     @property
     def shown(self) -> str:
@@ -90,7 +95,7 @@ def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
             _entries(events, folder, sources, problems)
     except OSError as error:
         raise EventLogError(f"{visible(str(events))}: no event log here: {error.strerror}") from error
-    return sorted(sources, key=lambda source: str(source.path)), problems
+    return sorted(sources, key=lambda source: source.place), problems
 
 
 def find(events: pathlib.Path) -> list[EventFile]:
