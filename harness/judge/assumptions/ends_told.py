@@ -4,15 +4,10 @@ A worker is dead if it did steps and others then did steps without it, or if ano
 node, also where nobody reports its exit.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     """Yields nodes that worked to the end without a told end of their command, and nodes without a launcher log where
     others have one. A node that was taken may have taken its log along. Some jobs have fewer launchers than nodes in
     every run."""

@@ -4,13 +4,9 @@ Other programs may take 15 % more of the CPUs than before the first fault and in
 limit of `pace` is divided by the square of what they left.
 """
 
-from __future__ import annotations
-
-from harness.judge.assumption import AGAIN, FRESH, Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
 from harness.judge.facts.usual import Pace, Slow, others_share
 from harness.judge.thresholds import HOST_FACTOR, OTHERS_MAX, OTHERS_MOST
-from harness.judge.verdict import Ground, Kind
 
 
 def _busy(evidence: Analysis, ground: Ground) -> str:
@@ -36,9 +32,5 @@ def _host_taken(evidence: Analysis, ground: Ground) -> str:
 
 
 ASSUMPTION = Assumption(
-    spoils=(
-        Spoils(Kind.DURATION, _busy, FRESH),
-        Spoils(Kind.DURATION, _host_taken, f"{AGAIN}: {{run}}"),
-    ),
-    order=4,
+    spoils=(Spoils(Kind.DURATION, _busy, FRESH), Spoils(Kind.DURATION, _host_taken, f"{AGAIN}: {{run}}")), order=4
 )

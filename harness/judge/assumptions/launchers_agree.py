@@ -7,11 +7,9 @@ What is told so in a fault-free run as well is a way of telling, and held agains
 """
 
 import itertools
-from collections.abc import Iterator
 from operator import itemgetter
 
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.thresholds import APART_NS
 from harness.timeline.lineage import Key
 from harness.timeline.lookups import first_from, grouped, last_by
@@ -21,7 +19,7 @@ from harness.units import format_duration
 CONTROL = "control"  # name of the rendezvous store's host in the log
 
 
-def _began_before(run: Timeline) -> Iterator[str]:
+def _began_before(run: Timeline) -> Reasons:
     began: dict[Key, int] = dict(sorted(((each.key, each.began) for each in run.launchers), reverse=True))  # the first
     for process in run.processes:
         early = began.get((process.node, process.incarnation), process.started) - process.started
@@ -29,7 +27,7 @@ def _began_before(run: Timeline) -> Iterator[str]:
             yield f"rank {process.rank} on {process.node} began {format_duration(early)} before its launcher"
 
 
-def _ended_as_another(run: Timeline) -> Iterator[str]:
+def _ended_as_another(run: Timeline) -> Reasons:
     """Yields processes that ended in the place of a worker but are not known as workers."""
     known = {(each.node, each.incarnation, each.pid) for each in run.processes}
     places: dict[object, Process] = {
@@ -43,7 +41,7 @@ def _ended_as_another(run: Timeline) -> Iterator[str]:
             yield f"{told}, but its launcher saw process {pid} end in its place"
 
 
-def _ended_otherwise(run: Timeline) -> Iterator[str]:
+def _ended_otherwise(run: Timeline) -> Reasons:
     ended = {(end["node"], end["incarnation"]): end["code"] for end in run.exits if end["rank"] is None}
     for launcher in run.launchers:
         code = ended.get(launcher.key)
@@ -52,7 +50,7 @@ def _ended_otherwise(run: Timeline) -> Iterator[str]:
             yield f"{told}, and its command ended with {code}"
 
 
-def _met_otherwise(run: Timeline) -> Iterator[str]:
+def _met_otherwise(run: Timeline) -> Reasons:
     told = grouped((each.key, (met["at"], met)) for each in run.launchers for met in each.met)
     of_node = {key: sorted(met, key=itemgetter(0)) for key, met in told.items()}
     for epoch in run.epochs:
@@ -71,7 +69,7 @@ def _met_otherwise(run: Timeline) -> Iterator[str]:
             yield f"the launcher on {here} met {one} nodes, and the one on {there} {two}, for the same workers"
 
 
-def _counted_back(run: Timeline) -> Iterator[str]:
+def _counted_back(run: Timeline) -> Reasons:
     """Yields meetings with a lower number than the one before, unless the rendezvous store was lost in between."""
     lost = [end["at"] for end in run.exits if end["node"] == CONTROL]
     for launcher in run.launchers:
@@ -81,7 +79,7 @@ def _counted_back(run: Timeline) -> Iterator[str]:
                 yield f"the launcher on {launcher.key[0]} told of meeting {two} after meeting {one}"
 
 
-def _left_out(run: Timeline) -> Iterator[str]:
+def _left_out(run: Timeline) -> Reasons:
     rounds = sorted({met["round"] for each in run.launchers for met in each.met if met.get("round") is not None})
     for one, two in itertools.pairwise(rounds):
         if two > one + 1:
@@ -91,7 +89,7 @@ def _left_out(run: Timeline) -> Iterator[str]:
 _RULES = (_began_before, _ended_as_another, _ended_otherwise, _met_otherwise, _counted_back, _left_out)
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     """Yields the first contradiction by each rule that no fault-free run breaks."""
     for told in _RULES:
         if not any(next(told(other), None) for other in evidence.fault_free_runs):

@@ -3,16 +3,11 @@
 Where the harness ended the job, some engines let it go on for seconds: these steps count for nothing.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.timeline.lineage import NEVER
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     run = evidence.run
     ended = run.outcome in ("aborted", "interrupted")
     slots = {(slot.node, slot.incarnation, slot.local_rank): slot for slot in run.slots}

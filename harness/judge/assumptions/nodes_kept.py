@@ -5,14 +5,10 @@ back into its queue. If a fault had killed a node before, that fault explains it
 by itself, and not by SIGTERM or SIGKILL, the job had failed before.
 """
 
-from __future__ import annotations
-
 import signal
 
-from harness.judge.assumption import AGAIN, Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import AGAIN, Analysis, Assumption, Ground, Kind, Spoils
 from harness.judge.facts.deaths import listed
-from harness.judge.verdict import Ground, Kind
 from harness.log.vocabulary import REQUEUED
 
 ENDED_FROM_OUTSIDE = {code for n in (signal.SIGTERM, signal.SIGKILL) for code in (-n, 128 + n)}
