@@ -10,7 +10,8 @@ from judging import load
 from simulator import KINDS, History, Job, Outage, change, simulate
 
 from harness.judge.facts import ledger
-from harness.judge.facts.usual import QUANTILE, Usual
+from harness.judge.facts.usual import Usual
+from harness.judge.thresholds import QUANTILE
 from harness.timeline.timeline import Timeline
 
 JOBS = st.builds(

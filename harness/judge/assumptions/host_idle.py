@@ -10,10 +10,10 @@ from harness.judge.thresholds import HOST_FACTOR, OTHERS_MAX, OTHERS_MOST
 
 
 def _busy(evidence: Analysis, ground: Ground) -> str:
-    pace, bound = ground.of, ground.bound
+    pace = ground.of
     if not isinstance(pace, Pace):
         return ""
-    slow, allowed = pace.slow(bound), pace.allowed(bound)
+    slow, allowed = pace.slow(ground.bound), pace.allowed(ground.bound)
     if slow is Slow.IN_THE_END or (slow is Slow.ON_THE_WHOLE and pace.best <= allowed):
         return "not all the time: the host may have been busy"
     if slow is not Slow.ON_THE_WHOLE:

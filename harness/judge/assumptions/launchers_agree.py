@@ -13,6 +13,7 @@ from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.thresholds import APART_NS
 from harness.timeline.lineage import Key
 from harness.timeline.lookups import first_from, grouped, last_by
+from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Process, Timeline
 from harness.units import format_duration
 
@@ -22,27 +23,24 @@ CONTROL = "control"  # name of the rendezvous store's host in the log
 def _began_before(run: Timeline) -> Reasons:
     began: dict[Key, int] = dict(sorted(((each.key, each.began) for each in run.launchers), reverse=True))  # the first
     for process in run.processes:
-        early = began.get((process.node, process.incarnation), process.started) - process.started
+        early = began.get(process.key, process.started) - process.started
         if early > APART_NS + run.uncertainty_ns:
             yield f"rank {process.rank} on {process.node} began {format_duration(early)} before its launcher"
 
 
 def _ended_as_another(run: Timeline) -> Reasons:
     """Yields processes that ended in the place of a worker but are not known as workers."""
-    known = {(each.node, each.incarnation, each.pid) for each in run.processes}
-    places: dict[object, Process] = {
-        (each.node, each.incarnation, each.local_rank, each.exited): each for each in run.processes
-    }
+    known = {(*each.key, each.pid) for each in run.processes}
+    places: dict[object, Process] = {(*each.key, each.local_rank, each.exited): each for each in run.processes}
     for end in run.exits:
-        node, incarnation, pid = end["node"], end["incarnation"], end.get("pid")
-        process = places.get((node, incarnation, end.get("local_rank"), end["at"]))
-        if pid is not None and process is not None and (node, incarnation, pid) not in known:
+        process, pid = places.get((*key_of(end), end.get("local_rank"), end["at"])), end.get("pid")
+        if pid is not None and process is not None and (*key_of(end), pid) not in known:
             told = f"rank {process.rank} on {process.node} is process {process.pid}"
             yield f"{told}, but its launcher saw process {pid} end in its place"
 
 
 def _ended_otherwise(run: Timeline) -> Reasons:
-    ended = {(end["node"], end["incarnation"]): end["code"] for end in run.exits if end["rank"] is None}
+    ended = {key_of(end): end["code"] for end in run.exits if end["rank"] is None}
     for launcher in run.launchers:
         code = ended.get(launcher.key)
         if launcher.code is not None and code is not None and code >= 0 and code != launcher.code:
@@ -54,7 +52,7 @@ def _met_otherwise(run: Timeline) -> Reasons:
     told = grouped((each.key, (met["at"], met)) for each in run.launchers for met in each.met)
     of_node = {key: sorted(met, key=itemgetter(0)) for key, met in told.items()}
     for epoch in run.epochs:
-        members = {(run.processes[row].node, run.processes[row].incarnation): row for row in epoch.processes}
+        members = {run.processes[row].key: row for row in epoch.processes}
         ranks: dict[int, str] = {}
         sizes: dict[int, str] = {}
         for (node, incarnation), row in sorted(members.items()):

@@ -15,9 +15,9 @@ ENDED_FROM_OUTSIDE = {code for n in (signal.SIGTERM, signal.SIGKILL) for code in
 
 
 def _taken(evidence: Analysis, ground: Ground) -> str:
-    requeued = {(slot.node, slot.incarnation) for slot in evidence.run.slots if slot.reason == REQUEUED}
+    requeued = {slot.key for slot in evidence.run.slots if slot.reason == REQUEUED}
     deaths = sorted(evidence.deaths_unexplained, key=lambda end: end.at)
-    dead = {end.node for end in deaths if (end.node, end.incarnation) in requeued}
+    dead = {end.node for end in deaths if end.key in requeued}
     if not dead or deaths[0].code not in ENDED_FROM_OUTSIDE:
         return ""
     return f"the engine took {listed(sorted(dead))} away and put the job back into its queue"

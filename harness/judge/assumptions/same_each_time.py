@@ -12,5 +12,5 @@ ASSUMPTION = Assumption(
     spoils=(
         Spoils(Kind.BITS, lambda evidence, _: evidence.never_the_same, BY_A_BAND, alone=True),
         Spoils(Kind.BAND, lambda evidence, _: evidence.left_band_early, BY_THE_END),
-    ),
+    )
 )

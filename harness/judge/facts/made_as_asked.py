@@ -18,13 +18,7 @@ from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Timeline
 
 JOB = {"args": "arguments", "data": "training data", "checkpoint": "checkpoints"}
-TELLS = {
-    "tells",
-    "read",
-    "observe",
-    "digest",
-    "scenario_dir",
-}  # how a trainer is watched; where its files are
+TELLS = {"tells", "read", "observe", "digest", "scenario_dir"}  # how a trainer is watched; where its files are
 CODE = {"source_digest": "code", "image_digest": "image", "torch": "torch"}
 RESUMED = "resumed-"  # prefix of their folders in the run's folder
 BEFORE, SAME = RESUMED + "before", RESUMED + "same"
