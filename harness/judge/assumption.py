@@ -5,8 +5,6 @@ people read. A broken one makes *inconclusive* of what rests on it, and says why
 assumption: it names its ground, and an assumption spoils grounds of one kind.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

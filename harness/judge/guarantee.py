@@ -6,8 +6,6 @@ weigh evidence: the strength of a breach comes with its facts, and doubts about 
 `harness/judge/assumptions/`. `harness.judge.weighing` merges the two.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

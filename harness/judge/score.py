@@ -5,8 +5,6 @@ bounds)`, which sees nothing but the evidence and the facts that the analysis dr
 holds the keys of `expect:`. Every score is computed in every run; bounds only add expectations.
 """
 
-from __future__ import annotations
-
 import abc
 import functools
 import operator

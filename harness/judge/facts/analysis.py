@@ -1,13 +1,11 @@
 """Figures that scores, charts and forecasts share, computed once for each run."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -36,7 +34,7 @@ class Analysis(Evidence):
     """The evidence and all figures drawn from it. A figure is computed when it is first needed."""
 
     @classmethod
-    def of(cls, evidence: Evidence) -> Analysis:
+    def of(cls, evidence: Evidence) -> Self:
         told = {each.name: getattr(evidence, each.name) for each in dataclasses.fields(evidence)}
         return cls(**told | {"run": saving_like(evidence.run, evidence.fault_free)})
 

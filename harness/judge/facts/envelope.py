@@ -15,8 +15,6 @@ the mean so far would accuse up to 1 in 10 healthy runs. So a run outside of a b
 accused, and more are made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """The evidence of a run: its own events, and those of undisturbed, finished fault-free runs of the same seed in its
 folder."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,6 @@ from harness.judge.facts import deaths, losses, made_as_asked
 from harness.judge.facts.losses import Comparison
 from harness.judge.facts.made_as_asked import RESUMED, Asked
 from harness.judge.thresholds import BEFORE_NS, DIFFERS_FOR_GOOD
-from harness.log import files
 from harness.log.reading import is_told
 from harness.timeline import timeline, window
 from harness.timeline.lineage import NEVER
@@ -52,7 +49,8 @@ class Evidence:
             return why
         if len(other.epochs) != 1:
             return "it restarted or went back to an earlier step"
-        if why := (asked or self.asked_of(other)).broken_by(other):
+        nodes = None if other is self.fault_free else other.planned_size.nodes  # a calibration run may have any size
+        if why := (asked or Asked.by(self.run, nodes=nodes, resumes_at=0)).broken_by(other):
             return why
         steps, told = other.steps, is_told(other.steps.loss)
         rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)  # the lowest rank that tells a loss
@@ -64,11 +62,6 @@ class Evidence:
     def resumed_elsewhere(self) -> str:
         """Names the size-changing fault-free run that did not do as asked, and why; empty if none."""
         return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
-
-    def asked_of(self, other: Timeline) -> Asked:
-        """Returns the task of a run without faults; a calibration run may have any size."""
-        nodes = None if other is self.fault_free else other.planned_size.nodes
-        return Asked.by(self.run, nodes=nodes, resumes_at=0)
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
@@ -105,11 +98,6 @@ def part_of(whole: Evidence) -> Evidence:
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
-
-
-def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
-    """Copies another run's events into `run_dir/name`."""
-    files.attach(other / "events", run_dir / name / "events")
 
 
 def _unfit(run: Timeline, other: Timeline) -> str:

@@ -5,8 +5,6 @@ not cover is booked by the phase the whole job was in at that time. The accounts
 allocated time; that is asserted here, for every slot of every run.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Mapping, Sequence

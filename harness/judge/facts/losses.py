@@ -1,9 +1,7 @@
 """The loss, gradient norm and learning rate of each surviving step, and their comparison between two runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -37,13 +35,13 @@ class Curve:
     def __len__(self) -> int:
         return len(self.step)
 
-    def at(self, rows: Ints) -> Curve:
-        return Curve(**{name: column[rows] for name, column in vars(self).items()})
+    def at(self, rows: Ints) -> Self:
+        return type(self)(**{name: column[rows] for name, column in vars(self).items()})
 
-    def until(self, later: Curve) -> Curve:
+    def until(self, later: Self) -> Self:
         """Returns the steps before those of a later curve, and then that one."""
-        before = self.at(np.flatnonzero(self.step < later.step[0]))
-        return Curve(**{name: np.concatenate([column, getattr(later, name)]) for name, column in vars(before).items()})
+        kept = vars(self.at(np.flatnonzero(self.step < later.step[0])))
+        return type(self)(**{name: np.concatenate([column, getattr(later, name)]) for name, column in kept.items()})
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:

@@ -6,12 +6,10 @@ Fault-free runs that change the size of their world do so where the run did: one
 it. A band from runs that resumed from another save is a band for another moment.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from harness.log.planned_size import PlannedSize
 from harness.timeline.save_events import COMMITTED
@@ -42,7 +40,7 @@ class Asked:
     stops_at: int | None = None
 
     @classmethod
-    def by(cls, run: Timeline, **more: Any) -> Asked:
+    def by(cls, run: Timeline, **more: Any) -> Self:
         """Returns the task of a run that is to be compared with this one."""
         as_planned = bool(run.epochs) and run.epochs[0].size == run.planned_size.world_size
         return cls(run.plan, run.environment, ranks_count=as_planned, **more)

@@ -6,8 +6,6 @@ place of one that has not ended. A save or recovery that the harness sees was no
 the fault-free run has, too, is ignored as the trainer's way of telling.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -94,11 +92,16 @@ Excesses = Callable[[Told], Iterable[tuple[int, str]]]  # by how many ns a time 
 
 def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, int]]:
     """Yields each kind of contradiction in words, its times, and its limit in ns. A fault-free run may exceed it."""
-    margin, early = told.run.uncertainty_ns + told.grain, "{} began {} before"
+    margin = told.run.uncertainty_ns + told.grain
     yield "{} ended {} before it began", _worst_step(lambda told: told.begin - told.end), margin
-    yield f"{early} its process", _worst_step(lambda told: told.started - told.begin), limits.COARSE_NS + margin
+    yield (
+        "{} began {} before its process",
+        _worst_step(lambda told: told.started - told.begin),
+        limits.COARSE_NS + margin,
+    )
     yield "{} ended {} after its process had ended", _worst_step(_after_its_end), limits.COARSE_NS + margin
-    yield f"{early} the one before it was over", _worst_step(_before_it_was_free), limits.ROUNDED_NS + margin
+    early = _worst_step(lambda told: np.where(told.first, 0, told.free - told.begin))
+    yield "{} began {} before the one before it was over", early, limits.ROUNDED_NS + margin
     for part, waits in PARTS.items():
         yield (
             f"{{}} {waits} {{}} longer than it takes",
@@ -131,10 +134,6 @@ def _after_its_end(told: Told) -> Ints:
 
 def _ended(process: Process) -> int:
     return min(process.left or NEVER, process.exited or NEVER)
-
-
-def _before_it_was_free(told: Told) -> Ints:
-    return np.where(told.first, 0, told.free - told.begin)
 
 
 def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:

@@ -8,13 +8,11 @@ move it. A busy host also slows a healthy job, so the pace before the first faul
 stretch, and the worst stretch of the fault-free runs.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +44,7 @@ class Times:
     saved: Bools  # True if a save was begun in that time, or finished if begins are not told
 
     @classmethod
-    def of(cls, run: Timeline) -> Times:
+    def of(cls, run: Timeline) -> Self:
         progress = run.progress
         rows = np.flatnonzero((np.diff(progress.epoch) == 0) & (np.diff(progress.step) > 0)) + 1
         step, after = progress.step[rows], progress.step[rows - 1]
@@ -197,7 +195,7 @@ class _Relative:
     steady: Floats  # 0 where the usual time is the job's own
 
     @classmethod
-    def of(cls, run: Timeline, usual: Usual) -> _Relative:
+    def of(cls, run: Timeline, usual: Usual) -> Self:
         times, steps = Times.of(run), usual.own_steps | usual.steps
         sizes, place = np.unique(times.size, return_inverse=True)
         known = [steps.get(size, StepTime(0, 0, 0)) for size in sizes.tolist()]
@@ -205,9 +203,9 @@ class _Relative:
         typical, upper, steady = told[place.reshape(-1)].T
         return cls(times.begin, times.end, times.taken / typical, upper / typical, steady / typical)
 
-    def known(self) -> _Relative:
+    def known(self) -> Self:
         rows = self.upper > 0
-        return _Relative(*(getattr(self, each.name)[rows] for each in fields(self)))
+        return type(self)(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     def slow(self) -> Bools:
         if not len(self.end):
@@ -443,8 +441,8 @@ class _Same:
     typical: Floats  # fault-free median around that step: a pause does not count
     saved: Bools
 
-    def of(self, rows: Bools | slice) -> _Same:
-        return _Same(*(getattr(self, each.name)[rows] for each in fields(self)))
+    def of(self, rows: Bools | slice) -> Self:
+        return type(self)(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     @property
     def ratios(self) -> Floats:
@@ -478,7 +476,7 @@ class _Same:
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
 
-    def slowest(self) -> _Same:
+    def slowest(self) -> Self:
         first = int(self.quarters(self.usual).argmax())
         return self.of(slice(first, first + self.quarter))
 

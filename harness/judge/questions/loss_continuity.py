@@ -4,8 +4,6 @@ It compares loss, gradient norm and learning rate of each surviving step, and co
 seen. The guarantees `result.*` judge what else ranks tell of a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures that a scenario may bound one by one: step times, checkpoints, resumes, alarms."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

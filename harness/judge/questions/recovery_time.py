@@ -5,8 +5,6 @@ partition the time, so they add up to it exactly. A fault that only slows the jo
 until step time is back in the band of the fault-free run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -63,8 +61,7 @@ def _expectations(evidence: Analysis, bounds: RecoveryBounds) -> Iterator[Expect
     # The harness's sight outweighs told times.
     seen: dict[int | None, int] = {told: at for _, told, at in times.seen_recoveries(run)}
     if bounds.max is not None:
-        pace = evidence.pace if any(not d.recovered for d in slow) else None
-        at_end = pace if isinstance(pace, Pace) else None
+        at_end = evidence.pace if isinstance(evidence.pace, Pace) and not all(d.recovered for d in slow) else None
         spans = [_Span(*_span(run, e, seen.get(e.t_regained, e.t_regained)), why, e) for e, why in episodes]
         spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d, at_end) for d in slow]
         yield from _lines("recovery_time.max", spans, bounds.max, run, unmeasured)

@@ -10,10 +10,7 @@ took from its first allocation to its first step.
 A save is *due* at each step of which the fault-free run committed a checkpoint. It was *made* if the run committed one
 from half an interval before that step until the next one is due; so late saves and a shifted rhythm count.
 A save that was not made counts as missed only if nothing disturbed the job meanwhile.
-
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -111,10 +108,10 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 def _kept(run: Timeline) -> list[Slot]:
     """Returns slots allocated to the end, except on nodes that said they leave the job for good."""
-    told = {key_of(notice) for notice in run.notices if notice.get("source") != "peer"}
-    left = {key_of(e) for e in run.exits if e["rank"] is None and e["code"] == EXIT_LEFT}
-    excluded = {key_of(n) for n in run.notices if n.get("source") == "straggler"} | (told & left)
-    return [slot for slot in run.slots if slot.kept and slot.key not in excluded]
+    told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
+    stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
+    left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
+    return [slot for slot in run.slots if slot.kept and slot.key not in stragglers | (told & left)]
 
 
 def _first_step_ns(run: Timeline) -> int:
