@@ -117,12 +117,8 @@ def rehearsal(
 
 # After the recovery more steps follow than before it, and some saves, slow enough for the harness to see each of them.
 EARLY = KILL | {"when": {"step": 30}}
-LONG: dict[str, Any] = {
-    "steps": 120,
-    "checkpoint": {"every_steps": 20, "keep": 10},
-    "args": USUAL,
-    "restore_drill": True,
-}
+SAVES = {"every_steps": 20, "keep": 10}
+LONG: dict[str, Any] = {"steps": 120, "checkpoint": SAVES, "args": USUAL, "restore_drill": True}
 NOTHING = {"wasted_gpu_hours": {"max_percent_by_faults": 0}, "loss_continuity": {"mode": "exact"}}
 # A slow disk skips saves where steps are quick, and the trainer rightly says so.
 NOTHING |= {"metrics": {"steps_rolled_back_max": 0}, "checkpoint_rhythm": "off"}

@@ -9,7 +9,7 @@ stretch, and the worst stretch of the fault-free runs.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Self
@@ -245,17 +245,15 @@ class Slowed:
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
-        closely = np.append(
-            np.flatnonzero(np.diff(slow) > limits.SMOOTHED_STEPS), len(slow) - 1
-        )  # last step of each bout
+        ends = np.append(np.flatnonzero(np.diff(slow) > limits.SMOOTHED_STEPS), len(slow) - 1)  # last step of each bout
         taken = np.append(0, np.cumsum(steps.taken))
         asked = [fault for fault in self._struck if not (fault.id in self._named and (fault.kills or fault.stops))]
         found = []
-        for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
+        for fault, first, stop in self._during(steps, asked):
             at = int(np.searchsorted(slow, stop)) - 1
             if at < 0 or slow[at] < first:
                 continue
-            last = int(slow[closely[np.searchsorted(closely, at)]])
+            last = int(slow[ends[np.searchsorted(ends, at)]])
             prior = slice(max(0, first - limits.STEPS_BEFORE), first)
             found_slow = first >= limits.SMOOTHED_STEPS and is_slow[prior].mean() > 0.5
             before = float(np.median(steps.taken[prior])) if found_slow else None
@@ -285,7 +283,7 @@ class Slowed:
         # A fault that only damages files at rest slows nothing.
         asked = [fault for fault in gentle if not (fault.id in self._named if fault.stops else fault.damages)]
         found = []
-        for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
+        for fault, first, stop in self._during(steps, asked):
             last = stop if stop > first else len(steps.end)
             many = known[last] - known[first]
             mostly = stop > first and many >= limits.SMOOTHED_STEPS and 2 * (slower[last] - slower[first]) > many
@@ -298,15 +296,15 @@ class Slowed:
     def another_pace(self) -> bool:
         """Returns True if a fault that stops nothing found the job much slower or faster than its fault-free runs: they
         were made on a busier or quieter host and do not show its speed."""
-        firsts, _ = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
+        gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
-        return found_slow or any(self._steps.found_fast(first) for first in firsts)
+        return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
-    def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> tuple[list[int], list[int]]:
+    def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
         """Returns for each fault the first step that ended after it struck, and the first begun after it was healed."""
-        injected = np.array([fault.injected for fault in faults], np.int64)
+        first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
-        return np.searchsorted(steps.end, injected, "right").tolist(), np.searchsorted(steps.begin, healed).tolist()
+        return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
 
 
 def frozen(run: Timeline) -> list[Window]:
