@@ -50,10 +50,8 @@ class Told:
 
     def __init__(self, run: Timeline):
         order, _ = run.rows_by_process
-        self.run, self.order = run, order
-        self.process, self.begin, self.end = (
-            column[order] for column in (run.steps.process, run.steps.begin, run.steps.end)
-        )
+        self.run, self.order, steps = run, order, run.steps
+        self.process, self.begin, self.end = steps.process[order], steps.begin[order], steps.end[order]
         started = np.array([process.started for process in run.processes], np.int64)
         self.first = np.append(True, np.diff(self.process) != 0)[: len(order)]
         self.started = started[self.process]
@@ -93,21 +91,14 @@ Excesses = Callable[[Told], Iterable[tuple[int, str]]]  # by how many ns a time 
 def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, int]]:
     """Yields each kind of contradiction in words, its times, and its limit in ns. A fault-free run may exceed it."""
     margin = told.run.uncertainty_ns + told.grain
+    coarse = limits.COARSE_NS + margin
     yield "{} ended {} before it began", _worst_step(lambda told: told.begin - told.end), margin
-    yield (
-        "{} began {} before its process",
-        _worst_step(lambda told: told.started - told.begin),
-        limits.COARSE_NS + margin,
-    )
-    yield "{} ended {} after its process had ended", _worst_step(_after_its_end), limits.COARSE_NS + margin
+    yield "{} began {} before its process", _worst_step(lambda told: told.started - told.begin), coarse
+    yield "{} ended {} after its process had ended", _worst_step(_after_its_end), coarse
     early = _worst_step(lambda told: np.where(told.first, 0, told.free - told.begin))
     yield "{} began {} before the one before it was over", early, limits.ROUNDED_NS + margin
     for part, waits in PARTS.items():
-        yield (
-            f"{{}} {waits} {{}} longer than it takes",
-            _worst_step(_longer_than_its_step(part)),
-            limits.COARSE_NS + margin,
-        )
+        yield f"{{}} {waits} {{}} longer than it takes", _worst_step(_longer_than_its_step(part)), coarse
     if any(other.run.largest_world > 1 for other in usual):
         text = "{} ended on one rank {} before another began it, though they wait for each other"
         yield text, _before_their_peers, limits.APART_NS + 2 * margin
