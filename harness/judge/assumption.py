@@ -32,17 +32,13 @@ class Spoils:
     either_way: bool = False
 
 
-def nothing(evidence: Analysis) -> Reasons:
-    return iter(())
-
-
 @dataclass(frozen=True)
 class Assumption:
     """`broken` yields what makes the whole run inconclusive; the first one is told. `spoils`: the grounds that it makes
     doubtful. `holds_for`: kinds of run, as in a guarantee. `order`: lower ones are asked first. `family`: if a
     guarantee of this family fails for sure, `broken` is not told. `settles`: how to find out, as in `Spoils`."""
 
-    broken: Callable[[Analysis], Reasons] = nothing
+    broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
     holds_for: tuple[str, ...] = ("run", "restore drill", "second restart")
     order: int = 5
