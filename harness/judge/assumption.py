@@ -5,18 +5,18 @@ people read. A broken one makes *inconclusive* of what rests on it, and says why
 assumption: it names its ground, and an assumption spoils grounds of one kind.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.judge.facts.analysis import Analysis
-from harness.judge.verdict import Ground, Kind
+from harness.judge.facts.analysis import Analysis as Analysis
+from harness.judge.verdict import Ground as Ground
+from harness.judge.verdict import Kind as Kind
 from harness.plugins import Family
 
 AGAIN = "Run it again on a quiet host, with fault-free runs of its own"
 FRESH = f"{AGAIN}: {{run}} --fresh-fault-free"
+Reasons = Iterator[str]  # what breaks an assumption, in words
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,13 @@ class Spoils:
     either_way: bool = False
 
 
-def nothing(evidence: Analysis) -> Iterator[str]:
-    return iter(())
-
-
 @dataclass(frozen=True)
 class Assumption:
     """`broken` yields what makes the whole run inconclusive; the first one is told. `spoils`: the grounds that it makes
     doubtful. `holds_for`: kinds of run, as in a guarantee. `order`: lower ones are asked first. `family`: if a
     guarantee of this family fails for sure, `broken` is not told. `settles`: how to find out, as in `Spoils`."""
 
-    broken: Callable[[Analysis], Iterator[str]] = nothing
+    broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
     holds_for: tuple[str, ...] = ("run", "restore drill", "second restart")
     order: int = 5

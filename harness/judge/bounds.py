@@ -3,11 +3,9 @@
 The scores themselves are in `harness/judge/questions/`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, create_model, model_validator
 
@@ -143,7 +141,7 @@ class ContinuityBounds(Bounds):
         return bool(self.max_samples_repeated or self.max_samples_skipped)
 
     @model_validator(mode="after")
-    def _judged_where_bounded(self) -> ContinuityBounds:
+    def _judged_where_bounded(self) -> Self:
         if self.samples == "reported" and not self.model_fields_set.isdisjoint(SAMPLE_BOUNDS):
             raise ValueError("samples: reported sets no bound; leave out max_samples_repeated and max_samples_skipped")
         return self

@@ -6,8 +6,6 @@ weigh evidence: the strength of a breach comes with its facts, and doubts about 
 `harness/judge/assumptions/`. `harness.judge.weighing` merges the two.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,10 +56,6 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
     return (breach(each.words, each, grounds=grounds) for each in facts)
 
 
-def never(evidence: Analysis) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Guarantee:
     """`breaches`: yields all violations. `nothing`: why a run without a breach proves nothing, as no restart came; an
@@ -78,7 +72,7 @@ class Guarantee:
     rests_on: tuple[str, ...] = ()
     explained_by: tuple[str, ...] = ()
     holds_for: tuple[str, ...] = (RUN, DRILL, SECOND_RESTART)
-    nothing: Callable[[Analysis], str] = never
+    nothing: Callable[[Analysis], str] = lambda evidence: ""
     switch: str = ""
     needs_steps: bool = True
     until_the_end: bool = False

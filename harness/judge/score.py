@@ -5,8 +5,6 @@ bounds)`, which sees nothing but the evidence and the facts that the analysis dr
 holds the keys of `expect:`. Every score is computed in every run; bounds only add expectations.
 """
 
-from __future__ import annotations
-
 import abc
 import functools
 import operator
@@ -177,11 +175,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     placed = [(_place(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
     findings = [finding for _, finding in sorted(placed, key=operator.itemgetter(0))]
-    findings += [
-        Finding(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}", Code.EXPECT_UNKNOWN)
-        for name in expect
-        if name not in BOUNDS
-    ]
+    strange = (name for name in expect if name not in BOUNDS)
+    findings += [unknown(Code.EXPECT_UNKNOWN, f"expect: unknown score {name!r}") for name in strange]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     stopped = [each.text for each in findings if each.code == "end-known"]
     stopped *= evidence.run.outcome == "interrupted"  # comes first, as it explains what is missing
@@ -222,10 +217,8 @@ def _causes(code: str) -> Sequence[str]:
     """Returns the guarantees whose breach explains a finding of this code."""
     if code in guarantees():
         return guarantees()[code].explained_by
-    for name, score in questions().items():
-        if code.startswith((f"{name}.", f"{name.partition('_')[0]}.")):
-            return score.explained_by
-    return ()
+    of = (score for name, score in questions().items() if code.startswith((f"{name}.", f"{name.partition('_')[0]}.")))
+    return next((score.explained_by for score in of), ())
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:

@@ -8,8 +8,6 @@ A source begins with `runs:` (which ones show it), `formula:`, `published:`, `me
 mean) or `guess:` (no stored run comes near it). `make margins` shows the nearest healthy run and the nearest broken one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar

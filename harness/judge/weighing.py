@@ -12,8 +12,6 @@ A guarantee is told by its strongest example, the first of equals. Within a fami
 are left out, and so are breaches with a cause that is as bad. A cause of another family is told first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -28,6 +26,7 @@ from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
 from harness.judge.guarantee import FAMILY, Breach, Guarantee, family, guarantees
 from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
 from harness.timeline import window
+from harness.timeline.lookups import grouped
 
 State = Literal["held", "broken", "open", "not judged"]  # open: the evidence does not tell
 BROKEN: Mapping[Verdict, State] = {Verdict.FAIL: "broken", Verdict.INVALID: "broken", Verdict.INCONCLUSIVE: "open"}
@@ -60,10 +59,9 @@ def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding
     if log is not None and log.plan:
         beside = None if usual is None else window.fault_free_part(usual, log)
         own = Analysis.of(Evidence(replace(log, plan=log.plan | {"expect": {}}), beside))
+        short = made.folder.partition("-")[0]
         for each in judged(own, kind)[1]:
-            yield Finding(
-                Verdict.INCONCLUSIVE, f"{kind}: {each.text}", f"{made.folder.partition('-')[0]}.{each.code}", each.doubt
-            )
+            yield Finding(Verdict.INCONCLUSIVE, f"{kind}: {each.text}", f"{short}.{each.code}", each.doubt)
 
 
 def answer(told: Compared) -> Verdict:
@@ -115,13 +113,11 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
     """Yields findings without those weaker than their family's worst, or with an equally bad cause in the family."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
-    worst: dict[str, int] = {}
-    for name, most in bad.items():
-        worst[family(name)] = max(most, worst.get(family(name), -1))
+    of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():
         causes = (cause for cause in guarantees[name].explained_by if family(cause) == family(name))
         explained = max((bad.get(cause, -1) for cause in causes), default=-1)
-        yield from (each for each in mine if explained < _badness(each) >= worst[family(name)])
+        yield from (each for each in mine if explained < _badness(each) >= max(of_family[family(name)]))
 
 
 def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Finding]) -> Iterator[Finding]:

@@ -34,6 +34,10 @@ class Slot:
     reason: str = OUTCOMES[0]  # why it was taken or given back
 
     @property
+    def key(self) -> Key:
+        return self.node, self.incarnation
+
+    @property
     def kept(self) -> bool:
         """Returns True if the job had it until the run was over."""
         return self.reason in OUTCOMES

@@ -124,6 +124,10 @@ class Process:
     coordinates: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by axis: its index, the axis's size
 
     @property
+    def key(self) -> Key:
+        return self.node, self.incarnation
+
+    @property
     def lost(self) -> int:
         """Returns the number of lines that its log is known to lack."""
         return self.dropped if self.gaps is None else sum(gap.lines for gap in self.gaps)

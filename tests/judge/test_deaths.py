@@ -387,3 +387,12 @@ def test_what_dies_after_the_harness_gave_up_was_killed_by_it(later_ns: int, fou
         logs.put(abort)
 
     assert judged(given_up, CRASH).metrics["deaths_unexplained"] == found
+
+
+def test_a_node_and_a_rank_of_it_may_be_struck_at_the_same_instant() -> None:
+    def both(logs: Logs) -> None:
+        told = logs.told("fault.injected")
+        whole = [{"node": told["targets"][0]["node"], "incarnation": 1, "rank": None}]
+        struck(logs, "node", told["mono_ns"], targets=whole, kills=True)
+
+    assert unexplained(judged(both, KILL)) == []

@@ -29,7 +29,7 @@ from harness.judge.questions.metrics import _detection, _episode_ends
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log.consequences import May
-from harness.timeline.timeline import Beside, FaultRecord
+from harness.timeline.timeline import Beside, FaultRecord, Slot
 from harness.units import Duration, format_duration
 
 JOB = Job(nodes=2, steps=80, every=10)
@@ -243,10 +243,7 @@ def test_the_first_sign_counts_if_it_comes_in_time(
 )
 def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool) -> None:
     """A target without an incarnation is the node's first."""
-    ends = {"kept": True, "local_rank": 0}
-    slots = [
-        SimpleNamespace(node="a", incarnation=n, allocated=30 * n - 30, released=30 * n - 10, **ends) for n in (1, 2)
-    ]
+    slots = [Slot("a", n, 0, allocated=30 * n - 30, released=30 * n - 10) for n in (1, 2)]
     found = flaws(fault_on_target, record(injected=at, targets=(target,)), places(slots=slots))
     assert found == [f"struck {target['node']}, which was not part of the job at that time"] * (not had)
 
@@ -445,8 +442,8 @@ def test_who_begins_a_step_after_its_death_was_not_killed(
 ) -> None:
     """Rank 1 on node a was killed at 20, and seen to be gone at 25."""
     ended = {"exited": None}
-    worker = SimpleNamespace(node="a", incarnation=1, rank=rank, started=started, last_seen=last_seen, **ended)
-    other = SimpleNamespace(node="b", incarnation=1, rank=0, started=0, last_seen=99, **ended)
+    worker = SimpleNamespace(key=("a", 1), rank=rank, started=started, last_seen=last_seen, **ended)
+    other = SimpleNamespace(key=("b", 1), rank=0, started=0, last_seen=99, **ended)
     steps = SimpleNamespace(process=np.array([0, 1, 0]), begin=np.array([6, 90, begin]))
     known = {"processes": [worker, other], "steps": steps}
     target = {"node": "a", "incarnation": 1, "rank": 1}
@@ -472,7 +469,7 @@ def test_a_node_leaves_for_a_reason(
     code: int, at: int, rank: int | None, notice: str | None, kept: bool, told: bool
 ) -> None:
     place = {"node": "a", "incarnation": 1}
-    slots = [SimpleNamespace(**place, kept=kept, allocated=0, released=99)]
+    slots = [SimpleNamespace(key=("a", 1), kept=kept, allocated=0, released=99)]
     run: Any = SimpleNamespace(
         begin=0,
         progress=_Sized(np.array([30, 61])),

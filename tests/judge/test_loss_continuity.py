@@ -146,7 +146,7 @@ def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> 
 def test_a_copy_of_the_run_is_no_fault_free_run() -> None:
     run = fault_free_of(JOB)
     comparison = losses.compare(losses.surviving(run.steps), losses.surviving(run.steps))
-    assert no_comparison(run, run, comparison) == "the fault-free run is a copy of this run"
+    assert no_comparison(run, run, comparison) == "the fault-free run cannot be compared: it is a copy of this run"
     assert no_comparison(run, fault_free_of(JOB, 2), comparison) == ""
     assert Evidence(run).flaw(run) == "it is a copy of this run" and not Evidence(run).flaw(fault_free_of(JOB, 2))
 

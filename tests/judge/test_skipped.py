@@ -11,6 +11,7 @@ from simulator import Job, Logs, Outage, change, simulate
 
 from harness.judge.facts import losses
 from harness.judge.facts.evidence import Evidence
+from harness.judge.thresholds import GROWTH_INTERVAL
 from harness.judge.verdict import Verdict
 
 JOB = Job(nodes=2, steps=60, every=10)
@@ -22,7 +23,7 @@ def scaler(updates: list[bool]) -> int:
     scale, tracker, halved = 2.0**16, 0, 0
     for fails in updates:
         if not fails:
-            tracker = (tracker + 1) % losses.GROWTH_INTERVAL
+            tracker = (tracker + 1) % GROWTH_INTERVAL
             scale *= 1 if tracker else 2
         elif scale > 1:
             scale, tracker, halved = scale / 2, 0, halved + 1

@@ -26,7 +26,7 @@ from harness.timeline.timeline import Episode
 S = 10**9
 DEFECT = "something is wrong with it"
 FAULT = SimpleNamespace(injected=15, kills=True, strikes=())
-SLOT = SimpleNamespace(node="node1", incarnation=1, reason="requeued", at=15, code=-9)
+SLOT = SimpleNamespace(node="node1", key=("node1", 1), reason="requeued", at=15, code=-9)
 EPISODE = Episode(0, S, None, 3, ("kill",), ())
 SLOW = {"steps": 40, "taken": 16 * S, "usual": 4 * S, "median": 4.0, "at_least": 4.0, "best": 4.0, "slowest": 4.0} | {
     "last": 4.0,

@@ -48,8 +48,11 @@ def saves(logs: Logs) -> Iterator[Line]:
             bent_fault_free(lambda logs: logs.plan["workload"].update(args=["--global-batch", "32"])),
             "it has other arguments",
         ),
-        (bent_fault_free(lambda logs: logs.harness[-1].update(outcome="failed")), "was disturbed or did not finish"),
-        (load(simulate(JOB, [Outage(9, "crash")], seed=3)), "was disturbed or did not finish"),
+        (
+            bent_fault_free(lambda logs: logs.harness[-1].update(outcome="failed")),
+            "cannot be compared: it did not finish",
+        ),
+        (load(simulate(JOB, [Outage(9, "crash")], seed=3)), "cannot be compared: a process of it died"),
     ],
 )
 def test_a_fault_free_run_that_does_not_speak_for_this_run(fault_free: Timeline, reason: str) -> None:

@@ -35,8 +35,9 @@ from harness.judge.facts.evidence import beside, part_of
 from harness.judge.facts.usual import Pace
 from harness.judge.guarantees import again_no_standstill
 from harness.judge.questions import whole_again
-from harness.judge.questions.whole_again import WRITTEN_NS, _after_the_fault, _idle_steps
+from harness.judge.questions.whole_again import _after_the_fault, _idle_steps
 from harness.judge.score import Evidence, S, Scorecard, judge
+from harness.judge.thresholds import WRITTEN_NS
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.timeline.timeline import Timeline
 from harness.units import format_duration

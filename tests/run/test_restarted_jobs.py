@@ -15,6 +15,7 @@ from harness.backends.local.backend import BACKEND
 from harness.judge.facts import evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
+from harness.log import files
 from harness.plan.run_plan import Plan
 from harness.run import job, second_restart, undo
 from harness.run.job import execute
@@ -105,8 +106,8 @@ def judged(folder: pathlib.Path, bug: str) -> Scorecard:
         alone = plan.without_faults(f"{plan.run_id}-{number}")
         assert execute(alone, folder / f"alone{number}", BACKEND).outcome == "completed"
     assert execute(plan, folder / "run", BACKEND).outcome == "completed"
-    evidence.attach(folder / "run", "fault-free", folder / "alone0")
-    evidence.attach(folder / "run", "calibration-1", folder / "alone1")
+    files.attach(folder / "alone0" / "events", folder / "run" / "fault-free" / "events")
+    files.attach(folder / "alone1" / "events", folder / "run" / "calibration-1" / "events")
     return judge(evidence.load_evidence(folder / "run"), plan.run_id)
 
 

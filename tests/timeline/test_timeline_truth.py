@@ -6,11 +6,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import load
-from simulator import KINDS, History, Job, Outage, change, simulate
+from judging import load, verdict
+from simulator import KINDS, History, Job, Logs, Outage, change, simulate
 
 from harness.judge.facts import ledger
-from harness.judge.facts.usual import QUANTILE, Usual
+from harness.judge.facts.usual import Usual
+from harness.judge.thresholds import QUANTILE
+from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
 
 JOBS = st.builds(
@@ -95,7 +97,8 @@ def test_each_kind_of_outage(kind: str, again: str | None) -> None:
 
 
 def test_a_target_without_an_incarnation_is_the_first_of_its_node() -> None:
-    history = simulate(Job(nodes=2, steps=24, every=6), [Outage(9, "rank", victim=1)], 3)
-    logs = history.logs()
-    change((target for line in logs.harness for target in line.get("targets") or ()), incarnation=None)
-    assert [fault.injected is not None for fault in load(history, logs).faults] == [True]
+    def untold(logs: Logs) -> None:
+        change((target for line in logs.harness for target in line.get("targets") or ()), incarnation=None)
+
+    card = verdict(simulate(Job(nodes=2, steps=24, every=6), [Outage(9, "rank", victim=1)], 3), untold)
+    assert (card.verdict, len(card.evidence.run.faults)) == (Verdict.PASS, 1), card.reasons

@@ -11,7 +11,7 @@ import pytest
 from margins import NOTED, Margin, Seen, recorder
 from mutants.bent import BROKEN
 
-from harness.judge.facts import times
+from harness.judge import thresholds
 from harness.judge.thresholds import Threshold
 
 NAME = "LATE"
@@ -94,12 +94,12 @@ def test_a_verdict_is_that_of_plain_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     """`victim_lives` tells something long after its end."""
     bent = next(bent for bent in BROKEN if bent.name == "victim_lives")
     said = [str(reason) for reason in bent.judge().reasons]
-    row = Threshold("healthy", "<=", times.LAST_WORDS_NS, "ns", "a | b", "runs: some")
+    row = Threshold("healthy", "<=", thresholds.LAST_WORDS_NS, "ns", "a | b", "runs: some")
     monkeypatch.setattr(margins, "TABLE", {NAME: row})
     monkeypatch.setattr(margins, "JUDGE", "/judge/")
-    monkeypatch.setattr(times, "LAST_WORDS_NS", recorder(times.LAST_WORDS_NS, {NAME: 1.0}))
+    monkeypatch.setattr(thresholds, "LAST_WORDS_NS", recorder(thresholds.LAST_WORDS_NS, {NAME: 1.0}))
     assert [str(reason) for reason in bent.judge().reasons] == said
-    assert NOTED[NAME][True].ratio > 1 and NOTED[NAME][True].rule == "facts/times.py: _last_words"
+    assert NOTED[NAME][True].ratio > 1 and NOTED[NAME][True].rule == "facts/times.py: impossible"
 
 
 def test_a_threshold_from_nowhere_is_refused(

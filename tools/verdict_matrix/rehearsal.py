@@ -23,9 +23,10 @@ from harness.backends.docker.request import IMAGE
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
 from harness.campaign.resumed import Resumed, resize
-from harness.judge.facts.evidence import FAULT_FREE, attach, load_evidence
+from harness.judge.facts.evidence import FAULT_FREE, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
+from harness.log import files
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan
 from harness.run.job import execute
@@ -116,12 +117,8 @@ def rehearsal(
 
 # After the recovery more steps follow than before it, and some saves, slow enough for the harness to see each of them.
 EARLY = KILL | {"when": {"step": 30}}
-LONG: dict[str, Any] = {
-    "steps": 120,
-    "checkpoint": {"every_steps": 20, "keep": 10},
-    "args": USUAL,
-    "restore_drill": True,
-}
+SAVES = {"every_steps": 20, "keep": 10}
+LONG: dict[str, Any] = {"steps": 120, "checkpoint": SAVES, "args": USUAL, "restore_drill": True}
 NOTHING = {"wasted_gpu_hours": {"max_percent_by_faults": 0}, "loss_continuity": {"mode": "exact"}}
 # A slow disk skips saves where steps are quick, and the trainer rightly says so.
 NOTHING |= {"metrics": {"steps_rolled_back_max": 0}, "checkpoint_rhythm": "off"}
@@ -219,13 +216,13 @@ def _rehearse(mutant: Real, run_dir: pathlib.Path) -> None:
     assert all(outcome is None or outcome.outcome == "completed" for _, outcome in made.values()), "a fault-free run"
     execute(plan, run_dir, backend)
     for name, (other, _) in made.items():
-        attach(run_dir, name, other)
+        files.attach(other / "events", run_dir / name / "events")
         _with_the_code_of_the_run(run_dir, run_dir / name)
     run = timeline.load(run_dir)
     if at := resize(plan, run, timeline.load(run_dir / FAULT_FREE)):
         resumed = Resumed(plan, at, run, run_dir.parent, backend, SILENT_CAMPAIGN, StopRequest())
         for name, other in resumed.runs(made[FAULT_FREE][0]).items():
-            attach(run_dir, name, other)
+            files.attach(other / "events", run_dir / name / "events")
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
     (run_dir / COMPLETE).touch()
 

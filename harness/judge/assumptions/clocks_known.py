@@ -3,11 +3,8 @@
 Writers that claim the harness's clock agree with it on the wall time.
 """
 
-from __future__ import annotations
-
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
-from harness.judge.verdict import Figure, Ground, Kind
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils
+from harness.judge.verdict import Figure
 from harness.units import format_duration
 
 
@@ -18,15 +15,5 @@ def _clocks(evidence: Analysis, ground: Ground) -> str:
     return f"the clocks are only known to within {format_duration(evidence.run.uncertainty_ns)}"
 
 
-ASSUMPTION = Assumption(
-    spoils=(
-        Spoils(
-            Kind.DURATION,
-            _clocks,
-            "Let NTP or PTP keep the clocks of the hosts, or allow a larger bound",
-            alone=True,
-            either_way=True,
-        ),
-    ),
-    order=8,
-)
+SETTLES = "Let NTP or PTP keep the clocks of the hosts, or allow a larger bound"
+ASSUMPTION = Assumption(spoils=(Spoils(Kind.DURATION, _clocks, SETTLES, alone=True, either_way=True),), order=8)

@@ -6,19 +6,14 @@ A fault-free run gives no band if it did not finish, started again, was another 
 on from a save, or has a loss that is not a number in several steps. It is made again once.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator
 
-from harness.judge.assumption import FRESH, Assumption, Spoils
+from harness.judge.assumption import FRESH, Analysis, Assumption, Kind, Reasons, Spoils
 from harness.judge.facts.after_the_run import not_as_asked, restore_drill, second_restart
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.done_again import done_again
-from harness.judge.verdict import Ground, Kind
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     """Yields one line: the first fault of the restore drill, and the first of the second restart."""
     drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
@@ -28,19 +23,11 @@ def _broken(evidence: Analysis) -> Iterator[str]:
         yield "; ".join(words)
 
 
-def _incomparable(evidence: Analysis, ground: Ground) -> str:
-    return evidence.incomparable
-
-
-def _resumed_elsewhere(evidence: Analysis, ground: Ground) -> str:
-    return evidence.resumed_elsewhere
-
-
 ASSUMPTION = Assumption(
     _broken,
     (
-        Spoils(Kind.CURVES, _incomparable, FRESH, alone=True, either_way=True),
-        Spoils(Kind.BAND, _resumed_elsewhere, FRESH, alone=True, either_way=True),
+        Spoils(Kind.CURVES, lambda evidence, _: evidence.incomparable, FRESH, alone=True, either_way=True),
+        Spoils(Kind.BAND, lambda evidence, _: evidence.resumed_elsewhere, FRESH, alone=True, either_way=True),
     ),
     holds_for=("run",),
     order=1,

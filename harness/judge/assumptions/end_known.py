@@ -1,18 +1,13 @@
 """How the run ended is known: the log tells one end, and nobody stopped it while something was still measured."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.facts.job_end import done
 from harness.judge.facts.reported import blindness
-from harness.judge.verdict import Figure, Ground, Kind
+from harness.judge.verdict import Figure
 from harness.units import format_duration
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     run, reason = evidence.run, evidence.run.outcome_reason
     blind = blindness(run, evidence.fault_free)
     if run.outcome is None:
@@ -36,12 +31,5 @@ def _cut_short(evidence: Analysis, ground: Ground) -> str:
     return f"the run ended {taken} into the recovery" if evidence.run.outcome in (None, "interrupted") else ""
 
 
-ASSUMPTION = Assumption(
-    _broken,
-    (
-        Spoils(
-            Kind.DURATION, _cut_short, "Let it run to its end, or give it longer: abort: {wall_clock: …}", alone=True
-        ),
-    ),
-    holds_for=("run",),
-)
+SETTLES = "Let it run to its end, or give it longer: abort: {wall_clock: …}"
+ASSUMPTION = Assumption(_broken, (Spoils(Kind.DURATION, _cut_short, SETTLES, alone=True),), holds_for=("run",))

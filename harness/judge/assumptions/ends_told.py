@@ -4,28 +4,22 @@ A worker is dead if it did steps and others then did steps without it, or if ano
 node, also where nobody reports its exit.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     """Yields nodes that worked to the end without a told end of their command, and nodes without a launcher log where
     others have one. A node that was taken may have taken its log along. Some jobs have fewer launchers than nodes in
     every run."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
-    worked = {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
-    ended = {(exit_["node"], exit_["incarnation"]) for exit_ in run.exits if exit_["rank"] is None}
+    worked = {p.key for p in run.processes if p.first_step is not None}
     over = run.outcome == "completed" and not run.beside.job_goes_on
-    for node, _ in sorted((kept & worked) - ended) if over else ():
+    for node, _ in sorted((kept & worked) - evidence.places.ended.keys()) if over else ():
         yield f"how the command on {node} ended is not known"
     heard = {launcher.key for launcher in run.launchers}
     usual = {p.node for p in fault_free.processes} if fault_free else set()
     usual -= {launcher.key[0] for launcher in fault_free.launchers} if fault_free else set()
-    taken = {(slot.node, slot.incarnation) for slot in run.slots if not slot.kept}
+    taken = {slot.key for slot in run.slots if not slot.kept}
     for node, _ in sorted(worked - heard - taken) if heard else ():
         if node not in usual:
             yield f"the launcher on {node} left no log: how its workers ended is not known"

@@ -1,11 +1,7 @@
 """Enough fault-free runs show how far rounding takes a run."""
 
-from __future__ import annotations
-
-from harness.judge.assumption import AGAIN, FRESH, Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
 from harness.judge.thresholds import ENOUGH
-from harness.judge.verdict import Ground, Kind
 from harness.units import counted
 
 

@@ -4,20 +4,16 @@ Other programs may take 15 % more of the CPUs than before the first fault and in
 limit of `pace` is divided by the square of what they left.
 """
 
-from __future__ import annotations
-
-from harness.judge.assumption import AGAIN, FRESH, Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
 from harness.judge.facts.usual import Pace, Slow, others_share
 from harness.judge.thresholds import HOST_FACTOR, OTHERS_MAX, OTHERS_MOST
-from harness.judge.verdict import Ground, Kind
 
 
 def _busy(evidence: Analysis, ground: Ground) -> str:
-    pace, bound = ground.of, ground.bound
+    pace = ground.of
     if not isinstance(pace, Pace):
         return ""
-    slow, allowed = pace.slow(bound), pace.allowed(bound)
+    slow, allowed = pace.slow(ground.bound), pace.allowed(ground.bound)
     if slow is Slow.IN_THE_END or (slow is Slow.ON_THE_WHOLE and pace.best <= allowed):
         return "not all the time: the host may have been busy"
     if slow is not Slow.ON_THE_WHOLE:
@@ -36,9 +32,5 @@ def _host_taken(evidence: Analysis, ground: Ground) -> str:
 
 
 ASSUMPTION = Assumption(
-    spoils=(
-        Spoils(Kind.DURATION, _busy, FRESH),
-        Spoils(Kind.DURATION, _host_taken, f"{AGAIN}: {{run}}"),
-    ),
-    order=4,
+    spoils=(Spoils(Kind.DURATION, _busy, FRESH), Spoils(Kind.DURATION, _host_taken, f"{AGAIN}: {{run}}")), order=4
 )

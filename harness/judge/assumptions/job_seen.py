@@ -1,18 +1,12 @@
 """The harness sees the steps of the job."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.facts.reported import NO_STEPS, blindness
-from harness.judge.verdict import Ground, Kind
 
 TELL = "Let the trainer tell its steps: docs/bring-your-own-trainer.md"
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     run = evidence.run
     if why := blindness(run, evidence.fault_free):
         yield why
@@ -25,9 +19,4 @@ def _blind(evidence: Analysis, ground: Ground) -> str:
     return f"not judged: {why}" if why else ""
 
 
-ASSUMPTION = Assumption(
-    _broken,
-    spoils=(Spoils(Kind.STEPS, _blind, TELL, alone=True),),
-    order=0,
-    settles=TELL,
-)
+ASSUMPTION = Assumption(_broken, (Spoils(Kind.STEPS, _blind, TELL, alone=True),), order=0, settles=TELL)

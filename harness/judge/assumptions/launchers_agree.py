@@ -7,44 +7,40 @@ What is told so in a fault-free run as well is a way of telling, and held agains
 """
 
 import itertools
-from collections.abc import Iterator
 from operator import itemgetter
 
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.thresholds import APART_NS
 from harness.timeline.lineage import Key
 from harness.timeline.lookups import first_from, grouped, last_by
+from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Process, Timeline
 from harness.units import format_duration
 
 CONTROL = "control"  # name of the rendezvous store's host in the log
 
 
-def _began_before(run: Timeline) -> Iterator[str]:
+def _began_before(run: Timeline) -> Reasons:
     began: dict[Key, int] = dict(sorted(((each.key, each.began) for each in run.launchers), reverse=True))  # the first
     for process in run.processes:
-        early = began.get((process.node, process.incarnation), process.started) - process.started
+        early = began.get(process.key, process.started) - process.started
         if early > APART_NS + run.uncertainty_ns:
             yield f"rank {process.rank} on {process.node} began {format_duration(early)} before its launcher"
 
 
-def _ended_as_another(run: Timeline) -> Iterator[str]:
+def _ended_as_another(run: Timeline) -> Reasons:
     """Yields processes that ended in the place of a worker but are not known as workers."""
-    known = {(each.node, each.incarnation, each.pid) for each in run.processes}
-    places: dict[object, Process] = {
-        (each.node, each.incarnation, each.local_rank, each.exited): each for each in run.processes
-    }
+    known = {(*each.key, each.pid) for each in run.processes}
+    places: dict[object, Process] = {(*each.key, each.local_rank, each.exited): each for each in run.processes}
     for end in run.exits:
-        node, incarnation, pid = end["node"], end["incarnation"], end.get("pid")
-        process = places.get((node, incarnation, end.get("local_rank"), end["at"]))
-        if pid is not None and process is not None and (node, incarnation, pid) not in known:
+        process, pid = places.get((*key_of(end), end.get("local_rank"), end["at"])), end.get("pid")
+        if pid is not None and process is not None and (*key_of(end), pid) not in known:
             told = f"rank {process.rank} on {process.node} is process {process.pid}"
             yield f"{told}, but its launcher saw process {pid} end in its place"
 
 
-def _ended_otherwise(run: Timeline) -> Iterator[str]:
-    ended = {(end["node"], end["incarnation"]): end["code"] for end in run.exits if end["rank"] is None}
+def _ended_otherwise(run: Timeline) -> Reasons:
+    ended = {key_of(end): end["code"] for end in run.exits if end["rank"] is None}
     for launcher in run.launchers:
         code = ended.get(launcher.key)
         if launcher.code is not None and code is not None and code >= 0 and code != launcher.code:
@@ -52,11 +48,11 @@ def _ended_otherwise(run: Timeline) -> Iterator[str]:
             yield f"{told}, and its command ended with {code}"
 
 
-def _met_otherwise(run: Timeline) -> Iterator[str]:
+def _met_otherwise(run: Timeline) -> Reasons:
     told = grouped((each.key, (met["at"], met)) for each in run.launchers for met in each.met)
     of_node = {key: sorted(met, key=itemgetter(0)) for key, met in told.items()}
     for epoch in run.epochs:
-        members = {(run.processes[row].node, run.processes[row].incarnation): row for row in epoch.processes}
+        members = {run.processes[row].key: row for row in epoch.processes}
         ranks: dict[int, str] = {}
         sizes: dict[int, str] = {}
         for (node, incarnation), row in sorted(members.items()):
@@ -71,7 +67,7 @@ def _met_otherwise(run: Timeline) -> Iterator[str]:
             yield f"the launcher on {here} met {one} nodes, and the one on {there} {two}, for the same workers"
 
 
-def _counted_back(run: Timeline) -> Iterator[str]:
+def _counted_back(run: Timeline) -> Reasons:
     """Yields meetings with a lower number than the one before, unless the rendezvous store was lost in between."""
     lost = [end["at"] for end in run.exits if end["node"] == CONTROL]
     for launcher in run.launchers:
@@ -81,7 +77,7 @@ def _counted_back(run: Timeline) -> Iterator[str]:
                 yield f"the launcher on {launcher.key[0]} told of meeting {two} after meeting {one}"
 
 
-def _left_out(run: Timeline) -> Iterator[str]:
+def _left_out(run: Timeline) -> Reasons:
     rounds = sorted({met["round"] for each in run.launchers for met in each.met if met.get("round") is not None})
     for one, two in itertools.pairwise(rounds):
         if two > one + 1:
@@ -91,7 +87,7 @@ def _left_out(run: Timeline) -> Iterator[str]:
 _RULES = (_began_before, _ended_as_another, _ended_otherwise, _met_otherwise, _counted_back, _left_out)
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     """Yields the first contradiction by each rule that no fault-free run breaks."""
     for told in _RULES:
         if not any(next(told(other), None) for other in evidence.fault_free_runs):

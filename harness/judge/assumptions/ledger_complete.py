@@ -3,22 +3,17 @@
 Where the harness ended the job, some engines let it go on for seconds: these steps count for nothing.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.timeline.lineage import NEVER
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     run = evidence.run
     ended = run.outcome in ("aborted", "interrupted")
-    slots = {(slot.node, slot.incarnation, slot.local_rank): slot for slot in run.slots}
+    slots = {(*slot.key, slot.local_rank): slot for slot in run.slots}
     released = {place: NEVER if slot.kept and ended else slot.released for place, slot in slots.items()}
     for row, process in enumerate(run.processes if released else ()):
-        place = (process.node, process.incarnation, process.local_rank)
+        place = (*process.key, process.local_rank)
         if process.first_step is None:
             continue
         if place not in released:

@@ -8,17 +8,13 @@ compared with. A log that was shipped twice, or has its lines twice, counts once
 are sorted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.thresholds import SPENT_SHARE
-from harness.judge.verdict import Ground, Kind
 from harness.log.line_numbers import LineGap
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Timeline
@@ -26,7 +22,7 @@ from harness.timeline.timeline import Timeline
 LACKING = "the log lacks lines there, by their numbers"
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     run = evidence.run
     if not run.plan:
         yield "the log holds no plan: what was asked for is not known"

@@ -1,10 +1,6 @@
 """The last losses scatter by less than the gap that is allowed, and are not nearly zero."""
 
-from __future__ import annotations
-
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
-from harness.judge.verdict import Ground, Kind
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils
 
 
 def _scatter(evidence: Analysis, ground: Ground) -> str:

@@ -5,23 +5,19 @@ back into its queue. If a fault had killed a node before, that fault explains it
 by itself, and not by SIGTERM or SIGKILL, the job had failed before.
 """
 
-from __future__ import annotations
-
 import signal
 
-from harness.judge.assumption import AGAIN, Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import AGAIN, Analysis, Assumption, Ground, Kind, Spoils
 from harness.judge.facts.deaths import listed
-from harness.judge.verdict import Ground, Kind
 from harness.log.vocabulary import REQUEUED
 
 ENDED_FROM_OUTSIDE = {code for n in (signal.SIGTERM, signal.SIGKILL) for code in (-n, 128 + n)}
 
 
 def _taken(evidence: Analysis, ground: Ground) -> str:
-    requeued = {(slot.node, slot.incarnation) for slot in evidence.run.slots if slot.reason == REQUEUED}
+    requeued = {slot.key for slot in evidence.run.slots if slot.reason == REQUEUED}
     deaths = sorted(evidence.deaths_unexplained, key=lambda end: end.at)
-    dead = {end.node for end in deaths if (end.node, end.incarnation) in requeued}
+    dead = {end.node for end in deaths if end.key in requeued}
     if not dead or deaths[0].code not in ENDED_FROM_OUTSIDE:
         return ""
     return f"the engine took {listed(sorted(dead))} away and put the job back into its queue"

@@ -3,18 +3,12 @@
 So is one size of one group, told by all ranks.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
-from harness.judge.verdict import Ground, Kind
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 
 NAMED_SIZES = 5
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     run, fault_free = evidence.run, evidence.fault_free
     sizes = sorted({*run.data_sizes, *(fault_free.data_sizes if fault_free else ())})
     if len(sizes) > 1:

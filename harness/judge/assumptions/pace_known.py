@@ -4,26 +4,19 @@ Steps are not told to take less than a quarter of the usual time; nor less than 
 this saves comes after the last step, where the harness sees the job end.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import FRESH, Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import Degraded, Pace, Slow, exit_ns, others_share
-from harness.judge.thresholds import FAST_BEFORE, HIDDEN_SHARE, OTHERS_MOST, TOO_FAST
-from harness.judge.verdict import UNTRUE, Ground, Kind
+from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Reasons, Spoils
+from harness.judge.facts.usual import Degraded, Pace, Slow, exit_ns
+from harness.judge.thresholds import FAST_BEFORE, HIDDEN_SHARE, TOO_FAST
+from harness.judge.verdict import UNTRUE
 from harness.units import format_duration
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     """Yields a pace that is too fast to be true: after the recovery, or than before if the job then ends so much later
     that this hides at least half of the saved time."""
     pace = evidence.pace
-    if isinstance(pace, str) or not pace.known:
+    if isinstance(pace, str) or not pace.known or pace.usual_taken:  # other programs slowed a fault-free run
         return
-    if any(others_share(other, other.begin, other.end) > OTHERS_MOST for other in evidence.usual.runs):
-        return  # other programs slowed a fault-free run
     usual = min(1.0, pace.before)
     factor, saved = max(pace.slowdown, pace.median), pace.usual * usual - pace.taken
     taken, without = exit_ns(evidence.run), evidence.usual.longest(exit_ns)

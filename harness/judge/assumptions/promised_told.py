@@ -1,15 +1,10 @@
 """The trainer tells what it declared to tell, and of a start from the first step whether it had a save."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
+from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.facts import reported
-from harness.judge.facts.analysis import Analysis
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     missing = [f"{reported.ITEMS[kind]}: {why}" for kind, why in reported.missing(evidence)]
     if missing:
         yield f"evidence is missing: {'; '.join(missing)}"

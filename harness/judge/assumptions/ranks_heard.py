@@ -1,14 +1,9 @@
 """Each rank left a log, unless its fault-free run lacks some as well."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     fault_free = evidence.fault_free
     if fault_free is not None and fault_free.epochs and all(epoch.unheard for epoch in fault_free.epochs):
         return

@@ -1,19 +1,13 @@
 """People stopped neither the rehearsal nor one of its faults, and no other one changed what the job computes."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.facts.faults import stopped, struck
-from harness.judge.verdict import Ground, Kind
 from harness.units import format_duration
 
 AGAIN = "Rehearse it again, to its end: {run}"
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     for fault in struck(evidence):
         if (after := stopped(evidence.work, fault)) is not None:
             planned = f"; its planned duration is {fault.lasts}" if fault.lasts else ", before its effect was measured"

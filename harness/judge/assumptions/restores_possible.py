@@ -3,18 +3,13 @@
 A step that the job never reached or saved, and did not begin with, cannot be restored.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.facts.restarts import without_a_step
 from harness.timeline.joined_steps import PEER
 from harness.timeline.lineage import NEVER
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     run, saves = evidence.run, evidence.saves
     all_seen = saves.seen_steps is not None and not run.lost and not run.torn
     for each in (restore for restart in evidence.restarts for restore in restart.restores):

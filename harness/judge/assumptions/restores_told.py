@@ -4,29 +4,22 @@ The ends of saves are held against those only who end each save before their nex
 process went on.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.facts.saves import Newest
 
 
-def _restores_untold(evidence: Analysis) -> Iterator[str]:
+def _restores_untold(evidence: Analysis) -> Reasons:
     tellers = {each.rank for restart in evidence.restarts for each, _ in restart.states}
     for restart in evidence.restarts[1:]:
         for each in restart.members:
             untold = each.restored is None or each.restored.step is None
             silent = untold and (each.is_new or restart.own_decision)
             if silent and each.rank in tellers and not each.lost:
-                text = (
-                    f"rank {each.rank} began again with step {each.stretch.first} and did not report what it restored"
-                )
-                yield f"{text}, though it reports it elsewhere"
+                text = f"rank {each.rank} began again with step {each.stretch.first}"
+                yield f"{text} and did not report what it restored, though it reports it elsewhere"
 
 
-def _ends_untold(evidence: Analysis) -> Iterator[str]:
+def _ends_untold(evidence: Analysis) -> Reasons:
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is None or run.lost:
         return
@@ -41,7 +34,7 @@ def _ends_untold(evidence: Analysis) -> Iterator[str]:
             yield f"{text}, and the job restarted from step {lowest} after it"
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     yield from _restores_untold(evidence)
     yield from _ends_untold(evidence)
 

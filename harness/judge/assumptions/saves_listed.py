@@ -4,12 +4,8 @@ A worker of torchrun looks for saves by itself. A controller that starts workers
 asks its workers for new ones once a second: it does not know of a save that came a moment before the fault.
 """
 
-from __future__ import annotations
-
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils
 from harness.judge.thresholds import LISTED_NS
-from harness.judge.verdict import Ground, Kind
 from harness.units import format_duration
 
 

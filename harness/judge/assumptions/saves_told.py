@@ -3,16 +3,11 @@
 Else somebody else saves there.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
+from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.facts import by_time
-from harness.judge.facts.analysis import Analysis
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     run, saves, usual = evidence.run, evidence.saves, evidence.fault_free_saves
     if run.finished and run.outcome == "completed" and saves.left_untold:
         text = f"the harness found a checkpoint of step {saves.left_untold} at the end"

@@ -4,21 +4,13 @@ After a resume with another number of tensor- or pipeline-parallel ranks no valu
 has another share of the samples. `mode: final` compares such a run.
 """
 
-from __future__ import annotations
-
-from harness.judge.assumption import FRESH, Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
-from harness.judge.verdict import Ground, Kind
+from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Spoils
 
 
 def _sizes_unknown(evidence: Analysis, ground: Ground) -> str:
     sizes = {int(epoch.size) for epoch in evidence.run.epochs if epoch.kept >= epoch.first}
     unknown = set() if isinstance(evidence.envelope, str) else sizes - evidence.envelope.sizes
     return f"no fault-free run had {min(unknown)} ranks" if unknown else ""
-
-
-def _size_changes(evidence: Analysis, ground: Ground) -> str:
-    return evidence.resume_alone[1]
 
 
 def _layout_unknown(evidence: Analysis, ground: Ground) -> str:
@@ -30,7 +22,7 @@ SEE = "See what depends on the number of ranks: the global batch, the mean of lo
 FINAL = "Expect loss_continuity: {mode: final}, which a change of the layout does not spoil"
 ASSUMPTION = Assumption(
     spoils=(
-        Spoils(Kind.BAND, _size_changes, SEE, alone=True, either_way=True),
+        Spoils(Kind.BAND, lambda evidence, _: evidence.resume_alone[1], SEE, alone=True, either_way=True),
         Spoils(Kind.BAND, _sizes_unknown, FRESH),
         *(Spoils(kind, _layout_unknown, FINAL) for kind in (Kind.BAND, Kind.BITS)),
     ),

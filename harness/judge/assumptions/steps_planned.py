@@ -1,10 +1,6 @@
 """How many steps the job has to do is known."""
 
-from __future__ import annotations
-
-from harness.judge.assumption import FRESH, Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
-from harness.judge.verdict import Ground, Kind
+from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Spoils
 
 
 def _steps_of_a_restarted_run(evidence: Analysis, ground: Ground) -> str:
@@ -16,7 +12,4 @@ def _steps_of_a_restarted_run(evidence: Analysis, ground: Ground) -> str:
     return "but how many there are is known from a fault-free run that started again"
 
 
-ASSUMPTION = Assumption(
-    spoils=(Spoils(Kind.REACHED, _steps_of_a_restarted_run, FRESH),),
-    order=2,
-)
+ASSUMPTION = Assumption(spoils=(Spoils(Kind.REACHED, _steps_of_a_restarted_run, FRESH),), order=2)

@@ -1,14 +1,8 @@
 """A fault had struck before the run was given up."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.facts.job_end import given_up_early, reached
 from harness.judge.facts.reported import blindness
-from harness.judge.verdict import Ground, Kind
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Episode
@@ -16,7 +10,7 @@ from harness.timeline.timeline import Episode
 LOGS = "See why the job does not start: its output is in logs/ of the run's folder"
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     run = evidence.run
     if given_up_early(run) and not blindness(run, evidence.fault_free):
         yield f"{run.outcome_reason or 'the run was aborted'} before any fault had struck; {reached(run)}"
@@ -28,16 +22,5 @@ def _given_up_before(evidence: Analysis, ground: Ground) -> str:
     return "the run was aborted before any fault had struck" if early and isinstance(ground.of, Episode) else ""
 
 
-ASSUMPTION = Assumption(
-    _broken,
-    spoils=(
-        Spoils(
-            Kind.DURATION,
-            _given_up_before,
-            LOGS,
-            alone=True,
-        ),
-    ),
-    order=2,
-    settles=LOGS,
-)
+SPOILS = Spoils(Kind.DURATION, _given_up_before, LOGS, alone=True)
+ASSUMPTION = Assumption(_broken, (SPOILS,), order=2, settles=LOGS)

@@ -1,10 +1,6 @@
 """The last lines of each process came into the log. Those of a process that a fault took may not have."""
 
-from __future__ import annotations
-
-from harness.judge.assumption import Assumption, Spoils
-from harness.judge.facts.analysis import Analysis
-from harness.judge.verdict import Ground, Kind
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils
 
 
 def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:

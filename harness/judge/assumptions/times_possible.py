@@ -7,16 +7,11 @@ seen before a fault gave one. The harness sees a recovery at most 3 s after it w
 most twice as late as without a fault. What a trainer tells so in its fault-free run, too, is its way of telling.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.assumption import Assumption
-from harness.judge.facts.analysis import Analysis
+from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.verdict import UNTRUE
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _broken(evidence: Analysis) -> Reasons:
     return (f"{each.words}: {UNTRUE}" for each in evidence.impossible_times)
 
 

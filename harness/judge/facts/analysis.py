@@ -1,49 +1,30 @@
 """Figures that scores, charts and forecasts share, computed once for each run."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
 
 from harness.judge.bounds import BOUNDS, Bounds, ContinuityBounds
-from harness.judge.facts import (
-    alarms,
-    by_time,
-    deaths,
-    envelope,
-    ledger,
-    losses,
-    ranks,
-    restarts,
-    samples,
-    times,
-    usual,
-)
-from harness.judge.facts.alarms import LeftOut, Spike
-from harness.judge.facts.by_time import Places, Window
+from harness.judge.facts import alarms, by_time, deaths, envelope, ledger, losses, ranks, restarts, samples, usual
 from harness.judge.facts.coordinates import new_layout
-from harness.judge.facts.deaths import End
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
 from harness.judge.facts.known import Odd
 from harness.judge.facts.ledger import Ledger
-from harness.judge.facts.losses import Comparison, Curve
 from harness.judge.facts.lost_lines import Lost, lost_lines
-from harness.judge.facts.ranks import Apart
 from harness.judge.facts.restarts import Restart
-from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
+from harness.judge.facts.times import impossible
 from harness.judge.facts.usual import Pace, Slowed, Usual
 from harness.judge.facts.work import Work
-from harness.timeline.lineage import NEVER
-from harness.timeline.lookups import first_from
+from harness.timeline.lookups import NEVER, first_from, grouped
+from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Floats, Ints, Process, saving_like
 
 B = TypeVar("B", bound=Bounds)
@@ -53,7 +34,7 @@ class Analysis(Evidence):
     """The evidence and all figures drawn from it. A figure is computed when it is first needed."""
 
     @classmethod
-    def of(cls, evidence: Evidence) -> Analysis:
+    def of(cls, evidence: Evidence) -> Self:
         told = {each.name: getattr(evidence, each.name) for each in dataclasses.fields(evidence)}
         return cls(**told | {"run": saving_like(evidence.run, evidence.fault_free)})
 
@@ -67,17 +48,12 @@ class Analysis(Evidence):
         return Slowed(self.run, self.usual)
 
     @cached_property
-    def disturbed(self) -> Sequence[Window]:
+    def disturbed(self) -> Sequence[by_time.Window]:
         return by_time.disturbed(self.run)
 
     @cached_property
-    def outside_node(self) -> Sequence[Odd]:
-        """Returns times that lie outside of the time in which the job had a node."""
-        return list(times.outside_node(self.run))
-
-    @cached_property
     def impossible_times(self) -> Sequence[Odd]:
-        return list(times.impossible(self.run, self.fault_free_runs, self.disturbed, self.resumed.values()))
+        return list(impossible(self.run, self.fault_free_runs, self.disturbed, self.resumed.values()))
 
     @cached_property
     def pace(self) -> Pace | str:
@@ -85,7 +61,7 @@ class Analysis(Evidence):
         return usual.pace(self.run, self.usual, self.disturbed)
 
     @cached_property
-    def windows(self) -> Sequence[Window]:
+    def windows(self) -> Sequence[by_time.Window]:
         """Returns the times in ns that faults caused: recovery episodes and slowed intervals. Without a fault-free run
         also steps with frozen processes, as their slowing may not be seen then."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
@@ -97,11 +73,11 @@ class Analysis(Evidence):
         return ledger.settle(self.run, self.usual.bands, self.windows, self.usual.own_steps)
 
     @cached_property
-    def curve(self) -> Curve:
+    def curve(self) -> losses.Curve:
         return losses.surviving(self.run.steps, bool(self.other_layout))
 
     @cached_property
-    def fault_free_curve(self) -> Curve | None:
+    def fault_free_curve(self) -> losses.Curve | None:
         return losses.surviving(self.fault_free.steps, bool(self.other_layout)) if self.fault_free else None
 
     @cached_property
@@ -110,7 +86,7 @@ class Analysis(Evidence):
         return new_layout(self.run, self.fault_free_runs)
 
     @cached_property
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> losses.Comparison | None:
         return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
 
     @cached_property
@@ -164,17 +140,17 @@ class Analysis(Evidence):
         return bounds if bounds and bounds.against == "fault-free" else None
 
     @cached_property
-    def consumed(self) -> Consumed | None:
+    def consumed(self) -> samples.Consumed | None:
         """Returns the samples that the surviving history consumed; `None` if no rank tells them."""
         return samples.consumed(self)
 
     @cached_property
-    def spikes(self) -> Sequence[Spike]:
+    def spikes(self) -> Sequence[alarms.Spike]:
         """Returns the loss spikes, searched for if a fault or the trainer gives a reason."""
         return alarms.spikes(self.run)
 
     @cached_property
-    def left_out(self) -> LeftOut:
+    def left_out(self) -> alarms.LeftOut:
         """Returns the samples that the trainer left out over a spike."""
         return alarms.left_out(self.run, self.spikes)
 
@@ -184,7 +160,7 @@ class Analysis(Evidence):
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
-    def weights_apart(self) -> tuple[int, list[Apart]]:
+    def weights_apart(self) -> tuple[int, list[ranks.Apart]]:
         """Returns the number of steps with weight digests of several ranks, and the steps where these differ."""
         return ranks.weights_apart(self.run)
 
@@ -225,8 +201,8 @@ class Analysis(Evidence):
         return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
     @cached_property
-    def places(self) -> Places:
-        return Places(self.run)
+    def places(self) -> by_time.Places:
+        return by_time.Places(self.run)
 
     @cached_property
     def work(self) -> Work:
@@ -238,12 +214,12 @@ class Analysis(Evidence):
         return {str(fault["id"]): fault for fault in self.run.plan.get("faults") or ()}
 
     @cached_property
-    def ends(self) -> Sequence[End]:
+    def ends(self) -> Sequence[deaths.End]:
         """Returns the ends of all commands and workers, also the good ones."""
         return deaths.ends_of(self.run)
 
     @cached_property
-    def deaths_unexplained(self) -> Sequence[End]:
+    def deaths_unexplained(self) -> Sequence[deaths.End]:
         return list(deaths.unexplained(self.run, self.ends))
 
     @cached_property
@@ -282,16 +258,13 @@ class Analysis(Evidence):
     @cached_property
     def taken(self) -> Sequence[int]:
         """Returns for each process when a fault that kills struck it; -1: never."""
-        strikes: dict[tuple[object, object, object], list[int]] = {}  # by node, incarnation and rank
-        for fault in self.run.faults:
-            for target in fault.targets if fault.kills else ():
-                place = target.get("node"), target.get("incarnation", 1), target.get("rank")
-                strikes.setdefault(place, []).extend(fault.strikes)
-        for moments in strikes.values():
-            moments.sort()
+        killers = [fault for fault in self.run.faults if fault.kills]
+        aimed = [(at, target) for fault in killers for at in fault.strikes for target in fault.targets]
+        in_order = sorted(aimed, key=operator.itemgetter(0))
+        strikes = grouped(((key_of(target), target.get("rank")), at) for at, target in in_order)
 
         def first(process: Process) -> int:
-            places = ((process.node, process.incarnation, rank) for rank in (None, process.rank))
+            places = ((process.key, rank) for rank in (None, process.rank))
             return min(first_from(strikes.get(place, ()), process.started) for place in places)
 
         return [-1 if (at := first(process)) == NEVER else at for process in self.run.processes]

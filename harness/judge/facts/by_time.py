@@ -7,12 +7,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from harness.timeline.lineage import Key
 from harness.timeline.lookups import grouped
-from harness.timeline.timeline import Bools, Ints, Timeline
+from harness.timeline.sorted_events import key_of
+from harness.timeline.timeline import Bools, FaultRecord, Ints, Timeline
 
 T = TypeVar("T")
 Window = tuple[int, int]
-Node = tuple[Any, Any]  # its name and its incarnation
 Target = Mapping[str, Any]  # a fault's target: a node, or a rank on it
 
 
@@ -51,17 +52,22 @@ class Spans(Generic[T]):
 class Located(Generic[T]):
     """Things that lasted somewhere: (the node, the rank there, from when, until when, what)."""
 
-    def __init__(self, things: Iterable[tuple[Node, int | None, int, int, T]]):
-        found: dict[Node, dict[int | None, list[tuple[int, int, T]]]] = {}
+    def __init__(self, things: Iterable[tuple[Key, int | None, int, int, T]]):
+        found: dict[Key, dict[int | None, list[tuple[int, int, T]]]] = {}
         for node, rank, begin, end, what in things:
             found.setdefault(node, {}).setdefault(rank, []).append((begin, end, what))
         self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
 
-    def at(self, node: Node, rank: int | None, moment: int) -> Iterator[T]:
+    def at(self, node: Key, rank: int | None, moment: int) -> Iterator[T]:
         """Yields the things that were going on for this rank, or anywhere on the node (`None`)."""
         ranks = self._spans.get(node, {})
         for each in ranks if rank is None else ranks.keys() & {rank}:
             yield from ranks[each].at(moment)
+
+
+def healed_at(run: Timeline, fault: FaultRecord) -> int:
+    """Returns when the fault was healed; the end of the run if it never was."""
+    return run.end if fault.healed is None else fault.healed
 
 
 def disturbed(run: Timeline) -> list[Window]:
@@ -70,9 +76,8 @@ def disturbed(run: Timeline) -> list[Window]:
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:
         if fault.injected is not None:
-            end = run.end if fault.healed is None else fault.healed
-            if fault.kills:  # it ends with its last outage
-                end = over.get(fault.id, end)
+            healed = healed_at(run, fault)
+            end = over.get(fault.id, healed) if fault.kills else healed  # a kill ends with its last outage
             found.append((fault.injected, max(fault.injected, end)))
     return union(found)
 
@@ -109,39 +114,32 @@ def stretches(rows: Bools) -> list[slice]:
     return [slice(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def node_of(target: Target) -> Node:
-    return target.get("node"), target.get("incarnation", 1)
-
-
 class Places:
     """The nodes that the job had, and the workers on them, by time."""
 
     def __init__(self, run: Timeline):
-        self.kept: frozenset[Node] = frozenset((slot.node, slot.incarnation) for slot in run.slots if slot.kept)
+        self._slots = grouped((slot.key, slot) for slot in run.slots)
+        self.kept = frozenset(slot.key for slot in run.slots if slot.kept)
+        self.given = {node: slots[0].allocated for node, slots in self._slots.items()}  # when the job got it
         self.last_begin = np.zeros(len(run.processes), np.int64)  # ns, by worker; 0: no step
         self.last_begin[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
-        self._lives = Located(
-            ((each.node, each.incarnation), each.rank, each.started, max(each.last_seen, each.exited or 0), row)
-            for row, each in enumerate(run.processes)
-        )
-        slots = [((slot.node, slot.incarnation), slot) for slot in run.slots]
-        self.given: dict[Node, int] = {node: slot.allocated for node, slot in reversed(slots)}  # when the job got it
-        self._had = Located((node, None, slot.allocated, slot.released, slot) for node, slot in slots)
-        exits = [((exit_["node"], exit_["incarnation"]), exit_) for exit_ in run.exits]
+        lives = ((each, max(each.last_seen, each.exited or 0), row) for row, each in enumerate(run.processes))
+        self._lives = Located((each.key, each.rank, each.started, end, row) for each, end, row in lives)
+        exits = [(key_of(exit_), exit_) for exit_ in run.exits]
         # When the command of each node ended first.
-        self.ended: dict[Node, int] = {node: each["at"] for node, each in reversed(exits) if each["rank"] is None}
+        self.ended: dict[Key, int] = {node: each["at"] for node, each in reversed(exits) if each["rank"] is None}
         told = grouped((node, (each["at"], each)) for node, each in exits)
-        self._exits: dict[Node, Moments[Mapping[str, Any]]] = {node: Moments(each) for node, each in told.items()}
+        self._exits = {node: Moments(each) for node, each in told.items()}
 
-    def had(self, node: Node, moment: int) -> bool:
+    def had(self, node: Key, moment: int) -> bool:
         """Returns True if the job had this node at this moment."""
-        return any(True for _ in self._had.at(node, None, moment))
+        return any(slot.allocated <= moment <= slot.released for slot in self._slots.get(node, ()))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
         """Returns rows of Timeline.processes: the target's workers that were alive at this moment."""
-        return self._lives.at(node_of(target), target.get("rank"), moment)
+        return self._lives.at(key_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:
         """Returns the exits on the target's node from `first` to `last`."""
-        node = target.get("node"), target.get("incarnation")
+        node = key_of(target)
         return self._exits[node].within(first, last) if node in self._exits else iter(())

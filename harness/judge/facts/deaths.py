@@ -18,6 +18,7 @@ that only slows a job explains no death at all.
 
 import bisect
 import itertools
+import operator
 import signal
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.by_time import Located, Moments, Node, Spans, node_of
+from harness.judge.facts.by_time import Located, Moments, Spans, healed_at
 from harness.judge.thresholds import BEFORE_NS, CLOCKS_KNOWN_NS, SURVIVED_NS
+from harness.timeline.lineage import Key
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of
 from harness.timeline.timeline import FaultRecord, Process, Timeline
@@ -60,9 +62,13 @@ class End(NamedTuple):
         return self.code in _OWN_CRASHES
 
     @property
+    def key(self) -> Key:
+        return self.node, self.incarnation
+
+    @property
     def places(self) -> frozenset[_Place]:
         """Returns the places at which a fault can hit this process: its node, and its rank there."""
-        return frozenset((self.node, self.incarnation, rank) for rank in (None, self.rank))
+        return frozenset((*self.key, rank) for rank in (None, self.rank))
 
     def is_in(self, places: Set[_Place]) -> bool:
         return not self.places.isdisjoint(places)
@@ -115,9 +121,10 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
     """Yields the time from each notice of the harness until the node was taken. A job may save and leave in it without
     telling of the notice."""
     doubt = _doubt(run)
-    for fault in (each for each in run.faults if each.injected is not None and each.notice_ns):
-        taken = first_from(fault.strikes, acted_at(fault))
-        yield acted_at(fault) - doubt, min(taken, run.end) + doubt, fault.id
+    for fault in run.faults:
+        if fault.injected is not None and fault.notice_ns:
+            taken = first_from(fault.strikes, fault.injected)
+            yield fault.injected - doubt, min(taken, run.end) + doubt, fault.id
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
@@ -127,14 +134,14 @@ def given(run: Timeline) -> list[dict[str, Any]]:
     node of its own accord; and a straggler may leave while a fault slows its node. Their peers are told as well.
     """
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
-    aimed = {node_of(target) for fault in run.faults for target in fault.targets}
-    taken = {(slot.node, slot.incarnation): slot.released for slot in run.slots if not slot.kept}
+    aimed = {key_of(target) for fault in run.faults for target in fault.targets}
+    taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
     givers = [(run.begin, at + doubt, (node, True)) for node, at in taken.items() if node not in aimed]
     for fault in run.faults:
         if fault.injected is not None and (fault.preempts or fault.graceful or not fault.kills):
-            begin, end = fault.injected - BEFORE_NS - doubt, run.end if fault.healed is None else fault.healed
-            givers += [(begin, end + doubt, (node_of(target), fault.kills)) for target in fault.targets]
-    spans = Spans[tuple[Node, bool]](givers)
+            begin, end = fault.injected - BEFORE_NS - doubt, healed_at(run, fault) + doubt
+            givers += [(begin, end, (key_of(target), fault.kills)) for target in fault.targets]
+    spans = Spans(givers)
 
     def is_given(notice: dict[str, Any]) -> bool:
         source, here = notice.get("source"), key_of(notice)
@@ -149,18 +156,18 @@ def given(run: Timeline) -> list[dict[str, Any]]:
 def ends_of(run: Timeline) -> list[End]:
     """Returns the ends of all commands and workers, also the good ones."""
     workers = list(enumerate(run.processes))
-    there = grouped(((each.node, each.incarnation), row) for row, each in workers)
-    ended = grouped(((each.node, each.incarnation, each.exited), row) for row, each in workers)
-    allocated = {(slot.node, slot.incarnation): slot.allocated for slot in reversed(run.slots)}
+    there = grouped((each.key, row) for row, each in workers)
+    ended = grouped(((*each.key, each.exited), row) for row, each in workers)
+    allocated = {slot.key: slot.allocated for slot in reversed(run.slots)}
 
     def end(exit_: Mapping[str, Any]) -> End:
         """Describes one exit: when the process was started, its rows, and its error."""
-        node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
+        node, rank, at = key_of(exit_), exit_["rank"], exit_["at"]
         if rank is None:
-            started = allocated.get((node, incarnation), at)
-            rows = [row for row in there.get((node, incarnation), ()) if run.processes[row].started <= at]
+            started = allocated.get(node, at)
+            rows = [row for row in there.get(node, ()) if run.processes[row].started <= at]
         else:
-            rows = ended.get((node, incarnation, at), [])
+            rows = ended.get((*node, at), [])
             started = min((run.processes[row].launched for row in rows), default=run.begin)  # it left no log
         told = [run.processes[row] for row in rows if rank is not None]
         error = any(process.exit_reason == "error" for process in told)
@@ -168,17 +175,17 @@ def ends_of(run: Timeline) -> list[End]:
         met = met if len(met) <= ERROR_CHARS else f"{met[: ERROR_CHARS - 1]}…"
         bad = next((process.own_code for process in told if process.own_code not in (None, *CLEAN_CODES)), int(error))
         code = int(exit_["code"]) or bad  # a worker's own failure outweighs its launcher's 0
-        return End(node, incarnation, rank, code, at, started, tuple(rows), met, error)
+        return End(*node, rank, code, at, started, tuple(rows), met, error)
 
     return [*map(end, (*run.exits, *_last_words(run))), *_vanished(run)]
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
     """Yields exits that only the worker itself told: some launchers write no log."""
-    seen = {(exit_["node"], exit_["incarnation"], exit_["at"]) for exit_ in run.exits if exit_["rank"] is not None}
+    seen = {(*key_of(exit_), exit_["at"]) for exit_ in run.exits if exit_["rank"] is not None}
     for worker in run.processes:
         place = {"node": worker.node, "incarnation": worker.incarnation, "rank": worker.rank}
-        if worker.exit_code is not None and (worker.node, worker.incarnation, worker.exited) not in seen:
+        if worker.exit_code is not None and (*worker.key, worker.exited) not in seen:
             yield place | {"code": worker.exit_code, "at": worker.exited}
 
 
@@ -187,26 +194,24 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
     Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
     """
-    ends = [(slot.released, (slot.node, slot.incarnation)) for slot in run.slots]
-    ends += [(exit_["at"], (exit_["node"], exit_["incarnation"])) for exit_ in run.exits if exit_["rank"] is None]
+    ends = [(slot.released, slot.key) for slot in run.slots]
+    ends += [(exit_["at"], key_of(exit_)) for exit_ in run.exits if exit_["rank"] is None]
     over = {node: at for at, node in sorted(ends, reverse=True)}  # the first of each
     worlds = sorted(((epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs), key=lambda world: world[0])
     begins = [begin for begin, _ in worlds]
     for row, gone in enumerate(run.processes):
-        until = min(over.get((gone.node, gone.incarnation), run.end), (gone.exited or NEVER) - 1)
+        until = min(over.get(gone.key, run.end), (gone.exited or NEVER) - 1)
         later = worlds[bisect.bisect_right(begins, gone.last_seen) :] if gone.first_step is not None else ()
         ended = (begin for begin, rows in later if begin > until or (row not in rows and _is_over(run, gone, rows)))
         if (without := next(ended, NEVER)) <= until:
             at = without - 1  # before their world's first step was done
-            yield End(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
+            yield End(*gone.key, gone.rank, None, at, gone.started, (row,))
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
     """Returns True if a worker is certainly gone: its end is not told, or a later process on its node took its rank."""
-    others = (run.processes[row] for row in world)
-    place = gone.node, gone.incarnation, gone.rank
-    taken = ((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
-    return gone.exited is None or any(taken)
+    later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
+    return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
 
 @dataclass(frozen=True)
@@ -229,7 +234,7 @@ class _Inquest:
 
     def __init__(self, run: Timeline, everyone: Sequence[End]):
         self._run, self._doubt = run, _doubt(run)
-        lives = (((d.node, d.incarnation), d.rank, d.started - self._doubt, d.at + self._doubt, d) for d in everyone)
+        lives = ((d.key, d.rank, d.started - self._doubt, d.at + self._doubt, d) for d in everyone)
         self._lives = Located(lives)
         worlds = list(enumerate(run.epochs))  # by process: begin and number of its worlds
         self._worlds = grouped((row, (epoch.begin, number)) for number, epoch in worlds for row in epoch.processes)
@@ -243,13 +248,14 @@ class _Inquest:
         self._leaves = Spans(_times_to_leave(run))
         struck = [fault for fault in run.faults if fault.injected is not None]
         killers, stoppers = [each for each in struck if each.kills], [each for each in struck if each.stops]
-        acted = sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault))
-        self._strikes = grouped((place, at) for at, place in acted)  # when a fault that kills struck it
-        self._at_work = Spans((acted_at(fault), self._healed(fault), _aim(fault)) for fault in stoppers)
+        acted = [(at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)]
+        by_moment = sorted(acted, key=operator.itemgetter(0))
+        self._strikes = grouped((place, at) for at, place in by_moment)  # when a fault that kills struck it
+        self._at_work = Spans((acted_at(fault), healed_at(run, fault), _aim(fault)) for fault in stoppers)
         roots = [root for fault in killers for root in self._after_kill(fault)]
         self._unsettled = frozenset[int]().union(*(root.unsettled for root in roots))
         roots += [root for fault in stoppers for root in self._after_stop(fault)]
-        come = {(slot.allocated, (slot.node, slot.incarnation, None)) for slot in run.slots if slot.incarnation > 1}
+        come = {(slot.allocated, (*slot.key, None)) for slot in run.slots if slot.incarnation > 1}
         roots += [_Root(at, {place}) for at, place in come]  # a node's arrival excuses nobody on it
         self._roots = Moments((root.at, root) for root in roots)
 
@@ -312,7 +318,7 @@ class _Inquest:
         """Yields when the fault was healed, and the ends of targets that it left to die. A process has survived a
         minute later, once a checkpoint was committed: launchers miss heartbeats for less, and a failed save may show at
         the next one."""
-        healed, aim = self._healed(fault), _aim(fault)
+        healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
         yield _Root(healed, survived=survived, aim=aim)
@@ -325,16 +331,13 @@ class _Inquest:
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return death.at if death.rank is None else max(seen, default=death.started)
 
-    def _healed(self, fault: FaultRecord) -> int:
-        return self._run.end if fault.healed is None else fault.healed
-
 
 def _moments(fault: FaultRecord) -> tuple[int, ...]:
     return (acted_at(fault), *fault.strikes)
 
 
 def _aim(fault: FaultRecord) -> Set[_Place]:
-    return {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
+    return {(*key_of(target), target.get("rank")) for target in fault.targets}
 
 
 def _doubt(run: Timeline) -> int:

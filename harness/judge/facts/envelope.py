@@ -15,29 +15,16 @@ the mean so far would accuse up to 1 in 10 healthy runs. So a run outside of a b
 accused, and more are made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from harness.judge import thresholds as limits
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, rounding, surviving, terms, ulps
 from harness.judge.facts.made_as_asked import BEFORE, SAME, asked_of, resize
-from harness.judge.thresholds import (
-    BAND_LASTING,
-    BAND_NEAR_BY,
-    BAND_SINGLE,
-    BAND_SOONER,
-    BEFORE_NS,
-    ENOUGH,
-    SOON,
-    STRETCH_STEPS,
-    STRETCHES,
-    TERMS_LEAST,
-)
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
@@ -143,9 +130,7 @@ class Envelope:
 
     def _means(self, found: Comparison, name: str) -> Floats:
         """Returns the mean size of the run's differences in each stretch; 0 where no value is told."""
-        values = np.full(len(self.fault_free), np.nan)
-        values[self._rows(found)] = found.apart(name)
-        return _mean(values, self.edges)
+        return _mean(_spread(found, self.fault_free, name), self.edges)
 
     def _level(self) -> Floats:
         return _mean(self.fault_free.loss, self.edges)
@@ -161,7 +146,7 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
-    done = run.steps.step[run.steps.end >= struck - BEFORE_NS].min(initial=NEVER)
+    done = run.steps.step[run.steps.end >= struck - limits.BEFORE_NS].min(initial=NEVER)
     for first, last in (span for span in band.spans(comparison) if span[1] < done):
         steps = f"step {first} is" if first == last else f"steps {first} to {last} are"
         return f"{steps} outside the band before any fault struck"
@@ -242,17 +227,12 @@ def resumed(evidence: Evidence) -> Resumed | None:
     came = [int(each.steps.step.min()) - 1 for each in (same, *others)]
     # Runs from a later save are made only if repeats are bit-identical.
     until = [alone if alone is not None and step > came[0] else stopped for step in came]
-    curves = [_joined(part, surviving(each.steps)) for part, each in zip(until, (same, *others), strict=True)]
+    curves = [part.until(surviving(each.steps)) for part, each in zip(until, (same, *others), strict=True)]
     steps = ", ".join(map(str, dict.fromkeys(came[1:])))
     runs = f"{counted(len(others), 'fault-free run')} that went on from step {steps} (ranks: {_ranks(others)})"
     sizes = _sizes([*evidence.fault_free_runs, *whole.values()])
     before_it = stopped.at(np.flatnonzero(stopped.step <= came[0]))
     return Resumed(before_it, curves[0], curves[1:], runs, sizes, terms(evidence.run))
-
-
-def _joined(before: Curve, after: Curve) -> Curve:
-    kept = before.at(np.flatnonzero(before.step < after.step[0]))
-    return Curve(**{each: np.concatenate([getattr(kept, each), getattr(after, each)]) for each in vars(kept)})
 
 
 def _sizes(runs: Sequence[Timeline]) -> frozenset[int]:
@@ -269,10 +249,10 @@ def _drawn(
     others: Sequence[Curve],
     runs: str,
     sizes: frozenset[int] = frozenset(),
-    terms: int = TERMS_LEAST,
+    terms: int = limits.TERMS_LEAST,
 ) -> Envelope | str:
     told = np.flatnonzero(np.isfinite(fault_free.loss))
-    count = min(max(len(told) // STRETCH_STEPS, 1), STRETCHES)
+    count = min(max(len(told) // limits.STRETCH_STEPS, 1), limits.STRETCHES)
     edges = np.asarray([0, *told[np.arange(1, count) * len(told) // count]], np.int64)
     rows = np.arange(len(fault_free))
     stretch = np.searchsorted(edges, rows, side="right") - 1
@@ -282,13 +262,13 @@ def _drawn(
     for name in DRIFTS:
         spreads = [_spread(each, fault_free, name) for each in found]
         near = _beside(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
-        most = np.minimum(BAND_NEAR_BY * near, BAND_SINGLE * np.maximum.accumulate(near))
+        most = np.minimum(limits.BAND_NEAR_BY * near, limits.BAND_SINGLE * np.maximum.accumulate(near))
         mean = np.maximum.accumulate(_beside(np.max([_mean(each, edges) for each in spreads], axis=0)))
         ages = np.max([_by_age(*each) for each in zip(spreads, found, strict=True)], axis=0)
-        lasting[name] = np.maximum(BAND_LASTING * mean, _mean(single[name], edges))
-        soon[name] = np.maximum(BAND_SOONER * ages, single[name].max(initial=0.0))
+        lasting[name] = np.maximum(limits.BAND_LASTING * mean, _mean(single[name], edges))
+        soon[name] = np.maximum(limits.BAND_SOONER * ages, single[name].max(initial=0.0))
         single[name] = np.maximum(most[stretch], single[name])
-    source = f"{BAND_SINGLE:g} × the spread of {runs}"
+    source = f"{limits.BAND_SINGLE:g} × the spread of {runs}"
     band = Envelope(fault_free, source, edges, single, lasting, soon, _distinct(found), sizes)
     return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
 
@@ -299,11 +279,11 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
     enough runs are bit-identical."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
-    if not parted and len(found) >= ENOUGH:
+    if not parted and len(found) >= limits.ENOUGH:
         return np.zeros(len(last_place))
-    first = (each.apart(name)[row : row + 1 + SOON] for each in parted if (row := _parted(each)) is not None)
+    first = (each.apart(name)[row : row + 1 + limits.SOON] for each in parted if (row := _parted(each)) is not None)
     most = max((float(np.nanmax(each, initial=0.0)) for each in first), default=0.0) if name in DRIFTS else 0.0
-    return np.asarray(np.maximum(last_place, np.minimum(BAND_SINGLE * most, rounding(values, terms))))
+    return np.asarray(np.maximum(last_place, np.minimum(limits.BAND_SINGLE * most, rounding(values, terms))))
 
 
 def _distinct(found: Sequence[Comparison]) -> int:
@@ -326,7 +306,7 @@ def _by_age(spread: Floats, found: Comparison) -> Floats:
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
-    return np.asarray(grown[np.minimum(np.arange(len(spread)) + SOON, len(grown) - 1)])
+    return np.asarray(grown[np.minimum(np.arange(len(spread)) + limits.SOON, len(grown) - 1)])
 
 
 def _parted(found: Comparison) -> int | None:
@@ -345,5 +325,5 @@ def _mean(values: Floats, edges: Ints) -> Floats:
 
 def _beside(values: Floats) -> Floats:
     """Returns the largest of each value and its two neighbours."""
-    padded = np.concatenate([values[:1], values, values[-1:]])
-    return np.asarray(np.maximum(np.maximum(padded[:-2], padded[1:-1]), padded[2:]))
+    padded = np.pad(values, 1, mode="edge")
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 3).max(axis=1))

@@ -1,8 +1,6 @@
 """The evidence of a run: its own events, and those of undisturbed, finished fault-free runs of the same seed in its
 folder."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,6 @@ from harness.judge.facts import deaths, losses, made_as_asked
 from harness.judge.facts.losses import Comparison
 from harness.judge.facts.made_as_asked import RESUMED, Asked
 from harness.judge.thresholds import BEFORE_NS, DIFFERS_FOR_GOOD
-from harness.log import files
 from harness.log.reading import is_told
 from harness.timeline import timeline, window
 from harness.timeline.lineage import NEVER
@@ -48,13 +45,12 @@ class Evidence:
     def flaw(self, other: Timeline, asked: Asked | None = None) -> str:
         """Explains why nothing may be drawn from `other`, a run without faults; empty if it is sound. `asked`: its
         task; by default all steps from the first on."""
-        if why := _disturbed(other):
+        if why := _unfit(self.run, other):
             return why
-        if _is_copy(self.run, other):
-            return "it is a copy of this run"
         if len(other.epochs) != 1:
             return "it restarted or went back to an earlier step"
-        if why := (asked or self.asked_of(other)).broken_by(other):
+        nodes = None if other is self.fault_free else other.planned_size.nodes  # a calibration run may have any size
+        if why := (asked or Asked.by(self.run, nodes=nodes, resumes_at=0)).broken_by(other):
             return why
         steps, told = other.steps, is_told(other.steps.loss)
         rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)  # the lowest rank that tells a loss
@@ -66,11 +62,6 @@ class Evidence:
     def resumed_elsewhere(self) -> str:
         """Names the size-changing fault-free run that did not do as asked, and why; empty if none."""
         return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
-
-    def asked_of(self, other: Timeline) -> Asked:
-        """Returns the task of a run without faults; a calibration run may have any size."""
-        nodes = None if other is self.fault_free else other.planned_size.nodes
-        return Asked.by(self.run, nodes=nodes, resumes_at=0)
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
@@ -109,33 +100,26 @@ def part_of(whole: Evidence) -> Evidence:
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
 
 
-def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
-    """Copies another run's events into `run_dir/name`."""
-    files.attach(other / "events", run_dir / name / "events")
-
-
-def _disturbed(other: Timeline) -> str:
+def _unfit(run: Timeline, other: Timeline) -> str:
+    """Explains why a run without faults shows nothing of this run, or returns an empty text."""
     if any(fault.injected is not None for fault in other.faults):
         return "a fault struck it"
     if any(not gap.full_disk for each in other.processes for gap in each.gaps or ()):
         return "its log lacks lines"
-    return "" if other.outcome == "completed" and other.finished else "it did not finish"
-
-
-def _is_copy(run: Timeline, other: Timeline) -> bool:
-    """Returns True if the two runs share a start time: no process starts in two runs in the same nanosecond."""
-    return not {each.started for each in run.processes}.isdisjoint(each.started for each in other.processes)
+    if other.outcome != "completed" or not other.finished:
+        return "it did not finish"
+    # No process starts in two runs in the same nanosecond.
+    copied = not {each.started for each in run.processes}.isdisjoint(each.started for each in other.processes)
+    return "it is a copy of this run" if copied else ""
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
     """Explains why single steps cannot be compared with the fault-free run's; empty if they can."""
     if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
-    if fault_free.faults or _disturbed(fault_free) or any(deaths.unexplained(fault_free, deaths.ends_of(fault_free))):
-        return "the fault-free run was disturbed or did not finish"
-    if _is_copy(run, fault_free):
-        return "the fault-free run is a copy of this run"
-    if why := Asked.by(run, resumes_at=0).broken_by(fault_free):
+    died = any(deaths.unexplained(fault_free, deaths.ends_of(fault_free)))
+    why = "it has faults of its own" if fault_free.faults else "a process of it died" if died else ""
+    if why := why or _unfit(run, fault_free) or Asked.by(run, resumes_at=0).broken_by(fault_free):
         return f"the fault-free run cannot be compared: {why}"
     if silent := set(run.steps.rank.tolist()) - set(fault_free.steps.rank.tolist()):
         return f"rank {min(silent)} tells no step in the fault-free run"

@@ -1,11 +1,9 @@
 """The faults of a run: which ones struck, which ones people stopped, and what was measured of each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.work import Work
@@ -45,7 +43,7 @@ class Effect:
     ok: bool
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Effect:
+    def of(cls, told: Mapping[str, Any]) -> Self:
         unit, detail = str(told.get("unit", "")), str(told.get("detail") or "")
         return cls(told.get("measured"), told.get("expected"), unit, detail, told.get("ok") is True)
 

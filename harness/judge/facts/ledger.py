@@ -5,8 +5,6 @@ not cover is booked by the phase the whole job was in at that time. The accounts
 allocated time; that is asserted here, for every slot of every run.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Mapping, Sequence
@@ -71,7 +69,7 @@ class Ledger:
 def settle(
     timeline: Timeline,
     baselines: Mapping[int, Band],
-    windows: Sequence[tuple[int, int]],
+    windows: Sequence[Window],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
     """Books all slots. `windows` are the times that faults caused: episodes and slowed intervals.
@@ -135,15 +133,13 @@ class _StepShares:
         """Returns when each step of a slot ended, its time by account (`_OF_STEPS`), and the intervals in between."""
         steps = self.steps
         ended = steps.end[rows]
-        end = np.minimum(np.maximum(ended, slot.allocated), slot.released)
+        end = np.clip(ended, slot.allocated, slot.released)
         floor = np.concatenate([[slot.allocated], end[:-1]]) if len(rows) else end  # rows are sorted by end
-        begin = np.minimum(np.maximum(steps.begin[rows], floor), end)
-        left = end - begin
-        lost = ~steps.survives[rows]
-        recompute = np.where(lost, left, 0)
-        left = np.where(lost, 0, left)
-        data = np.minimum(np.maximum(steps.data_ns[rows], 0), left)
-        stall = np.minimum(np.maximum(steps.checkpoint_ns[rows], 0), left - data)
+        begin = np.clip(steps.begin[rows], floor, end)
+        recompute = np.where(steps.survives[rows], 0, end - begin)
+        left = end - begin - recompute
+        data = np.clip(steps.data_ns[rows], 0, left)
+        stall = np.clip(steps.checkpoint_ns[rows], 0, left - data)
         left = left - data - stall
         epoch = steps.epoch[rows]
         upper = np.where(self.first[rows], self.upper_first[epoch], self.upper[epoch]) if len(rows) else left
@@ -168,10 +164,8 @@ class _StepShares:
 
 def _rows_by_slot(timeline: Timeline) -> list[Ints]:
     """Returns the step rows of each slot, in order of end."""
-    place = {(slot.node, slot.incarnation, slot.local_rank): number for number, slot in enumerate(timeline.slots)}
-    slot_of = [place.get((p.node, p.incarnation, p.local_rank), len(place)) for p in timeline.processes]
-    if not slot_of:
-        return [np.zeros(0, np.int64) for _ in timeline.slots]
+    place = {(*slot.key, slot.local_rank): number for number, slot in enumerate(timeline.slots)}
+    slot_of = [place.get((*p.key, p.local_rank), len(place)) for p in timeline.processes]
     small = np.int16 if len(place) < 2**15 else np.int64  # numpy sorts short integers in linear time
     number = np.array(slot_of, small)[timeline.steps.process]
     order = np.argsort(number, kind="stable")
@@ -185,7 +179,7 @@ class _Between:
     def __init__(self, timeline: Timeline, segments: Sequence[Segment]):
         processes, epochs = timeline.processes, list(enumerate(timeline.epochs))
         members = ((number, processes[row]) for number, epoch in epochs for row in epoch.processes)
-        self._worked = grouped(((p.node, p.incarnation, p.local_rank), number) for number, p in members)  # its epochs
+        self._worked = grouped(((*p.key, p.local_rank), number) for number, p in members)  # its epochs
         self._at_work = np.array([_INDEX[_ACCOUNT_OF_PHASE[each.phase]] for each in segments], np.int64)
         others = [  # a rank without a log may have worked; else this GPU idles while others step
             _INDEX["unattributed" if timeline.epochs[each.epoch].unheard else "idle"] if each.epoch >= 0 else account
@@ -197,7 +191,7 @@ class _Between:
 
     def accounts(self, slot: Slot) -> Ints:
         works = np.zeros(self._epochs, np.bool_)
-        works[self._worked.get((slot.node, slot.incarnation, slot.local_rank), [])] = True
+        works[self._worked.get((*slot.key, slot.local_rank), [])] = True
         return np.where(works[self._epoch], self._at_work, self._apart)
 
 
@@ -214,8 +208,4 @@ def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segme
 
 def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
     """Marks the moments in a window, its end included and its begin not. `windows` are sorted and disjoint."""
-    if not windows:
-        return np.zeros(len(at), np.bool_)
-    begins, ends = np.array(windows, np.int64).T
-    place = np.searchsorted(begins, at) - 1  # the last window that began before
-    return np.asarray((place >= 0) & (at <= ends[place]), np.bool_)
+    return ~by_time.quiet(at - 1, at, windows)

@@ -1,24 +1,11 @@
 """The loss, gradient norm and learning rate of each surviving step, and their comparison between two runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from harness.judge.thresholds import (
-    BLOCKS,
-    FINAL_SHARE,
-    GROWTH_INTERVAL,
-    HALVINGS,
-    HALVINGS_MAX,
-    HOLES_MAX,
-    NEAR_ZERO,
-    PARAMETER_BYTES,
-    T_99,
-    TERMS_LEAST,
-)
+from harness.judge import thresholds as limits
 from harness.log.reading import is_told
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Floats, Ints, Steps, Timeline
@@ -48,8 +35,13 @@ class Curve:
     def __len__(self) -> int:
         return len(self.step)
 
-    def at(self, rows: Ints) -> Curve:
-        return Curve(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+    def at(self, rows: Ints) -> Self:
+        return type(self)(**{name: column[rows] for name, column in vars(self).items()})
+
+    def until(self, later: Self) -> Self:
+        """Returns the steps before those of a later curve, and then that one."""
+        kept = vars(self.at(np.flatnonzero(self.step < later.step[0])))
+        return type(self)(**{name: np.concatenate([column, getattr(later, name)]) for name, column in kept.items()})
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:
@@ -110,24 +102,26 @@ class Comparison:
 
     @property
     def max_abs_diff(self) -> float | None:
-        if not len(self.step):
-            return None
-        return float(np.max(self.apart("loss"), initial=0.0))
+        return float(np.max(self.apart("loss"))) if len(self.step) else None
 
     def alone(self, curve: str) -> Ints:
         """Returns the steps at which only one of the two tells this; a few holes of the fault-free run are ignored."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
-        return self.step[mine != other if only_mine.sum() > HOLES_MAX else other & ~mine]
+        return self.step[mine != other if only_mine.sum() > limits.HOLES_MAX else other & ~mine]
 
     def apart(self, curve: str) -> Floats:
         return distance(getattr(self.run, curve), getattr(self.fault_free, curve))
 
     @property
+    def _last_losses(self) -> tuple[Floats, Floats]:
+        last = max(1, round(limits.FINAL_SHARE * len(self.step)))
+        return self.run.loss[-last:], self.fault_free.loss[-last:]
+
+    @property
     def final_gap_percent(self) -> float | None:
         """Returns the percent gap of the last steps' mean loss to the fault-free run's; `None`: not comparable."""
-        last = max(1, round(FINAL_SHARE * len(self.step)))
-        mine, other = self.run.loss[-last:], self.fault_free.loss[-last:]
+        mine, other = self._last_losses
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
             return None
         with np.errstate(over="ignore", invalid="ignore"):
@@ -137,23 +131,23 @@ class Comparison:
     def final_scatter_percent(self) -> float:
         """Returns half the 99 % interval of `final_gap_percent`, by batch means over stretches of equal length; 0 for
         too few steps. (Schmeiser, Batch size effects in the analysis of simulation output, 1982.)"""
-        length = round(FINAL_SHARE * len(self.step)) // BLOCKS
+        mine, other = self._last_losses
+        length = len(mine) // limits.BLOCKS
         if length < 2:
             return 0.0
-        last = length * BLOCKS
-        mine, other = self.run.loss[-last:], self.fault_free.loss[-last:]
+        mine, other = mine[-length * limits.BLOCKS :], other[-length * limits.BLOCKS :]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            means = np.mean((mine - other).reshape(BLOCKS, length), axis=1)
-            half = 100 * T_99 * np.std(means, ddof=1) / np.sqrt(BLOCKS) / abs(np.mean(other))
+            means = np.mean((mine - other).reshape(limits.BLOCKS, length), axis=1)
+            half = 100 * limits.T_99 * np.std(means, ddof=1) / np.sqrt(limits.BLOCKS) / abs(np.mean(other))
         return float(half) if np.isfinite(half) else 0.0
 
     @property
     def near_zero(self) -> bool:
         """Returns True if the last losses cancel out or are tiny compared with how far the loss moved."""
-        last = self.fault_free.loss[-max(1, round(FINAL_SHARE * len(self.step))) :]
+        _, last = self._last_losses
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         size = abs(float(np.mean(last))) if len(last) else np.nan
-        return bool(len(finite) and size < NEAR_ZERO * max(float(np.ptp(finite)), float(np.mean(np.abs(last)))))
+        return bool(len(finite) and size < limits.NEAR_ZERO * max(float(np.ptp(finite)), float(np.mean(np.abs(last)))))
 
     @property
     def identical(self) -> bool:
@@ -229,7 +223,7 @@ def ulps(values: Floats) -> Floats:
 def terms(run: Timeline) -> int:
     """Returns the number of terms in a loss or gradient norm: one per parameter, by the size that a save tells."""
     told = max((each.get("tensor_bytes") or 0 for each in run.published), default=0)
-    return int(max(TERMS_LEAST, told // PARAMETER_BYTES))
+    return int(max(limits.TERMS_LEAST, told // limits.PARAMETER_BYTES))
 
 
 def rounding(values: Floats, terms: int) -> Floats:
@@ -260,9 +254,9 @@ def by_scale(skipped: Bools) -> Bools:
     updates is bounded.
     """
     excused = np.zeros(len(skipped), np.bool_)
-    left, before = HALVINGS, 0
+    left, before = limits.HALVINGS, 0
     for row in np.flatnonzero(skipped).tolist():
-        left = min(HALVINGS_MAX, left + (row - before) // GROWTH_INTERVAL)
+        left = min(limits.HALVINGS_MAX, left + (row - before) // limits.GROWTH_INTERVAL)
         excused[row] = left > 0
         left = max(0, left - 1)
         before = row + 1

@@ -26,10 +26,10 @@ class Lost:
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:
     """Yields the losses. `taken`: when a fault took each process; -1: never. `ends`: the ends of all processes."""
     died = {row for end in ends if end.code not in CLEAN_CODES for row in end.processes}
-    gone = {(slot.node, slot.incarnation) for slot in run.slots if not slot.kept}
+    gone = {slot.key for slot in run.slots if not slot.kept}
     for row, each in enumerate(run.processes):
         lived = each.left is not None or each.exit_code in CLEAN_CODES
-        killed = not lived and (taken[row] >= 0 or row in died or (each.node, each.incarnation) in gone)
+        killed = not lived and (taken[row] >= 0 or row in died or each.key in gone)
         yield from _lost(f"rank {each.rank} on {each.node}", each.gaps or (), killed, run.begin)
     targets = (target for fault in run.faults if fault.kills and fault.strikes for target in fault.targets)
     gone |= {key_of(target) for target in targets if target.get("rank") is None}

@@ -6,26 +6,18 @@ Fault-free runs that change the size of their world do so where the run did: one
 it. A band from runs that resumed from another save is a band for another moment.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from harness.log.planned_size import PlannedSize
 from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Timeline
 
 JOB = {"args": "arguments", "data": "training data", "checkpoint": "checkpoints"}
-TELLS = {
-    "tells",
-    "read",
-    "observe",
-    "digest",
-    "scenario_dir",
-}  # how a trainer is watched; where its files are
-CODE = {"source_digest": "code", "image_digest": "image", "torch": "torch"}
+TELLS = {"tells", "read", "observe", "digest", "scenario_dir"}  # how a trainer is watched; where its files are
+CODE = {"source_digest": "by other code", "image_digest": "with another image", "torch": "with another torch"}
 RESUMED = "resumed-"  # prefix of their folders in the run's folder
 BEFORE, SAME = RESUMED + "before", RESUMED + "same"
 AT = re.compile(rf"{RESUMED}at-(\d{{1,18}})\Z")  # folder of a run that resumes from another save
@@ -48,14 +40,14 @@ class Asked:
     stops_at: int | None = None
 
     @classmethod
-    def by(cls, run: Timeline, **more: Any) -> Asked:
+    def by(cls, run: Timeline, **more: Any) -> Self:
         """Returns the task of a run that is to be compared with this one."""
         as_planned = bool(run.epochs) and run.epochs[0].size == run.planned_size.world_size
         return cls(run.plan, run.environment, ranks_count=as_planned, **more)
 
     def broken_by(self, made: Timeline) -> str:
         """Returns the first difference, as in "it has another seed"; empty if `made` did as asked."""
-        return next((why for part in (self._job, self._code, self._saves) for why in part(made)), "")
+        return next((why for part in (self._job, self._saves) for why in part(made)), "")
 
     def _job(self, made: Timeline) -> Iterator[str]:
         mine, other = self.plan, made.plan
@@ -76,12 +68,9 @@ class Asked:
                 yield "it has another number of ranks"
             elif self.ranks_count and made.epochs and made.largest_world != made_size.world_size:
                 yield f"its world had {made.largest_world} ranks, not {made_size.world_size}"
-
-    def _code(self, made: Timeline) -> Iterator[str]:
-        mine, other = self.environment, made.environment
         for name, words in CODE.items():
-            if _differ(mine.get(name), other.get(name)):
-                yield f"it was made with another {words}" if name != "source_digest" else "it was made by other code"
+            if _differ(self.environment.get(name), made.environment.get(name)):
+                yield f"it was made {words}"
 
     def _saves(self, made: Timeline) -> Iterator[str]:
         if self.resumes_at is not None:

@@ -8,36 +8,18 @@ move it. A busy host also slows a healthy job, so the pace before the first faul
 stretch, and the worst stretch of the fault-free runs.
 """
 
-from __future__ import annotations
-
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.judge import thresholds as limits
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
-from harness.judge.thresholds import (
-    FAST_BEFORE,
-    LONE_FACTOR,
-    NORMAL_95,
-    NORMAL_97,
-    OTHERS_MOST,
-    OWN_STEPS_MIN,
-    PAUSES_STEPS_MIN,
-    QUANTILE,
-    SAVES_MIN,
-    SETTLING_STEPS,
-    SMOOTHED_STEPS,
-    STEPS_BEFORE,
-    STEPS_MIN,
-    SYNC_QUANTILE,
-    WORST_FACTOR,
-)
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import STARTED
@@ -62,7 +44,7 @@ class Times:
     saved: Bools  # True if a save was begun in that time, or finished if begins are not told
 
     @classmethod
-    def of(cls, run: Timeline) -> Times:
+    def of(cls, run: Timeline) -> Self:
         progress = run.progress
         rows = np.flatnonzero((np.diff(progress.epoch) == 0) & (np.diff(progress.step) > 0)) + 1
         step, after = progress.step[rows], progress.step[rows - 1]
@@ -118,8 +100,8 @@ class Usual:
         found: dict[int, StepTime] = {}
         for size, runs in by_size.items():
             taken = np.concatenate(runs)
-            smooth = [int(medians(each, SMOOTHED_STEPS).max()) for each in runs if len(each) >= SMOOTHED_STEPS]
-            steady = max(smooth, default=_upper(taken))
+            smooth = [medians(each, limits.SMOOTHED_STEPS) for each in runs if len(each) >= limits.SMOOTHED_STEPS]
+            steady = max((int(each.max()) for each in smooth), default=_upper(taken))
             found[size] = StepTime(int(np.median(taken)), _upper(taken), steady)
         return {size: time for size, time in found.items() if time.usual}
 
@@ -144,15 +126,13 @@ class Usual:
     @cached_property
     def own_steps(self) -> dict[int, StepTime]:
         """Returns step times for world sizes without a fault-free run, from the job's own steps before any fault."""
-        calm = NEVER if self._own is None else first_strike(self._own.faults)
-        if self._own is None or calm == NEVER:
+        if self._own is None or first_strike(self._own.faults) == NEVER:
             return {}
-        times = Times.of(self._own)
-        before = times.end <= calm
-        found = {}
+        times, found = Times.of(self._own), {}
+        before = times.end <= first_strike(self._own.faults)
         for size in {*times.size[before].tolist()}.difference(*(told.size.tolist() for told in self.times)):
             taken = times.taken[before & (times.size == size)]
-            if len(taken) >= OWN_STEPS_MIN and (usual := int(np.median(taken))):
+            if len(taken) >= limits.OWN_STEPS_MIN and (usual := int(np.median(taken))):
                 found[size] = StepTime(usual, _upper(taken), 0)
         return found
 
@@ -160,7 +140,7 @@ class Usual:
     def sync(self) -> float | None:
         """Returns the longest usual gradient sync, at any world size."""
         times = np.concatenate([np.zeros(0), *(run.steps.sync_ns[run.steps.sync_ns > 0] for run in self.runs)])
-        return float(np.quantile(times, SYNC_QUANTILE)) if len(times) else None
+        return float(np.quantile(times, limits.SYNC_QUANTILE)) if len(times) else None
 
 
 def first_rows(run: Timeline) -> Bools:
@@ -171,7 +151,7 @@ def first_rows(run: Timeline) -> Bools:
 
 
 def _upper(times: npt.NDArray[Any]) -> int:
-    return int(np.quantile(times, QUANTILE, method="higher"))
+    return int(np.quantile(times, limits.QUANTILE, method="higher"))
 
 
 def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floats:
@@ -215,38 +195,37 @@ class _Relative:
     steady: Floats  # 0 where the usual time is the job's own
 
     @classmethod
-    def of(cls, run: Timeline, usual: Usual) -> _Relative:
-        times = Times.of(run)
+    def of(cls, run: Timeline, usual: Usual) -> Self:
+        times, steps = Times.of(run), usual.own_steps | usual.steps
         sizes, place = np.unique(times.size, return_inverse=True)
-        steps = usual.own_steps | usual.steps
         known = [steps.get(size, StepTime(0, 0, 0)) for size in sizes.tolist()]
         told = np.array([(each.usual or np.nan, each.upper, each.steady) for each in known], np.float64).reshape(-1, 3)
         typical, upper, steady = told[place.reshape(-1)].T
         return cls(times.begin, times.end, times.taken / typical, upper / typical, steady / typical)
 
-    def known(self) -> _Relative:
+    def known(self) -> Self:
         rows = self.upper > 0
-        return _Relative(*(getattr(self, each.name)[rows] for each in fields(self)))
+        return type(self)(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     def slow(self) -> Bools:
         if not len(self.end):
             return np.zeros(0, np.bool_)
-        both = (medians(self.taken, SMOOTHED_STEPS) > self.upper) & (self.taken > self.upper) & (self.steady > 0)
-        return np.asarray(both | (self.taken > LONE_FACTOR * self.upper), np.bool_)
+        both = (medians(self.taken, limits.SMOOTHED_STEPS) > self.upper) & (self.taken > self.upper) & (self.steady > 0)
+        return np.asarray(both | (self.taken > limits.LONE_FACTOR * self.upper), np.bool_)
 
     def found_fast(self, first: int) -> bool:
         """Returns True if the job was much faster than usual before this step."""
-        prior = self.taken[max(0, first - STEPS_BEFORE) : first]
-        return len(prior) >= SMOOTHED_STEPS and bool(np.median(prior) < FAST_BEFORE)
+        prior = self.taken[max(0, first - limits.STEPS_BEFORE) : first]
+        return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
         """Returns True if the job stayed as fast as before in the few steps from `first` to `stop` and in those after:
         no five in a row took much longer than its own before."""
-        after = self.taken[first : stop + STEPS_BEFORE]
-        if stop - first > STEPS_BEFORE or len(after) < stop - first + SMOOTHED_STEPS:
+        after = self.taken[first : stop + limits.STEPS_BEFORE]
+        if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
-        before = np.median(self.taken[max(0, first - STEPS_BEFORE) : first])
-        return bool(FAST_BEFORE * medians(after, SMOOTHED_STEPS, of_each=False).max() <= before)
+        before = np.median(self.taken[max(0, first - limits.STEPS_BEFORE) : first])
+        return bool(limits.FAST_BEFORE * medians(after, limits.SMOOTHED_STEPS, of_each=False).max() <= before)
 
 
 class Slowed:
@@ -266,22 +245,21 @@ class Slowed:
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
-        closely = np.append(np.flatnonzero(np.diff(slow) > SMOOTHED_STEPS), len(slow) - 1)  # last step of each bout
+        ends = np.append(np.flatnonzero(np.diff(slow) > limits.SMOOTHED_STEPS), len(slow) - 1)  # last step of each bout
         taken = np.append(0, np.cumsum(steps.taken))
         asked = [fault for fault in self._struck if not (fault.id in self._named and (fault.kills or fault.stops))]
         found = []
-        for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
+        for fault, first, stop in self._during(steps, asked):
             at = int(np.searchsorted(slow, stop)) - 1
-            if at < 0 or slow[at] < first or fault.injected is None:
+            if at < 0 or slow[at] < first:
                 continue
-            last = int(slow[closely[np.searchsorted(closely, at)]])
-            prior = slice(max(0, first - STEPS_BEFORE), first)
-            found_slow = first >= SMOOTHED_STEPS and is_slow[prior].mean() > 0.5
+            last = int(slow[ends[np.searchsorted(ends, at)]])
+            prior = slice(max(0, first - limits.STEPS_BEFORE), first)
+            found_slow = first >= limits.SMOOTHED_STEPS and is_slow[prior].mean() > 0.5
             before = float(np.median(steps.taken[prior])) if found_slow else None
             factor = float(taken[last + 1] - taken[first]) / (last + 1 - first)
-            over = last < len(steps.end) - 1
-            own = not steps.steady[last]
-            found.append(Degraded(fault.id, fault.injected, int(steps.end[last]), over, factor, before, own))
+            over, own = last < len(steps.end) - 1, not steps.steady[last]
+            found.append(Degraded(fault.id, acted_at(fault), int(steps.end[last]), over, factor, before, own))
         return found
 
     @property
@@ -305,10 +283,10 @@ class Slowed:
         # A fault that only damages files at rest slows nothing.
         asked = [fault for fault in gentle if not (fault.id in self._named if fault.stops else fault.damages)]
         found = []
-        for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
+        for fault, first, stop in self._during(steps, asked):
             last = stop if stop > first else len(steps.end)
             many = known[last] - known[first]
-            mostly = stop > first and many >= SMOOTHED_STEPS and 2 * (slower[last] - slower[first]) > many
+            mostly = stop > first and many >= limits.SMOOTHED_STEPS and 2 * (slower[last] - slower[first]) > many
             hidden = steps.found_fast(first) and not steps.stayed_fast(first, stop)
             if not many or mostly or hidden:
                 found.append(fault)
@@ -318,23 +296,22 @@ class Slowed:
     def another_pace(self) -> bool:
         """Returns True if a fault that stops nothing found the job much slower or faster than its fault-free runs: they
         were made on a busier or quieter host and do not show its speed."""
-        if any(interval.before is not None for interval in self.degraded):
-            return True
-        firsts, _ = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
-        return any(self._steps.found_fast(first) for first in firsts)
+        gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
+        found_slow = any(interval.before is not None for interval in self.degraded)
+        return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
-    def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> tuple[list[int], list[int]]:
+    def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
         """Returns for each fault the first step that ended after it struck, and the first begun after it was healed."""
-        injected = np.array([fault.injected for fault in faults], np.int64)
-        healed = np.array([self._run.end if fault.healed is None else fault.healed for fault in faults], np.int64)
-        return np.searchsorted(steps.end, injected, "right").tolist(), np.searchsorted(steps.begin, healed).tolist()
+        first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
+        healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
+        return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
 
 
 def frozen(run: Timeline) -> list[Window]:
     """Returns when faults held processes still, as the harness measured it."""
     struck = (each for each in run.faults if each.freezes and each.injected is not None)
     held = (each for each in struck if any(effect.get("ok") for effect in each.effects))
-    return by_time.union((acted_at(each), run.end if each.healed is None else each.healed) for each in held)
+    return by_time.union((acted_at(each), by_time.healed_at(run, each)) for each in held)
 
 
 def stood_frozen(run: Timeline) -> list[Window]:
@@ -390,38 +367,35 @@ class Pace:
 
     def slow(self, bound: float) -> Slow:
         """Compares with the bound; the pace before the first fault counts if the fault-free run was much slower."""
-        usual = (1 if self.usual_taken else WORST_FACTOR) * bound * self.before
-        before = usual if self.before < FAST_BEFORE else float("inf")
+        usual = (1 if self.usual_taken else limits.WORST_FACTOR) * bound * self.before
+        before = usual if self.before < limits.FAST_BEFORE else float("inf")
         if self.at_least > self.allowed(bound):
             return Slow.ON_THE_WHOLE
         if self.median > before:
             return Slow.BESIDE_BEFORE
-        if self.slowest > WORST_FACTOR * self.allowed(bound) and self.last > self.allowed(bound):
+        if self.slowest > limits.WORST_FACTOR * self.allowed(bound) and self.last > self.allowed(bound):
             return Slow.IN_THE_END
         return Slow.IN_THE_END_BESIDE_BEFORE if min(self.slowest, self.last) > before else Slow.NO
 
 
 def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str:
     """Returns the pace after the last recovery, or why it is not judged."""
-    mine = Times.of(run)
     if not disturbed:
         return "nothing disturbed the job"
-    struck = disturbed[0][0]
+    mine, struck = Times.of(run), disturbed[0][0]
     peace = by_time.quiet(mine.begin, mine.end, disturbed)
     after = _last_stretch(mine, peace, struck)
     if after is None:
-        return f"fewer than {STEPS_MIN} undisturbed steps came after the recovery"
+        return f"fewer than {limits.STEPS_MIN} undisturbed steps came after the recovery"
     size = int(mine.size[after][0])
     known = [times for times in usual.times if (times.size == size).any()]
     steps = _same_steps(mine, after, known or usual.times, size if known else None)
-    if len(steps.taken) < STEPS_MIN or not steps.usual.any():
+    if len(steps.taken) < limits.STEPS_MIN or not steps.usual.any():
         return "no fault-free run shows how long these steps take"
     prior = _same_steps(mine, np.flatnonzero(peace & (mine.end <= struck)), usual.times, None)
-    pauses = len(prior.taken) >= PAUSES_STEPS_MIN
-    loads = [
-        others_share(run, run.begin, struck),
-        *(others_share(other, other.begin, other.end) for other in usual.runs),
-    ]
+    pauses = len(prior.taken) >= limits.PAUSES_STEPS_MIN
+    loads = [others_share(other, other.begin, other.end) for other in usual.runs]
+    others = others_share(run, int(mine.begin[after][0]), int(mine.end[after][-1]))
     return Pace(
         steps=len(steps.taken),
         taken=round(steps.taken.sum()),
@@ -430,12 +404,12 @@ def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str
         at_least=steps.at_least(pauses),
         best=float(steps.quarters(steps.typical).min()),
         slowest=max(steps.slowest().at_least(pauses), steps.mean(pauses)),
-        last=max(steps.of(slice(-steps.quarter, None)).at_least(pauses), steps.mean(pauses) / WORST_FACTOR),
-        before=max(float(np.median(prior.ratios)), prior.mean()) if len(prior.taken) >= STEPS_MIN else 1.0,
+        last=max(steps.of(slice(-steps.quarter, None)).at_least(pauses), steps.mean(pauses) / limits.WORST_FACTOR),
+        before=max(float(np.median(prior.ratios)), prior.mean()) if len(prior.taken) >= limits.STEPS_MIN else 1.0,
         worst=_worst(prior.ratios, known or usual.times),
         known=bool(known),
-        others=max(0.0, others_share(run, int(mine.begin[after][0]), int(mine.end[after][-1])) - max(loads)),
-        usual_taken=max(loads[1:], default=0.0) > OTHERS_MOST,
+        others=max(0.0, others - max([others_share(run, run.begin, struck), *loads])),
+        usual_taken=max(loads, default=0.0) > limits.OTHERS_MOST,
     )
 
 
@@ -450,8 +424,8 @@ def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
-        first = part.start + (int(breaks[-1]) if len(breaks) else 0) + SETTLING_STEPS
-        if part.stop - first >= STEPS_MIN:
+        first = part.start + (int(breaks[-1]) if len(breaks) else 0) + limits.SETTLING_STEPS
+        if part.stop - first >= limits.STEPS_MIN:
             return np.arange(first, part.stop)
     return None
 
@@ -465,8 +439,8 @@ class _Same:
     typical: Floats  # fault-free median around that step: a pause does not count
     saved: Bools
 
-    def of(self, rows: Bools | slice) -> _Same:
-        return _Same(*(getattr(self, each.name)[rows] for each in fields(self)))
+    def of(self, rows: Bools | slice) -> Self:
+        return type(self)(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     @property
     def ratios(self) -> Floats:
@@ -489,10 +463,10 @@ class _Same:
         apart = self.taken - ratio * self.usual
         kinds = [apart[self.saved], apart[~self.saved]]
         variance = min(n * np.var(apart, ddof=1), n * _scatter(apart))
-        if min(map(len, kinds)) >= SAVES_MIN:
+        if min(map(len, kinds)) >= limits.SAVES_MIN:
             variance = min(variance, sum(len(kind) * _scatter(kind) for kind in kinds))
-        median = np.sort(self.ratios)[int(n / 2 - NORMAL_95 * np.sqrt(n) / 2)]
-        return float(max(median, ratio - NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
+        median = np.sort(self.ratios)[int(n / 2 - limits.NORMAL_95 * np.sqrt(n) / 2)]
+        return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
         """Returns for each quarter of the steps in a row its time over the time in `beside`."""
@@ -500,13 +474,13 @@ class _Same:
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
 
-    def slowest(self) -> _Same:
+    def slowest(self) -> Self:
         first = int(self.quarters(self.usual).argmax())
         return self.of(slice(first, first + self.quarter))
 
     @property
     def quarter(self) -> int:
-        return max(STEPS_MIN, len(self.taken) // 4)
+        return max(limits.STEPS_MIN, len(self.taken) // 4)
 
 
 def _scatter(kind: Floats) -> float:
@@ -523,12 +497,12 @@ def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:
             theirs = np.flatnonzero(reference.size == world)
-            if len(theirs) < STEPS_MIN:
+            if len(theirs) < limits.STEPS_MIN:
                 continue
             order = theirs[np.argsort(reference.step[theirs], kind="stable")]
             step, taken = reference.step[order], reference.taken[order]
             at = np.minimum(np.searchsorted(step, times.step[rows]), len(step) - 1)
-            around = medians(taken, STEPS_MIN)[at]
+            around = medians(taken, limits.STEPS_MIN)[at]
             slower = (step[at] == times.step[rows]) & (around > typical)
             usual, typical = np.where(slower, taken[at], usual), np.where(slower, around, typical)
     return _Same(times.taken[rows], usual, typical, times.saved[rows]).of(typical > 0)
@@ -536,8 +510,8 @@ def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int
 
 def _worst(prior: Floats, references: Sequence[Times]) -> float:
     """Returns the slowest stretch without a fault, over the usual pace of its run."""
-    told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= STEPS_MIN]
-    stretches = ((medians(each, STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
+    told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= limits.STEPS_MIN]
+    stretches = ((medians(each, limits.STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
     return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])
 
 
@@ -547,8 +521,6 @@ def exit_ns(run: Timeline) -> int | None:
     if not len(run.progress) or run.outcome != "completed":
         return None
     last = int(run.progress.end[-1])
-    ended = max((exit_["at"] for exit_ in run.exits if exit_["rank"] is None and exit_["at"] >= last), default=None)
-    if ended is None:
-        return None
+    ended = max((exit_["at"] for exit_ in run.exits if exit_["rank"] is None), default=-1)
     over = max((end for begin, end in by_time.disturbed(run) if begin <= ended), default=last)
-    return ended - max(last, over) if over <= ended else None
+    return ended - max(last, over) if max(last, over) <= ended else None

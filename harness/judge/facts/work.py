@@ -1,7 +1,5 @@
 """The work of a job: how far it was at a moment, and when it ended."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

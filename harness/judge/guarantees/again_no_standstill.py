@@ -3,27 +3,35 @@
 The limit is 4 s between two steps, and 5 times as long as the fault-free run ever stood.
 """
 
-from __future__ import annotations
+import numpy as np
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.standstill import standstill
-from harness.judge.guarantee import DRILL, RUN, Breach, Guarantee, breach
+from harness.judge.facts import by_time, tellers
+from harness.judge.facts.usual import Times
+from harness.judge.guarantee import DRILL, RUN, Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import STILL_FACTOR, STILL_LEAST_NS
 from harness.units import format_duration
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    longest = standstill(evidence)
-    if longest is not None and longest.ns > max(STILL_LEAST_NS, STILL_FACTOR * longest.usual_ns):
-        text = f"the job stood still for {format_duration(longest.ns)} after step {longest.after}"
-        text += f", while no fault was at work (at most {format_duration(longest.usual_ns)} in the fault-free run)"
-        yield breach(text, longest)
+def breaches(evidence: Analysis) -> Breaches:
+    steps, usual = Times.of(evidence.run), _longest_usual(evidence)
+    apart = np.where(by_time.quiet(steps.begin, steps.end, evidence.disturbed), steps.end - steps.begin, 0)
+    if usual is None or not len(apart):
+        return
+    longest = int(apart.argmax())
+    if apart[longest] > max(STILL_LEAST_NS, STILL_FACTOR * usual):
+        text = f"the job stood still for {format_duration(int(apart[longest]))} after step {steps.after[longest]}"
+        text += f", while no fault was at work (at most {format_duration(usual)} in the fault-free run)"
+        yield breach(text, tellers.STANDSTILL)
+
+
+def _longest_usual(evidence: Analysis) -> int | None:
+    """Returns the longest time between two steps of the fault-free runs in ns."""
+    return max((int((each.end - each.begin).max(initial=0)) for each in evidence.usual.times), default=None)
 
 
 def nothing(evidence: Analysis) -> str:
-    return "" if standstill(evidence) else "no fault-free run shows how long the job stands still by itself"
+    shown = _longest_usual(evidence) is not None and len(Times.of(evidence.run).end)
+    return "" if shown else "no fault-free run shows how long the job stands still by itself"
 
 
 GUARANTEE = Guarantee(breaches, holds_for=(RUN, DRILL), nothing=nothing)

@@ -4,12 +4,11 @@ A fault that only slows the job must act for at least half a step. A notice ends
 time. No node ends before it is struck, and none comes back where no replacement is planned.
 """
 
-from harness.judge.facts.by_time import node_of
 from harness.judge.facts.faults import Effect
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.judge.thresholds import EARLY_STEPS, NOTICE_LATE_NS, NOTICE_SHARE
 from harness.timeline.lineage import NEVER
-from harness.timeline.sorted_events import acted_at
+from harness.timeline.sorted_events import acted_at, key_of
 from harness.units import format_duration
 
 
@@ -34,10 +33,10 @@ def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
     """Yields damaged files that the harness saw with the same content before. A sampled digest may miss a change."""
     for damage in fault.damaged:
         begun = damage["at"] if fault.injecting is None else fault.injecting
-        place = str(damage.get("checkpoint")), damage.get("sha256")
-        seen = (each for each in evidence.run.published if (each.get("path"), each.get("sha256")) == place)
-        if place[1] and any(each["at"] < begun for each in seen if not each.get("sampled")):
-            yield f"left {place[0]} as it was: the harness saw the same content before"
+        place, digest = str(damage.get("checkpoint")), damage.get("sha256")
+        seen = [each for each in evidence.run.published if each["at"] < begun and not each.get("sampled")]
+        if digest and any((each.get("path"), each.get("sha256")) == (place, digest) for each in seen):
+            yield f"left {place} as it was: the harness saw the same content before"
 
 
 def _taking(evidence: Analysis, fault: FaultRecord) -> Flaws:
@@ -47,8 +46,8 @@ def _taking(evidence: Analysis, fault: FaultRecord) -> Flaws:
         if 0 < after < promised * NOTICE_SHARE or after > promised / NOTICE_SHARE + NOTICE_LATE_NS:
             yield f"took the node {format_duration(after)} after its notice; {format_duration(promised)} were planned"
     for target in fault.targets if fault.replaced is False else ():
-        node, incarnation = node_of(target)
-        back = evidence.places.given.get((node, (incarnation or 1) + 1), -NEVER)
+        node, incarnation = key_of(target)
+        back = evidence.places.given.get((node, incarnation + 1), -NEVER)
         if target.get("rank") is None and back > acted_at(fault):
             yield f"was to bring no replacement, and {node} came back"
 

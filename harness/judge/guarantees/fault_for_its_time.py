@@ -24,8 +24,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
         goes_on = work.has_steps and work.last_end > fault.healed and stopped(work, fault) is None
         if late < 0 and goes_on and not _victim_ended(evidence, fault, fault.healed):
             yield f"was undone after {format_duration(lasted)}; its planned duration is {lasts}"
-    told = [("undone", fault.healed), ("recovered from", fault.recovered)]
-    for what, at in (*(("measured", effect["at"]) for effect in fault.effects), *told):
+    told = [*(("measured", effect["at"]) for effect in fault.effects)]
+    for what, at in (*told, ("undone", fault.healed), ("recovered from", fault.recovered)):
         if at is not None and (early := acted_at(fault) - at) > evidence.run.uncertainty_ns:
             yield f"was {what} {format_duration(early)} before it acted"
 

@@ -1,17 +1,16 @@
 """Each planned fault strikes, and its effect is measured."""
 
 from harness.judge.facts.faults import own_faults, stopped
+from harness.judge.facts.job_end import given_up_early
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, of_fault
-from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
-from harness.timeline.sorted_events import first_strike
 
 
 def breaches(evidence: Analysis) -> Breaches:
     """Yields faults that never struck, failed, or have no measured effect. Early ends explain missing strikes."""
     run, work = evidence.run, evidence.work
     records = grouped((record.id, record) for record in run.faults)
-    ended = run.beside.cut_short or (run.outcome == "aborted" and first_strike(run.faults) == NEVER)
+    ended = run.beside.cut_short or given_up_early(run)
     for name in evidence.planned_faults if not ended else ():
         found = records.get(name, ())
         if any(record.injected is not None or record.error for record in found):

@@ -5,6 +5,7 @@ A node that ends with 0 while steps are left, or that leaves with code 75, needs
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.node.emitter import EXIT_LEFT
+from harness.timeline.sorted_events import key_of
 from harness.units import format_duration
 
 
@@ -12,10 +13,10 @@ def breaches(evidence: Analysis) -> Breaches:
     """Yields nodes that left without a notice: with the code of a drained node, or with 0 while others went on."""
     run = evidence.run
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
-    told = {(notice["node"], notice["incarnation"]) for notice in run.notices if notice.get("source") != "peer"}
+    told = {key_of(notice) for notice in run.notices if notice.get("source") != "peer"}
     for end in run.exits:
         left = end["code"] == EXIT_LEFT or (end["code"] == 0 and end["at"] < last)
-        if end["rank"] is None and left and (end["node"], end["incarnation"]) in evidence.places.kept - told:
+        if end["rank"] is None and left and key_of(end) in evidence.places.kept - told:
             at = format_duration(end["at"] - run.begin)
             yield breach(f"{end['node']} left the job with exit code {end['code']} at {at}, without a notice")
 

@@ -30,9 +30,8 @@ def breaches(evidence: Analysis) -> Breaches:
         epoch, stride = run.epochs[each.epoch], strides.get(run.processes[each.process].rank)
         for first, last in _holes(each, epoch, stride) if stride else ():
             last = min(last, epoch.kept)
-            if np.searchsorted(told, last, "right") > np.searchsorted(
-                told, first
-            ):  # steps that nobody told are reported below
+            begin, end = np.searchsorted(told, [first, last + 1])
+            if begin < end:  # steps that nobody told are reported below
                 found.setdefault((each.epoch, first, last), []).append(each.process)
     for (number, first, last), rows in found.items():
         absent = sorted({run.processes[row].rank for row in rows})

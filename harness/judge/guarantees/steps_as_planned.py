@@ -17,9 +17,8 @@ def breaches(evidence: Analysis) -> Breaches:
         were = "was" if planned == 1 else "were"
         yield breach(f"step {last} was done, but only {counted(planned, 'step')} {were} planned")
         return
-    text = f"the job went on to step {last}; its fault-free run ended after step {planned}"
     same = evidence.comparison is not None and evidence.comparison.identical
-    yield breach(text, went_on(same))
+    yield breach(f"the job went on to step {last}; its fault-free run ended after step {planned}", went_on(same))
 
 
 GUARANTEE = Guarantee(breaches)

@@ -3,12 +3,13 @@
 It fails by more than 3 s on one clock and a log without problems; else it is inconclusive.
 """
 
+from harness.judge.facts import times
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import UNTRUE
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    for each in evidence.outside_node:
+    for each in times.outside_node(evidence.run):
         yield breach(f"{each.words}: {UNTRUE}", each)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.by_time import healed_at
 from harness.judge.facts.faults import Effect, struck
 from harness.judge.score import Score, ScoreResult
 from harness.timeline.sorted_events import acted_at
@@ -19,19 +20,15 @@ class OwnTraffic(Score):
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         faults = [fault for fault in struck(evidence) if fault.network]
-        measured = [fault for fault in faults if _is_measured(fault)]
+        measured = [fault for fault in faults if any("ok" in each for each in fault.traffic)]
         unslowed = list(_lost_no_time(evidence, measured)) if measured else []
         values = {"faults": len(faults), "measured": len(measured)}
         told = values | {"bytes": sum(map(_bytes, measured)), "lost_no_time": unslowed}
-        untold = dict.fromkeys(fault.id for fault in faults if not _is_measured(fault))
+        known = {fault.id for fault in measured}
+        untold = dict.fromkeys(fault.id for fault in faults if fault.id not in known)
         why = [(self.by_default, f"whether it went through {', '.join(untold)} was not measured")]
-        return ScoreResult(
-            told, summary="; ".join(unslowed) if bounds else "", not_judged=why if untold and bounds else ()
-        )
-
-
-def _is_measured(fault: FaultRecord) -> bool:
-    return any("ok" in each for each in fault.traffic)
+        summary = "; ".join(unslowed) if bounds else ""
+        return ScoreResult(told, summary=summary, not_judged=why if untold and bounds else ())
 
 
 def _bytes(fault: FaultRecord) -> int:
@@ -53,7 +50,7 @@ def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterat
 
 
 def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
-    steps, since, until = run.steps, acted_at(fault), run.end if fault.healed is None else fault.healed
+    steps, since, until = run.steps, acted_at(fault), healed_at(run, fault)
     within = slice(*steps.end.searchsorted([since, until + 1]))
     waits = steps.sync_ns[within][steps.begin[within] >= since]
     waits = waits[waits > 0]

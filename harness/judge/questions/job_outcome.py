@@ -10,7 +10,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bound, S, Score, ScoreResult, left_open, line, shown_ns
 from harness.judge.verdict import Doubt
 from harness.timeline.lineage import NEVER
-from harness.timeline.sorted_events import first_strike
+from harness.timeline.sorted_events import first_strike, key_of
 
 SHOWN_MAX = 200  # characters of the job's last words in a report
 NAME = "fail_fast.max"
@@ -70,7 +70,7 @@ def _taken(evidence: Analysis) -> tuple[int | None, float | None]:
     GPU-seconds that the job held in it."""
     run, struck = evidence.run, first_strike(evidence.run.faults)
     commands = (end for end in run.exits if end["rank"] is None)
-    ends = (end["at"] for end in commands if (end["node"], end["incarnation"]) in evidence.places.kept)
+    ends = (end["at"] for end in commands if key_of(end) in evidence.places.kept)
     ended = max(ends, default=None)
     if struck == NEVER or ended is None:
         return None, None

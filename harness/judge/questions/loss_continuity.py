@@ -4,8 +4,6 @@ It compares loss, gradient norm and learning rate of each surviving step, and co
 seen. The guarantees `result.*` judge what else ranks tell of a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -186,18 +184,17 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
     """Returns the expectation, with the first step and the curves that left the band as its reason."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
+    steps = len(comparison.step)
     if not found:
-        agree = "agrees" if len(comparison.step) == 1 else "agree"
-        return line(
-            MODE, bound, f"{counted(len(comparison.step), 'step')} {agree} with the fault-free run", "", *grounds
-        )
+        text = f"{counted(steps, 'step')} {'agrees' if steps == 1 else 'agree'} with the fault-free run"
+        return line(MODE, bound, text, "", *grounds)
     curve = min(found, key=found.__getitem__)
     row = found[curve]
     mine, other = getattr(comparison.run, curve)[row], getattr(comparison.fault_free, curve)[row]
     differ = f"{', '.join(WORDS[c] for c in found)} differ{'s' if len(found) == 1 else ''} from the fault-free run"
     digits = 9 if f"{mine:.9g}" != f"{other:.9g}" else 17  # as many as tell them apart
     apart = f"{WORDS[curve]} {mine:.{digits}g} instead of {other:.{digits}g}"
-    observed = f"{int(np.logical_or.reduce(list(outside.values())).sum())} of {len(comparison.step)} steps differ"
+    observed = f"{int(np.logical_or.reduce(list(outside.values())).sum())} of {steps} steps differ"
     return line(MODE, bound, observed, f"{differ}: at step {comparison.step[row]} {apart}", *grounds)
 
 
@@ -250,13 +247,12 @@ def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iter
     mine = dict(zip(curve.step.tolist(), curve.loss.tolist(), strict=True))
     told = zip(comparison.step.tolist(), comparison.fault_free.loss.tolist(), strict=True) if comparison else ()
     usual: dict[int, float] = dict(told)
-    for epoch in run.epochs:
-        if epoch.kept < epoch.first or not {epoch.first, epoch.first - 1} <= mine.keys():
-            continue
-        rise = mine[epoch.first] - mine[epoch.first - 1]
-        spike = rise - (usual.get(epoch.first, np.nan) - usual.get(epoch.first - 1, np.nan))
-        told_rise, told_spike = (each if np.isfinite(each) else None for each in (rise, spike))
-        yield {"step": epoch.first, "rise": told_rise, "spike": told_spike}
+    for step in (epoch.first for epoch in run.epochs if epoch.kept >= epoch.first):
+        if {step, step - 1} <= mine.keys():
+            rise = mine[step] - mine[step - 1]
+            spike = rise - (usual.get(step, np.nan) - usual.get(step - 1, np.nan))
+            told_rise, told_spike = (each if np.isfinite(each) else None for each in (rise, spike))
+            yield {"step": step, "rise": told_rise, "spike": told_spike}
 
 
 SCORES = (LossContinuity(),)

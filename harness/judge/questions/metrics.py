@@ -1,7 +1,5 @@
 """Figures that a scenario may bound one by one: step times, checkpoints, resumes, alarms."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,11 +9,11 @@ import numpy as np
 from harness.judge.bounds import MetricBounds
 from harness.judge.facts import alarms
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.by_time import healed_at
 from harness.judge.facts.saves import Save
 from harness.judge.facts.usual import Times
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult
-from harness.timeline.lineage import NEVER
-from harness.timeline.lookups import first_from, grouped
+from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.save_events import COMMITTED, FAILED, PART
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
@@ -100,10 +98,9 @@ def _checkpoints(evidence: Analysis) -> dict[str, Any]:
 
 def _alarms(evidence: Analysis) -> dict[str, Any]:
     """Counts false alarms, and returns the longest time from a fault to its first evidence."""
-    run = evidence.run
-    windows = [*evidence.windows]
-    windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
-    ends = _episode_ends(run)
+    run, ends = evidence.run, _episode_ends(evidence.run)
+    at_work = [(each.injected, healed_at(run, each)) for each in run.faults if each.injected is not None]
+    windows = [*evidence.windows, *at_work]
     detect = [taken for fault in run.faults if (taken := _detection(run, fault, ends)) is not None]
     return {
         "false_alarms": len(alarms.false_alarms(run, windows, evidence.spikes)),
@@ -122,7 +119,7 @@ def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[in
     if fault.injected is None:
         return None
     at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)
-    if at == len(run.evidence) or run.evidence[at] > ((fault.healed or run.end) if over == NEVER else over):
+    if at == len(run.evidence) or run.evidence[at] > (healed_at(run, fault) if over == NEVER else over):
         return None
     return int(run.evidence[at]) - fault.injected
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from harness.judge.bounds import NoticesBounds
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.by_time import node_of
 from harness.judge.facts.reported import told
 from harness.judge.score import Score, ScoreResult, left_open, line
 from harness.judge.verdict import Doubt, Ground, Kind
 from harness.timeline.lookups import first_from
-from harness.timeline.sorted_events import acted_at
+from harness.timeline.sorted_events import acted_at, key_of
 from harness.timeline.timeline import FaultRecord
 from harness.units import format_duration
 
@@ -46,10 +45,10 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
     """Yields for each notice to a node with working ranks that was then taken: words that it was ignored, or an empty
     text if anybody acted. A worker may save and leave at once, without a further step."""
     run, ends = evidence.run, evidence.run.steps.end
-    released = {(slot.node, slot.incarnation): slot.released for slot in run.slots if not slot.kept}
+    released = {slot.key: slot.released for slot in run.slots if not slot.kept}
     for target in fault.targets if fault.injected is not None and fault.notice_ns else ():
-        given, node = acted_at(fault), node_of(target)
-        mine = (row for row, each in enumerate(run.processes) if (each.node, each.incarnation) == node)
+        given, node = acted_at(fault), key_of(target)
+        mine = (row for row, each in enumerate(run.processes) if each.key == node)
         working = any(evidence.places.last_begin[row] > 0 for row in mine)  # one may be silent meanwhile
         if node not in released or not working or not len(ends) or int(ends.min()) >= given:
             continue

@@ -5,12 +5,10 @@ partition the time, so they add up to it exactly. A fault that only slows the jo
 until step time is back in the band of the fault-free run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.judge.bounds import RecoveryBounds
 from harness.judge.facts import reported, times
@@ -60,12 +58,10 @@ def _expectations(evidence: Analysis, bounds: RecoveryBounds) -> Iterator[Expect
     run, unmeasured = evidence.run, _unmeasured(evidence)
     slow = [each for each in evidence.slowed.measured if each.fault not in run.beside.faults]
     episodes = [(each, "" if each.t_regained is not None else _stuck(run, each)) for each in run.episodes]
-    seen: dict[int | None, int] = {
-        told: at for _, told, at in times.seen_recoveries(run)
-    }  # the harness's sight outweighs told times
+    # The harness's sight outweighs told times.
+    seen: dict[int | None, int] = {told: at for _, told, at in times.seen_recoveries(run)}
     if bounds.max is not None:
-        pace = evidence.pace if any(not d.recovered for d in slow) else None
-        at_end = pace if isinstance(pace, Pace) else None
+        at_end = evidence.pace if isinstance(evidence.pace, Pace) and not all(d.recovered for d in slow) else None
         spans = [_Span(*_span(run, e, seen.get(e.t_regained, e.t_regained)), why, e) for e, why in episodes]
         spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d, at_end) for d in slow]
         yield from _lines("recovery_time.max", spans, bounds.max, run, unmeasured)
@@ -76,9 +72,8 @@ def _expectations(evidence: Analysis, bounds: RecoveryBounds) -> Iterator[Expect
     for phase, bound in bounds.phases.items():
         spans = [_Span(e.phases_ns.get(phase, 0), e.t_regained is not None, why, e) for e, why in episodes]
         why = unmeasured or ("" if episodes else "progress slowed but never stopped, so no phase was measured")
-        yield from _lines(
-            f"recovery_time.phases.{phase}", spans, bound, run, why or reported.unmeasured_phase(run, phase)
-        )
+        why = why or reported.unmeasured_phase(run, phase)
+        yield from _lines(f"recovery_time.phases.{phase}", spans, bound, run, why)
 
 
 def _still(interval: Degraded) -> str:
@@ -122,11 +117,10 @@ def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation
     grounds += [Ground(Kind.DURATION, of=pace, bound=SLOWDOWN_MAX)] if pace else []
     if ended:
         return bound.line(allowed / S, length / S, "", *grounds)
-    told = f"> {format_duration(length)}, not over"
-    reason, grounds = why or "it was not over", [*grounds, Ground(Kind.REACHED), Ground(Kind.NODES)]
-    return line(
-        bound.name, f"≤ {bound.show(allowed / S)}", told, reason, *grounds, bound_value=allowed / S, unit=bound.unit
-    )
+    most, told = f"≤ {bound.show(allowed / S)}", f"> {format_duration(length)}, not over"
+    grounds += [Ground(Kind.REACHED), Ground(Kind.NODES)]
+    numbers: dict[str, Any] = {"bound_value": allowed / S, "unit": bound.unit}
+    return line(bound.name, most, told, why or "it was not over", *grounds, **numbers)
 
 
 def _unmeasured(evidence: Analysis) -> str:

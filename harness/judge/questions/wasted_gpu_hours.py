@@ -1,7 +1,5 @@
 """Wasted GPU-hours: the exact ledger of all allocated GPU time, and the part of the waste that faults caused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -10,10 +10,7 @@ took from its first allocation to its first step.
 A save is *due* at each step of which the fault-free run committed a checkpoint. It was *made* if the run committed one
 from half an interval before that step until the next one is due; so late saves and a shifted rhythm count.
 A save that was not made counts as missed only if nothing disturbed the job meanwhile.
-
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.judge import thresholds as limits
 from harness.judge.bounds import ExitBounds, PaceBounds, RhythmBounds, UseBounds
 from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
@@ -28,18 +26,9 @@ from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.usual import Slow, exit_ns
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
-from harness.judge.thresholds import (
-    EXIT_FACTOR,
-    EXIT_LEAST_NS,
-    FAST_BEFORE,
-    GPU_PATIENCE,
-    SEEN_MIN,
-    SHARE_SAVES_MIN,
-    WORST_FACTOR,
-    WRITTEN_NS,
-)
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.node.emitter import EXIT_LEFT
+from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
 
@@ -72,7 +61,7 @@ def _pace(evidence: Analysis, bound: float) -> Lines:
     if slow in (Slow.ON_THE_WHOLE, Slow.BESIDE_BEFORE):
         reason = f"{pace.told}, its median step {pace.median:.2f} ×; allowed: {allowed:.2f} ×"
     elif slow is Slow.IN_THE_END:
-        most = f"allowed for a while: {WORST_FACTOR * allowed:.2f} ×"
+        most = f"allowed for a while: {limits.WORST_FACTOR * allowed:.2f} ×"
         reason = f"{pace.told}, but {pace.slowest:.2f} × for a while, and {pace.last:.2f} × in the end; {most}"
     elif not pace.known:
         return "no fault-free run had as many ranks as the job had at the end"
@@ -80,10 +69,10 @@ def _pace(evidence: Analysis, bound: float) -> Lines:
         return f"{pace.told}, and {pace.before:.2f} × already before the first fault"
     elif slow is Slow.IN_THE_END_BESIDE_BEFORE:
         reason = f"{pace.told}, but {pace.slowest / pace.before:.2f} × its time before the first fault in the end, too"
-    elif pace.before < FAST_BEFORE and pace.median > bound * pace.before:
+    elif pace.before < limits.FAST_BEFORE and pace.median > bound * pace.before:
         faster = f"before the first fault the job took only {pace.before:.2f} × the time of its fault-free run"
         return f"{faster}, and {pace.median / pace.before:.2f} × that since"
-    remark = f", {pace.slowest:.2f} × now and then" * (slow is Slow.NO and pace.slowest > WORST_FACTOR * allowed)
+    remark = f", {pace.slowest:.2f} × now and then" * (slow is Slow.NO and pace.slowest > limits.WORST_FACTOR * allowed)
     observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×{remark}"
     before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= allowed else ""
     grounds = Ground(Kind.DURATION, of=pace, bound=bound)
@@ -96,9 +85,9 @@ def _pace(evidence: Analysis, bound: float) -> Lines:
 
 def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
     run, most = evidence.run, bounds.max_idle_steps
-    slots, patience = _kept(run), GPU_PATIENCE * (evidence.usual.longest(_first_step_ns) or 0)
+    slots, patience = _kept(run), limits.GPU_PATIENCE * (evidence.usual.longest(_first_step_ns) or 0)
     began = {launcher.key: launcher.began for launcher in run.launchers}
-    since = [max(slot.allocated, began.get((slot.node, slot.incarnation), 0)) + patience for slot in slots]
+    since = [max(slot.allocated, began.get(slot.key, 0)) + patience for slot in slots]
     idle = _idle_steps(evidence, since)
     values = {"gpus_at_the_end": len(slots), "idle_steps": idle}
     if not len(run.progress) or not slots:
@@ -111,18 +100,18 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
     if idle < most <= _idle_steps(evidence, [slot.allocated for slot in slots]):
         return values, "a GPU may have come too late for the job to use it"
     last = run.epochs[-1].processes if run.epochs else ()
-    working = {(run.processes[row].node, run.processes[row].incarnation) for row in last}
-    unused = {slot.node for slot in slots if (slot.node, slot.incarnation) not in working}
+    working = {run.processes[row].key for row in last}
+    unused = {slot.node for slot in slots if slot.key not in working}
     text = f"the job left GPUs idle in its last {idle} steps: {', '.join(sorted(unused)) or 'some of them'}"
     return values, [line("gpus_in_use.max_idle_steps", f"< {most}", str(idle), "" if idle < most else text)]
 
 
 def _kept(run: Timeline) -> list[Slot]:
     """Returns slots allocated to the end, except on nodes that said they leave the job for good."""
-    told = {(notice["node"], notice["incarnation"]) for notice in run.notices if notice.get("source") != "peer"}
-    left = {(e["node"], e["incarnation"]) for e in run.exits if e["rank"] is None and e["code"] == EXIT_LEFT}
-    excluded = {(n["node"], n["incarnation"]) for n in run.notices if n.get("source") == "straggler"} | (told & left)
-    return [slot for slot in run.slots if slot.kept and (slot.node, slot.incarnation) not in excluded]
+    told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
+    stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
+    left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
+    return [slot for slot in run.slots if slot.kept and slot.key not in stragglers | (told & left)]
 
 
 def _first_step_ns(run: Timeline) -> int:
@@ -148,7 +137,7 @@ def exit_time(evidence: Analysis, bounds: ExitBounds) -> tuple[Figures, Lines]:
         completed = evidence.run.outcome == "completed"
         active = "a fault was active until the end, or the ends of the commands were not recorded"
         return values, active if completed else "the job did not finish"
-    limit = bounds.max if bounds.max is not None else max(EXIT_LEAST_NS, EXIT_FACTOR * (usual or 0))
+    limit = bounds.max if bounds.max is not None else max(limits.EXIT_LEAST_NS, limits.EXIT_FACTOR * (usual or 0))
     if taken > limit and usual is None and bounds.max is None:
         return values, "no fault-free run shows how long the exit takes"
     reason = f"the job took {format_duration(taken)} to end after its last step"
@@ -166,7 +155,7 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
     in_a_row = max((part.stop - part.start for part in by_time.stretches(absent)), default=0)
     values = {"due": due, "missed": missed, "missed_in_a_row": in_a_row}
     uneven = len(set(np.diff(usual))) > 1
-    if not evidence.run.checkpoints and (missed < due or due < SEEN_MIN or uneven):
+    if not evidence.run.checkpoints and (missed < due or due < limits.SEEN_MIN or uneven):
         return values, ()  # the harness may have missed some saves
     if (due < 2 and missed > 0) or not due:
         return values, f"{due or 'no'} save was due after the recovery, outside faults"
@@ -175,7 +164,7 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
     ground, percent, most = Ground(Kind.ABSENCE), 100 * (due - missed) / due, bounds.max_missed
     reason = f"{text}, {in_a_row} in a row{none}" if in_a_row > most else ""
     lines = [line("checkpoint_rhythm.max_missed", f"≤ {most} in a row", str(in_a_row), reason, ground)]
-    if due >= SHARE_SAVES_MIN:
+    if due >= limits.SHARE_SAVES_MIN:
         reason, least = text + none if percent < bounds.min_percent else "", f"≥ {bounds.min_percent:.1f} %"
         lines.append(line("checkpoint_rhythm.min_percent", least, f"{percent:.1f} %", reason, ground))
     return values, lines
@@ -209,7 +198,7 @@ def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence
     begin = end[np.searchsorted(step, due)]
     until = end[np.minimum(np.searchsorted(step, due + interval - 1), len(step) - 1)]
     ended = ((save.begun, save.ended) for save in saves.good if save.begun is not None)
-    writing = by_time.union((begun + 1, over + WRITTEN_NS) for begun, over in ended if over is not None)
+    writing = by_time.union((begun + 1, over + limits.WRITTEN_NS) for begun, over in ended if over is not None)
     in_peace = by_time.quiet(begin, np.maximum(until, begin + 1), disturbed)
     counts = (in_peace & by_time.quiet(begin, begin + 1, writing)) | made
     if disturbed:
