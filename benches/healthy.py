@@ -36,6 +36,7 @@ import league
 
 from harness.errors import INTERRUPTED
 from harness.node.run_folder_view import KEPT as CACHE
+from harness.report import markdown
 from harness.report.run_report import read
 
 ROOT = league.ROOT
@@ -47,6 +48,7 @@ SEEDS = 5  # of a round
 BUSY_LOOPS = 2
 ENVIRONMENTS = threading.Lock()  # several stacks share one
 BROKEN = {("accelerate", "rank-kill"), ("lightning", "rank-kill")}  # docs/league.md says what is wrong with them
+HEAD = ("Run", "Seed", "Host", "Verdict", "Reason")
 INTRODUCTION = """\
 # Healthy runs
 
@@ -123,9 +125,8 @@ def judged(run: Run, folder: pathlib.Path) -> Run:
 
 def told(run: Run, folder: pathlib.Path) -> Run:
     """With what its report says."""
-    place = folder / run.folder
-    report = read(place / "report.json")
-    reason = report.reasons[0].replace(f"{place}/", "") if report.reasons else ""
+    report = read(folder / run.folder / "report.json")
+    reason = report.reasons[0].replace(f"{folder / run.folder}/", "") if report.reasons else ""
     return replace(run, verdict=str(report.verdict), reason=reason)
 
 
@@ -145,10 +146,10 @@ class Runs:
         wanted = run is not None and (run.name, run.busy) == (name, busy)
         if not self.given.stored and not (wanted and run and (self.given.keep or run.code == code(name))):
             run = make(number, name, seed, self.folder, busy)
-        elif run and (self.folder / run.folder).is_dir():
-            run = judged(run, self.folder)
-        if run is None:
+        elif run is None:
             return None
+        elif (self.folder / run.folder).is_dir():
+            run = judged(run, self.folder)
         with self.lock:
             self.kept[number] = run
             kept = [asdict(self.kept[each]) for each in sorted(self.kept)]
@@ -190,17 +191,9 @@ def page(runs: list[Run]) -> str:
     made = f" {old} of them were made by earlier code." if old else ""
     busy = sum(run.busy for run in runs)
     beside = f" {busy} of them ran beside two busy loops." if busy else ""
-    lines = [
-        INTRODUCTION,
-        f"{len(runs)} runs: {counts}.{beside}{made}",
-        "",
-        "| Run | Seed | Host | Verdict | Reason |",
-        "|---|---|---|---|---|",
-    ]
-    host = {True: "busy", False: ""}
     odd = [run for run in runs if run.verdict != "pass"]
-    lines += [f"| {run.name} | {run.seed} | {host[run.busy]} | {run.verdict} | {run.reason} |" for run in odd]
-    return "\n".join(lines) + "\n"
+    rows = [(run.name, str(run.seed), "busy" if run.busy else "", run.verdict, run.reason) for run in odd]
+    return f"{INTRODUCTION}\n{len(runs)} runs: {counts}.{beside}{made}\n\n{markdown.table(HEAD, rows)}\n"
 
 
 def main() -> int:
