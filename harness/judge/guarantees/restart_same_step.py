@@ -1,16 +1,11 @@
 """All ranks of a restart take one step, and each goes on with the step after it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import usual_strides
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     strides = usual_strides(evidence.run, evidence.fault_free)
     for member in (member for restart in evidence.restarts for member in restart.members):
         stride = strides.get(member.rank, 0)

@@ -4,16 +4,11 @@ A restore of a checkpoint whose tensors a fault damaged fails if no fallback is 
 written again in between.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.timeline.lookups import grouped
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Yields restores of a save whose tensor bytes a fault lost or changed, if no fallback was told and the save was
     not written anew. The trainer's word for a new save is not enough where the harness watches. A restore without a
     step is not judged."""

@@ -5,16 +5,11 @@ sample of a batch that is large enough for all fails, if each rank has some ther
 out in some steps makes the run inconclusive, unless it never tells it without a fault.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.replicas import batches_unseen, short, uneven
-from harness.judge.guarantee import Breach, Guarantee, in_words
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     yield from in_words(short(evidence))
     yield from in_words(uneven(evidence))
 

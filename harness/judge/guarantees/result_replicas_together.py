@@ -6,17 +6,12 @@ said nothing, or named another rank, fails. A digest that stays the same though 
 so without a fault.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from harness.judge.facts import replicas
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, in_words
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
 from harness.judge.verdict import Ground, Kind
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     yield from in_words(replicas.drifts(evidence))
     yield from in_words(replicas.unnoticed(evidence))
     yield from in_words(replicas.other_weights(evidence), Ground(Kind.LOSSES))

@@ -7,14 +7,11 @@ checkpoints must be its own, too: averaged weights or running statistics may els
 that saves had done that step when it began, and no more than 5 steps since.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.store import Seen
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import SIZES_MIN, SIZES_SPREAD, STEADY_SAVES
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Timeline
@@ -22,7 +19,7 @@ from harness.timeline.timeline import Timeline
 OF_TENSORS = ("tensors", "bytes of tensors")
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     usual = evidence.fault_free_saves
     if usual is not None and len(evidence.run.epochs) > 1:
         for where in _other_tensors(evidence, usual):
@@ -79,7 +76,7 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
     return {each["file"]: tensors.issuperset(each.get("tensor_digests") or ()) for each in held if last is not None}
 
 
-def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
+def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
     """Yields saves that no longer grow after the restart, though fault-free ones do: they may all hold one state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
@@ -95,7 +92,7 @@ def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
         yield breach(text, evidence.restarts[-1])
 
 
-def _other_amount(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
+def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
     """Yields saves without a property that all fault-free saves of several world sizes share, except the first of each
     run. Only for runs that changed their size; others are compared with the fault-free run alone."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]

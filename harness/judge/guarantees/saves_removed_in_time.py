@@ -3,8 +3,6 @@
 One more for each restart and two for each fault are allowed.
 """
 
-from __future__ import annotations
-
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import PILED_UP
 from harness.timeline.timeline import Timeline

@@ -1,7 +1,5 @@
 """A second restart computes the same in the steps that it does once more: losses, norms, learning rates, weights."""
 
-from __future__ import annotations
-
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.facts.losses import WORDS
 from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee

@@ -1,7 +1,5 @@
 """A second restart consumes the same samples in the steps that it does once more."""
 
-from __future__ import annotations
-
 from harness.judge.facts import losses
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee
