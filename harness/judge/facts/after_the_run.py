@@ -5,8 +5,6 @@ the save before the last one, to the end of the job. The harness tells how each 
 a run: the guarantees that hold for it are asked of that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

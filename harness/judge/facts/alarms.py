@@ -7,8 +7,6 @@ leave out no other samples.
 Alarms: what the trainer said, and whether there was something to see where no fault was at work.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

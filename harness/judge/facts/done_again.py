@@ -4,8 +4,6 @@ Where a repeat of the run is the same bit for bit, these must be, too: the run i
 in as many before its first fault. Else a figure may be off by a few times as much as those two are in these steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any

@@ -5,8 +5,6 @@ was not seen, unless it lay there for long or should still be there at the end; 
 never seen. A rule yields a save and the figures of its words.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

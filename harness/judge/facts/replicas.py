@@ -1,7 +1,5 @@
 """Weights and batches of ranks, compared with other ranks, the fault-free run, and the effects of faults."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

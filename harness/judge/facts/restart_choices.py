@@ -1,7 +1,5 @@
 """The checkpoints that each restart could have taken."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass

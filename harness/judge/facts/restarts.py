@@ -1,7 +1,5 @@
 """The restarts of a run: the members of each, the state that each member named, and the saves that were passed over."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

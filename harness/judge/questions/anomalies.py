@@ -5,8 +5,6 @@ them. Loss and gradient norm are sums over all ranks and prove nothing about one
 weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures of the restore drill and the second restart after the run; guarantees judge whether they were right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from harness.judge.bounds import LastCheckpointBounds

@@ -4,8 +4,6 @@ Both runs' listings are the harness's own, of when all nodes had ended. Names th
 number may be of a step, a time or a process. Contents are not compared. Judged only where a scenario expects it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
