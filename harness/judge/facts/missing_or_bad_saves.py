@@ -208,15 +208,11 @@ def hollow(store: Store) -> Found:
 def stale(store: Store) -> Found:
     """Yields saves that hold content of an earlier step, though updates were applied in between: as a whole, or more of
     their tensors than fault-free ones. One fault-free save that holds far more than the others is ignored then."""
-    for pieces_of, who in (
-        (as_told, "the trainer told"),
-        (of_files, "the harness saw"),
-        (of_tensors, "the harness saw"),
-    ):
-        for save, step, _, _, by_chance in _of_earlier(store, pieces_of):
+    for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
+        for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
                 yield NoSave(save, f"{who} in it the content of the checkpoint of step {step}")
-    for save, step, share, most, by_chance in _of_earlier(store, in_parts):
+    for save, step, share, most, by_chance in _of_earlier(store, "parts"):
         text = f"the harness saw {share:.0%} of its tensors as in the checkpoint of step {step}, and at most {most:.0%}"
         if by_chance:
             yield NoSave(save, f"{text} in most others", tellers.SAVES_BESIDE)
@@ -224,11 +220,10 @@ def stale(store: Store) -> Found:
             yield NoSave(save, f"{text} without a fault")
 
 
-def _of_earlier(store: Store, pieces_of: Callable[[Store], Pieces]) -> Iterator[tuple[Save, int, float, float, bool]]:
+def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, float, bool]]:
     """Yields saves that hold more of an earlier step than fault-free ones: that step, the share, the largest usual
     share, and whether one fault-free save holds far more than the others and is ignored."""
-    mine = _shares(store, pieces_of)
-    theirs = _shares(store.usual, pieces_of) if store.usual is not None else {}
+    mine, theirs = _shares(store, kind), _shares(store.usual, kind) if store.usual is not None else {}
     before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
     usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
     for save, (share, step) in mine.items():
@@ -241,12 +236,12 @@ def _of_earlier(store: Store, pieces_of: Callable[[Store], Pieces]) -> Iterator[
             yield save, step, share, most, by_chance
 
 
-def _shares(store: Store, pieces_of: Callable[[Store], Pieces]) -> Mapping[Save, tuple[float, int]]:
+def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
     """Returns for each save the share of its pieces (or of their bytes, if larger) that an earlier save of another step
     held, and the last such step."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
-    for save, mine in pieces_of(store):
+    for save, mine in _pieces(store)[kind]:
         sizes = [size for size, _ in mine]
         since = [first.setdefault((save.series, digest), save.step) for _, digest in mine]
         updates = np.searchsorted(store.trained, [*since, save.step], "right")
@@ -257,20 +252,15 @@ def _shares(store: Store, pieces_of: Callable[[Store], Pieces]) -> Mapping[Save,
     return found
 
 
-def as_told(store: Store) -> Pieces:
-    return ((save, [(1, save.tensors)]) for save in store.whole if save.tensors)
-
-
-def of_files(store: Store) -> Pieces:
-    return ((save, [(1, each.digests[0])]) for save, each in store.undamaged.items() if each.digests[0])
-
-
-def of_tensors(store: Store) -> Pieces:
-    return ((save, [(1, each.digests[1])]) for save, each in store.undamaged.items() if each.digests[1])
-
-
-def in_parts(store: Store) -> Pieces:
-    return ((save, [(_bytes_of(each), each) for each in seen.tensors]) for save, seen in store.undamaged.items())
+def _pieces(store: Store) -> Mapping[str, Pieces]:
+    """Maps each kind of content to the saves of which it is known."""
+    seen = store.undamaged.items()
+    return {
+        "told": ((save, [(1, save.tensors)]) for save in store.whole if save.tensors),
+        "files": ((save, [(1, each.digests[0])]) for save, each in seen if each.digests[0]),
+        "tensors": ((save, [(1, each.digests[1])]) for save, each in seen if each.digests[1]),
+        "parts": ((save, [(_bytes_of(tensor), tensor) for tensor in each.tensors]) for save, each in seen),
+    }
 
 
 def _bytes_of(tensor: str) -> int:
@@ -292,8 +282,8 @@ def unlike(store: Store) -> Found:
 
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
-    """Yields saves without a property that all saves of these other stores share, except the first of each: what a save
-    has, in words, and what the others have."""
+    """Yields saves without a property that all saves of other stores share, except the first of each: the save, its own
+    value, the property in words, and the value of the others."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)

@@ -95,6 +95,12 @@ class Seen:
     told: Mapping[str, Any]
     by = tellers.SEEN
 
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> Seen:
+        step = event["step"] if isinstance(event.get("step"), int) else None
+        digests = str(event.get("sha256") or ""), str(event.get("tensors") or "")
+        return cls(event["at"], step, str(event.get("path")), event.get("bytes"), digests, event)
+
     @property
     def tensors(self) -> Sequence[str]:
         """Returns its largest tensors, as bytes and digest."""
@@ -106,12 +112,6 @@ class Seen:
         return float(self.told.get("zero_bytes", 0) / max(self.told.get("tensor_bytes", 0), 1))
 
 
-def _seen(event: Mapping[str, Any]) -> Seen:
-    step = event["step"] if isinstance(event.get("step"), int) else None
-    digests = str(event.get("sha256") or ""), str(event.get("tensors") or "")
-    return Seen(event["at"], step, str(event.get("path")), event.get("bytes"), digests, event)
-
-
 class Store:
     """The harness's looks at the store of a run. `whole`: saves told as committed, in that order. `usual`: the
     fault-free run's store."""
@@ -120,7 +120,7 @@ class Store:
         self.run, self.usual, self._sound_at = run, usual, sound_at
         self.whole = [save for save in whole if save.step >= 0]
         self.removed = grouped((last_name(str(event.get("path"))), event["at"]) for event in run.removed)
-        self.seen = list(map(_seen, run.published))
+        self.seen = list(map(Seen.of, run.published))
         self.by_name = grouped((last_name(seen.path), seen) for seen in self.seen)
         self.by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
         self.left: Mapping[str, Mapping[str, Any]] | None = None  # all checkpoints there when all nodes had ended
@@ -178,8 +178,8 @@ class Store:
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
             return self._sound_at(each.at)(save) and went - each.at >= REMOVAL_NS
 
-        sound = {save: [each for each in seen if is_sound(save, each)] for save, seen in self.sights.items()}
-        return {save: seen for save, seen in sound.items() if seen}
+        looks = ((save, [each for each in seen if is_sound(save, each)]) for save, seen in self.sights.items())
+        return {save: sound for save, sound in looks if sound}
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
@@ -202,9 +202,8 @@ class Store:
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
         """Returns the tensor counts of this step's save and of the smallest other save since then, if it has fewer."""
-        counts = {
-            save.step: seen.told.get("tensor_count") for save, seen in self.undamaged.items() if save.last_at >= since
-        }
+        looks = ((save.step, seen) for save, seen in self.undamaged.items() if save.last_at >= since)
+        counts = {number: seen.told.get("tensor_count") for number, seen in looks}
         mine = counts.pop(step, None)
         others = [count for count in counts.values() if count is not None]
         return (mine, min(others)) if mine is not None and len(others) > 1 and mine < min(others) else None

@@ -36,13 +36,5 @@ def _emptied(store: Store) -> set[int]:
     return emptied
 
 
-def nothing(evidence: Analysis) -> str:
-    return next(iter(evidence.run.unseen), "")
-
-
-GUARANTEE = Guarantee(
-    breaches,
-    rests_on=("checkpoints",),
-    explained_by=("saves.whole", "saves.written_when_told"),
-    nothing=nothing,
-)
+CAUSES = ("saves.whole", "saves.written_when_told")
+GUARANTEE = Guarantee(breaches, ("checkpoints",), CAUSES, nothing=lambda evidence: next(iter(evidence.run.unseen), ""))

@@ -9,10 +9,11 @@ that saves had done that step when it began, and no more than 5 steps since.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from harness.judge.facts.missing_or_bad_saves import without_what_all_share
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.store import Seen
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
-from harness.judge.thresholds import SIZES_MIN, SIZES_SPREAD, STEADY_SAVES
+from harness.judge.thresholds import SIZES_MIN, SIZES_SPREAD
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Timeline
 
@@ -93,22 +94,16 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields saves without a property that all fault-free saves of several world sizes share, except the first of each
-    run. Only for runs that changed their size; others are compared with the fault-free run alone."""
+    """Yields saves without a property that all fault-free saves of several world sizes share. Only for runs that
+    changed their size; others are compared with the fault-free run alone."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return
-    without = [usual.store.alike, *(Saves(each).store.alike for each in others)]
-    for key, told in evidence.saves.store.alike.items():
-        known = [{save.step: what for save, what in alike.get(key, {}).items()} for alike in without]
-        first = max((min(each, default=0) for each in known), default=0)
-        values = {what for each in known for step, what in each.items() if step > first}
-        if key[1] not in OF_TENSORS or len(values) != 1 or any(len(each) <= STEADY_SAVES for each in known):
-            continue
-        for save, has in told.items():
-            if has not in values and save.step > first:
-                text = f"the checkpoint of step {save.step} has {has} {key[1]}, and {min(values)} without a fault"
-                yield breach(f"{text}, on whatever number of ranks", usual)
+    stores = [usual.store, *(Saves(each).store for each in others)]
+    for save, has, words, due in without_what_all_share(evidence.saves.store, stores):
+        if words in OF_TENSORS:
+            text = f"the checkpoint of step {save.step} has {has} {words}, and {due} without a fault"
+            yield breach(f"{text}, on whatever number of ranks", usual)
 
 
 def _sizes(run: Timeline) -> set[int]:
