@@ -32,11 +32,10 @@ from harness.judge.facts.coordinates import new_layout
 from harness.judge.facts.deaths import End
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
-from harness.judge.facts.known import Odd
+from harness.judge.facts.known import Abnormal, Odd
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.losses import Comparison, Curve
 from harness.judge.facts.lost_lines import Lost, lost_lines
-from harness.judge.facts.ranks import Apart
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
@@ -184,7 +183,7 @@ class Analysis(Evidence):
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
-    def weights_apart(self) -> tuple[int, list[Apart]]:
+    def weights_apart(self) -> tuple[int, list[Abnormal]]:
         """Returns the number of steps with weight digests of several ranks, and the steps where these differ."""
         return ranks.weights_apart(self.run)
 

@@ -254,7 +254,7 @@ class Saves:
                 damaged = {step: acted_at(fault) for step in steps if step is not None} | damaged
             else:
                 over = NEVER if fault.healed is None else fault.healed + self.run.uncertainty_ns
-                overs.append((acted_at(fault), max(over, *(before for _, before in overs[-1:]))))
+                overs.append((acted_at(fault), max([over, *(before for _, before in overs[-1:])])))
         return overs, damaged
 
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:

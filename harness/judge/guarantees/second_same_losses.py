@@ -10,7 +10,7 @@ OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "nu
 def breaches(evidence: Analysis) -> Breaches:
     if again := done_again(evidence):
         yield from (of_second(each.words, each) for each in again.off())
-        yield from map(of_second, again.of_ranks(OF_EACH_RANK))
+        yield from map(of_second, again.of_ranks(OF_EACH_RANK) if again.repeats else ())
 
 
 GUARANTEE = second_guarantee(breaches, not_done)

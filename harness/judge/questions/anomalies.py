@@ -35,7 +35,7 @@ class Sign(Score):
 
 
 def _spikes(evidence: Analysis) -> dict[str, Any]:
-    left_out = sum(count for _, count in evidence.left_out.accepted)
+    left_out = sum(end - begin for begin, end in evidence.left_out.accepted)
     return {"loss_spikes": len(evidence.spikes), "samples_left_out": left_out}
 
 
