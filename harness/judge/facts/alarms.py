@@ -28,6 +28,7 @@ from harness.timeline.sorted_events import acted_at, first_strike
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 UNTOLD = "and the trainer did not say so"
+Event = Mapping[str, Any]  # of the log: what was left out, or an alarm
 
 
 @dataclass(frozen=True)
@@ -128,18 +129,21 @@ class LeftOut:
         return first
 
 
+Accepted = list[tuple[Window, Spike | None]]  # places, and the spike over which they were left out
+
+
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     """Checks what the trainer said that it left out against its steps."""
     if not run.left_out:
         return LeftOut()
-    accepted, odd = list[tuple[Window, Spike | None]](), list[Odd]()
+    accepted, odd = Accepted(), list[Odd]()
     told_steps = np.union1d(run.steps.step[_rows_of_one_rank(run)], run.steps.step[run.steps.applied == 0])
     for event in run.left_out:
         places, seen = _places(event), int(event["at_step"])
         spike = next((each for each in reversed(found) if each.end <= event["at"] + run.uncertainty_ns), None)
         # Nothing shows a spike if a step that it would consist of has no loss in the log.
-        near = np.searchsorted(told_steps, seen - abnormal.SPIKE_STEPS + 1), np.searchsorted(told_steps, seen, "right")
-        hidden = bool(seen <= told_steps.max(initial=0) and near[1] - near[0] < abnormal.SPIKE_STEPS)
+        first, last = np.searchsorted(told_steps, [seen - abnormal.SPIKE_STEPS + 1, seen + 1])
+        hidden = bool(seen <= told_steps.max(initial=0) and last - first < abnormal.SPIKE_STEPS)
         hidden &= event["at"] >= run.begin
         problem = next(_problems(run, event, spike, hidden, accepted), "")
         text = f"the trainer said that it leaves out samples {_words(places)}"
@@ -153,13 +157,7 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     return LeftOut(union(each for each, _ in accepted), tuple(dict.fromkeys(odd)))
 
 
-def _problems(
-    run: Timeline,
-    event: Mapping[str, Any],
-    spike: Spike | None,
-    hidden: bool,
-    accepted: Sequence[tuple[Window, Spike | None]],
-) -> Iterator[str]:
+def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
     """Yields why these samples may not be left out. Only their number is checked for a spike that is hidden or before
     this rehearsal."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
@@ -202,7 +200,7 @@ def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
     return False
 
 
-def _places(event: Mapping[str, Any]) -> Window:
+def _places(event: Event) -> Window:
     return int(event["first"]), int(event["first"]) + int(event["count"])
 
 
@@ -213,15 +211,12 @@ def _words(places: Window) -> str:
 # Alarms
 
 
-Alarm = Mapping[str, Any]
-
-
 class Said:
     """The trainer's alarms of one kind, found by the step that they name and by their time."""
 
     def __init__(self, run: Timeline, kind: str):
         alarms = [alarm for alarm in run.anomalies if alarm.get("kind") == kind]
-        self.all: Sequence[Alarm] = alarms
+        self.all: Sequence[Event] = alarms
         self._of_steps = Moments((alarm["at_step"], alarm) for alarm in alarms if alarm.get("at_step") is not None)
         self._of_none = max((alarm["at"] for alarm in alarms if alarm.get("at_step") is None), default=-NEVER)
         self._last = max((alarm["at"] for alarm in alarms), default=-NEVER)
@@ -244,7 +239,7 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
             yield Odd(f"{each.words}{'; the trainer said so, and went on with these steps' if told else f', {UNTOLD}'}")
 
 
-def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Alarm]:
+def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:
     """Returns alarms outside of the windows `at_work` (ns) that the steps do not confirm. An alarm may come some steps
     after its window."""
     over = np.append(run.progress.end, run.end)
@@ -256,7 +251,7 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
     return [alarm for alarm in outside if not (steps.slow_indeed(alarm) or steps.by_the_rules(alarm))]
 
 
-def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Alarm]:
+def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
     """Returns alarms that the steps contradict, also alarms about non-finite figures at steps that tell finite ones."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
@@ -266,7 +261,7 @@ def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Alarm]:
     return wrong + [alarm for alarm in false_alarms(run, (), found) if alarm.get("kind") in shown]
 
 
-def _about(alarm: Alarm) -> int:
+def _about(alarm: Event) -> int:
     """Returns the rank that an alarm is about; any rank may raise it."""
     return int(alarm["rank"] if alarm.get("suspect") is None else alarm["suspect"])
 
@@ -279,7 +274,7 @@ class _Borne:
         for spike in found:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
-    def _before(self, alarm: Alarm) -> Ints:
+    def _before(self, alarm: Event) -> Ints:
         """Returns rows up to the step that the alarm names, or up to its time: of the rank that it is about, or else of
         the process that raised it."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
@@ -304,7 +299,7 @@ class _Borne:
         rows = rows[np.argsort(self.run.steps.step[rows], kind="stable")]
         return rows, self.run.steps.step[rows]
 
-    def by_the_rules(self, alarm: Alarm) -> bool:
+    def by_the_rules(self, alarm: Event) -> bool:
         """Returns True if the steps confirm the alarm by the very rule that it names."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
@@ -317,7 +312,7 @@ class _Borne:
             found = watch.step_done(loss, norm, took, waited)
         return alarm["kind"] in found
 
-    def slow_indeed(self, alarm: Alarm) -> bool:
+    def slow_indeed(self, alarm: Event) -> bool:
         """Returns True if the rank's time per step, without waits, exceeded its peers' about as much as told."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
@@ -325,7 +320,11 @@ class _Borne:
         mine = self._before(alarm)
         if not len(mine) or (steps.sync_ns[mine] < 0).any():
             return False
-        rows = self._of_steps(mine[-ALARM_STEPS:], alarm["at"])
+        of_step, step = self._by_step
+        numbers = np.unique(steps.step[mine[-ALARM_STEPS:]])
+        cuts = zip(np.searchsorted(step, numbers), np.searchsorted(step, numbers, side="right"), strict=True)
+        rows = np.concatenate([of_step[first:end] for first, end in cuts])  # of all ranks
+        rows = rows[steps.end[rows] <= alarm["at"]]
         rows = rows[np.argsort(steps.rank[rows], kind="stable")]
         ranks, begins = np.unique(steps.rank[rows], return_index=True)
         waits = sum(np.maximum(each[rows], 0) for each in (steps.sync_ns, steps.data_ns, steps.checkpoint_ns))
@@ -336,12 +335,3 @@ class _Borne:
         # The log's own time holds a constant part that a trainer does not compare, so an absolute excess says more.
         excess = max(EXCESS_MIN * usual, SHARE_BORNE_OUT * float(alarm.get("excess_ns", (told - 1) * usual)))
         return bool(usual > 0 and medians.get(_about(alarm), 0.0) - usual >= excess)
-
-    def _of_steps(self, mine: Ints, at: int) -> Ints:
-        """Returns the rows of all ranks for the same steps that were over by then."""
-        rows, step = self._by_step
-        numbers = np.unique(self.run.steps.step[mine])
-        cuts = zip(np.searchsorted(step, numbers), np.searchsorted(step, numbers, side="right"), strict=True)
-        same: Ints = np.concatenate([rows[first:end] for first, end in cuts])
-        over: Ints = same[self.run.steps.end[same] <= at]
-        return over

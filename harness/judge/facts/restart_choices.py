@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.restarts import PassedOver, Restart, own_series
 from harness.judge.facts.saves import Newest, Save
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import acted_at
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,7 @@ def _may_be_bad(evidence: Analysis, save: Save, restart: Restart) -> bool:
         return True
     if save.process < 0 or save in evidence.saves.store.sights:
         return False
+    struck = (each for each in evidence.run.faults if each.kills and (each.injected or NEVER) <= restart.epoch.begin)
+    later = (fault for fault in struck if save.last_at <= max(acted_at(fault), *fault.strikes, 0))
     node = evidence.run.processes[save.process].node
-    return any(
-        target.get("node") == node and target.get("rank") is None
-        for fault in evidence.run.faults
-        if fault.kills
-        and fault.injected is not None
-        and fault.injected <= restart.epoch.begin
-        and save.last_at <= max(fault.injected, *fault.strikes, 0)
-        for target in fault.targets
-    )
+    return any(each.get("node") == node and each.get("rank") is None for fault in later for each in fault.targets)

@@ -26,8 +26,8 @@ class PassedOver:
 
     def is_save(self, save: Save) -> bool:
         if self.place and save.path:
-            mine, theirs = self.place.rstrip("/"), save.path.rstrip("/")
-            if mine == theirs or mine.startswith(f"{theirs}/") or theirs.endswith(f"/{mine}"):
+            mine, theirs = f"/{self.place.strip('/')}/", f"/{save.path.strip('/')}/"
+            if mine.startswith(theirs) or theirs.endswith(mine):
                 return True
         if self.place and not save.path and self.step is None:
             return True  # nothing shows that it is a different one
@@ -136,25 +136,16 @@ class Restart:
 def restarts(run: Timeline, saves: Saves) -> list[Restart]:
     members = grouped((stretch.epoch, _member(run, saves, stretch)) for stretch in run.stretches)
     tried = Moments((process.started, process.fallback) for process in run.processes if process.fallback)
-    ends = grouped((stretch.epoch, stretch.end) for stretch in run.stretches)
-    found: list[Restart] = []
-    until = run.begin
+    found, until = list[Restart](), run.begin
     for number, epoch in enumerate(run.epochs):
         mine = members.get(number, [])
         moments = [run.processes[each.stretch.process].started for each in mine if each.is_new]
         moments += [each.restored.at for each in mine if not each.is_new and each.restored]
-        before = (item for items in tried.within(until, epoch.begin) for item in _passed_over(items))
-        found.append(
-            Restart(
-                number=number,
-                epoch=epoch,
-                members=mine,
-                own_decision=number > 0 and run.epochs[number - 1].world == epoch.world,
-                moment=min(moments, default=epoch.begin),
-                passed_over=[*(item for each in mine if each.restored for item in each.restored.passed_over), *before],
-            )
-        )
-        until = max([until, *ends.get(number, ())])
+        passed_over = [item for each in mine if each.restored for item in each.restored.passed_over]
+        passed_over += [item for items in tried.within(until, epoch.begin) for item in _passed_over(items)]
+        own_decision = number > 0 and run.epochs[number - 1].world == epoch.world
+        found.append(Restart(number, epoch, mine, own_decision, min(moments, default=epoch.begin), passed_over))
+        until = max([until, *(each.stretch.end for each in mine)])
     return found
 
 
@@ -189,10 +180,8 @@ def _member(run: Timeline, saves: Saves, stretch: Stretch) -> Member:
 def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], went_on: int) -> Restore:
     step, source = step_of(told), str(told.get("source") or "")
     until = told["at"] + run.uncertainty_ns
-    if source == SCRATCH:
-        other = 0 if step else None
-    else:
-        other = None if step is None else saves.other_at_path(source, step, until)
+    other = None if step is None or source == SCRATCH else saves.other_at_path(source, step, until)
+    other = 0 if step and source == SCRATCH else other
     return Restore(
         process=process,
         rank=run.processes[process].rank,

@@ -18,10 +18,8 @@ S = 10**9
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    made = choices(evidence)
-    for choice in made:
+    for choice in choices(evidence):
         yield from older(choice)
-    for choice in made:
         newest, item = choice.newest, choice.named
         if newest is None or item is None or choice.may_be_bad:
             continue

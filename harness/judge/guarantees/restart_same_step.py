@@ -11,10 +11,8 @@ def breaches(evidence: Analysis) -> Breaches:
         stride = strides.get(member.rank, 0)
         for each in member.restores if stride and not member.lost else ():
             if each.step is not None and not each.step < each.went_on <= each.step + stride:
-                line = [
-                    Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))
-                ]  # a single missing step may be a lost line
-                grounds = line if each.went_on == each.step + 2 * stride else []
+                absent = Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))
+                grounds = [absent] if each.went_on == each.step + 2 * stride else []  # its line may be lost
                 yield breach(f"{each.said}, but went on with step {each.went_on}", each, grounds=grounds)
     for restart in evidence.restarts:
         if len(steps := sorted({step for _, step in restart.states})) > 1:

@@ -7,16 +7,18 @@ so without a fault.
 """
 
 from harness.judge.facts import replicas
+from harness.judge.facts.alarms import unanswered
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
 from harness.judge.verdict import Ground, Kind
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    yield from in_words(replicas.drifts(evidence))
-    yield from in_words(replicas.unnoticed(evidence))
+    if not replicas.weights_unseen(evidence):
+        yield from in_words(unanswered(evidence.run, replicas.REPLICA, evidence.weights_apart[1]))
+        yield from in_words(replicas.unnoticed(evidence))
+        yield from in_words(replicas.same_weights(evidence))
+        yield from in_words(replicas.never_together(evidence))
     yield from in_words(replicas.other_weights(evidence), Ground(Kind.LOSSES))
-    yield from in_words(replicas.same_weights(evidence))
-    yield from in_words(replicas.never_together(evidence))
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("weights",), nothing=replicas.weights_unseen, switch="replicas")
