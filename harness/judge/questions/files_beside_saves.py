@@ -45,9 +45,7 @@ def _not_written(missing: Sequence[str]) -> str:
     """Describes the missing files; empty if none is missing."""
     if not missing:
         return ""
-    named = ", ".join(
-        name if len(name) <= NAME_CHARS_MAX else f"…{name[-NAME_CHARS_MAX:]}" for name in missing[:NAMED_MAX]
-    )
+    named = ", ".join(f"{'…' * (len(name) > NAME_CHARS_MAX)}{name[-NAME_CHARS_MAX:]}" for name in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
     return f"{named}{more} {'was' if len(missing) == 1 else 'were'} not written"
 
