@@ -32,7 +32,6 @@ from harness.judge.thresholds import (
 )
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
-from harness.timeline.save_events import family
 from harness.timeline.sorted_events import first_strike
 
 T = TypeVar("T")
@@ -112,8 +111,7 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
     """Yields saves that are missing when all nodes have ended: the last one, and since the last restart as many of the
     newest as stay without a fault."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
-    named = ((each.get("step"), family(path)) for path, each in (store.left or {}).items() if each.get("whole"))
-    there = {step for step, series in named if isinstance(step, int) and series == last.series}
+    there = set(store.left_steps(last.series))
     if max(there, default=0) > last.step:
         return  # a newer save is there that nobody told
     why = "the harness did not find it in the store when all nodes had ended"

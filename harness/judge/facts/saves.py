@@ -130,7 +130,7 @@ class Saves:
     @property
     def left_untold(self) -> int:
         """Returns the newest step found at the end, if nobody told it or a later one; else 0."""
-        newest = max(self.store.left_steps, default=0)
+        newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property

@@ -145,11 +145,10 @@ class Store:
         """Returns True if the harness had seen a whole checkpoint of this step by then."""
         return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
 
-    @property
-    def left_steps(self) -> list[int]:
-        """Returns the steps of whole checkpoints found when all nodes had ended."""
-        found = (each.get("step") for each in (self.left or {}).values() if each.get("whole"))
-        return [step for step in found if isinstance(step, int)]
+    def left_steps(self, series: str | None = None) -> list[int]:
+        """Returns the steps of whole checkpoints, or of those of one series, found when all nodes had ended."""
+        whole = {path: each.get("step") for path, each in (self.left or {}).items() if each.get("whole")}
+        return [step for path, step in whole.items() if isinstance(step, int) and series in (None, family(path))]
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
@@ -173,13 +172,12 @@ class Store:
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
         """Maps each save to looks that show its content: before a fault may have damaged it, and not during its
         removal, when only some of its files may be left."""
-
-        def is_sound(save: Save, each: Seen) -> bool:
+        sound = []
+        for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
-            return self._sound_at(each.at)(save) and went - each.at >= REMOVAL_NS
-
-        looks = ((save, [each for each in seen if is_sound(save, each)]) for save, seen in self.sights.items())
-        return {save: sound for save, sound in looks if sound}
+            if self._sound_at(each.at)(save) and went - each.at >= REMOVAL_NS:
+                sound.append((save, each))
+        return grouped(sound)
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
@@ -226,7 +224,8 @@ class Store:
         """Maps series and property to its value in each save; it may be the same in all."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
-            told: dict[str, object] = {"as its state": " and ".join(save.holds), "as its folder": _folder(save.path)}
+            folder = last_name(save.path.rstrip("/").rpartition("/")[0])
+            told: dict[str, object] = {"as its state": " and ".join(save.holds), "as its folder": folder}
             told |= {"micro-batches a step": save.a_step, "micro-batches of the next step": save.amid}
             if seen := self.undamaged.get(save):
                 count, size = seen.told.get("tensor_count"), seen.told.get("tensor_bytes") or 0
@@ -251,10 +250,6 @@ class Store:
                 healed = NEVER if fault.healed is None else fault.healed
                 windows.append((fault.injected, max(fault.injected, healed)))
         return union(windows)
-
-
-def _folder(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
 
 
 def _last_parts(path: str) -> list[str]:

@@ -15,8 +15,8 @@ def breaches(evidence: Analysis) -> Breaches:
     saves, usual, found = evidence.saves, evidence.fault_free_saves, listings(evidence)
     if usual is None or isinstance(found, str):
         return
-    newest = max(saves.store.left_steps, default=None)
-    if newest is None or newest != max(usual.store.left_steps, default=None):
+    newest = max(saves.store.left_steps(), default=None)
+    if newest is None or newest != max(usual.store.left_steps(), default=None):
         return
     due, there = found
     names = [name for name in sorted(due - there) if newest in map(int, re.findall(r"\d{1,18}", name))]
