@@ -8,7 +8,7 @@ scratch although something was committed fails. Exported weights do not count be
 does a dump of a worker that ends by an error.
 """
 
-from harness.judge.facts.restart_choices import Choice, choices
+from harness.judge.facts.restarts import Choice, choices
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import IN_FLIGHT
 from harness.judge.verdict import Ground, Kind
@@ -18,7 +18,7 @@ S = 10**9
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    for choice in choices(evidence):
+    for choice in choices(evidence.run, evidence.saves, evidence.restarts):
         yield from older(choice)
         newest, item = choice.newest, choice.named
         if newest is None or item is None or choice.may_be_bad:
