@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.judge.bounds import OFF
-from harness.judge.facts import deaths, ranks, times
+from harness.judge.facts import deaths, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
@@ -98,8 +98,6 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
                 yield f"{end.describe(log.begin)}, though it had restored"
     elif log.outcome != "completed":
         yield f"its log does not say that it completed: {log.outcome_reason or log.outcome}"
-    elif apart := ranks.weights_apart(log)[1]:
-        yield f"its replicas drifted apart: {apart[0].words}"
     elif run.checkpoints and max(Saves(log).steps, default=0) < max(evidence.saves.steps, default=0) > step:
         yield "its own log tells of no save as late as the run's last one"
     yield from _from_elsewhere(evidence, log, made)

@@ -65,8 +65,8 @@ def bad(store: Store) -> Found:
         yield from rule(store)
     for rule in (changed, too_early, holds_another):
         if store.usual is None or not any(rule(store.usual)):  # else this trainer names its saves in its own way
-            beside = tellers.beside(store.usual, tellers.SAVES_BESIDE)
-            yield from (replace(none, by=weakest(none, beside)) for none in rule(store))
+            for none in rule(store):
+                yield replace(none, by=weakest(none, tellers.beside(store.usual, tellers.SAVES_BESIDE)))
 
 
 # Missing: each rule looks at the saves of one series.
@@ -167,9 +167,11 @@ def small(store: Store) -> Found:
         for save, size in mine:
             sizes, smallest = usual.get(save.series, []), min(known.get(save.series, [0]))
             steady = not relaid and shrunk == 1 and len(sizes) >= STEADY_SAVES and smallest >= STEADY * max(sizes)
-            if (tiny := size < SMALLER * shrunk * smallest) or (steady and size < SMALLER_STEADY * smallest):
-                why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
-                yield NoSave(save, why, tellers.SEEN if tiny else tellers.SAVES_BESIDE)
+            why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
+            if size < SMALLER * shrunk * smallest:
+                yield NoSave(save, why)
+            elif steady and size < SMALLER_STEADY * smallest:
+                yield NoSave(save, why, tellers.SAVES_BESIDE)
 
 
 def _sizes(store: Store | None, seen: bool) -> list[tuple[Save, int]]:
