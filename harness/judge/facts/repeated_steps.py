@@ -81,14 +81,12 @@ class Again:
 
 def executed(run: Timeline) -> Executed:
     steps = run.steps
-    places = {name: getattr(steps, name) for name in _SAMPLES}
+    figures, places = ({name: getattr(steps, name) for name in names} for names in (WORDS, _SAMPLES))
+    size = np.array([epoch.size for epoch in run.epochs], np.int64)[steps.epoch] if run.epochs else None
 
     def same(rows: Ints, others: Ints) -> Bools:
-        equal = run.samples.equal(steps.samples[rows], run.samples, steps.samples[others])
-        return np.asarray(equal, np.bool_)
+        return run.samples.equal(steps.samples[rows], run.samples, steps.samples[others])
 
-    figures = {name: getattr(steps, name) for name in WORDS}
-    size = np.array([epoch.size for epoch in run.epochs], np.int64)[steps.epoch] if run.epochs else None
     return Executed(steps.rank, steps.step, steps.epoch, figures, places, same, size)
 
 

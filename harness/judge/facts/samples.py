@@ -278,20 +278,16 @@ def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
 # Passes
 
 
-def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
+def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
     """Returns the last step of each pass over the data except the last pass, by the order of samples (`told_kind`): a
     step whose samples were mostly seen in this pass begins the next one. `None`: not known."""
     if kind is None:
         return _told_ends(run)
-    steps, rows = run.steps, by_rank(run.steps).row  # in the order of steps
-    rows = rows[steps.samples[rows] >= 0 if kind == "samples" else steps.digest[rows] != 0]
-    if kind == "samples":
-        counts = run.samples.counts(steps.samples[rows])
-        if int(counts.sum()) > EXPANDED_MAX:
-            return None
-        step, item = np.repeat(steps.step[rows], counts), run.samples.expanded(steps.samples[rows])
-    else:
-        step, item = steps.step[rows], steps.digest[rows]
+    history = _History(run, kind)
+    counts = history.counts(history.row)
+    if int(counts.sum()) > EXPANDED_MAX:
+        return None
+    step, item = np.repeat(history.step, counts), history.expanded(history.row)
     numbers, begins = np.unique(step, return_index=True)
     items = np.unique(item, return_inverse=True)[1]
     last_seen = np.full(int(items.max(initial=-1)) + 1, -1)  # pass in which each item was last seen
