@@ -102,22 +102,18 @@ def uneven(evidence: Analysis) -> Iterator[Odd]:
     run, fault_free, rows = evidence.run, evidence.fault_free, ranks.samples_counted(evidence.run)
     if not len(rows):
         return
-    usual = dict[int, tuple[bool, int]]()  # by number of ranks: each has samples; largest gap
+    usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one
     if fault_free is not None:
-        size, least, most = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))
-        few, many = fault_free.steps.rank_samples[least], fault_free.steps.rank_samples[most]
-        for each in np.unique(size).tolist():
-            same = size == each
-            usual[each] = bool((few[same] > 0).all()), max(1, int((many - few)[same].max()))
+        usual, *theirs = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))
+        usual_few, usual_many = (fault_free.steps.rank_samples[each] for each in theirs)
     size, least, most = ranks.parts(run.steps, rows)
-    sizes, of = np.unique(size, return_inverse=True)
-    known, each_has, apart = (
-        np.array(column)[of]
-        for column in zip(*((each in usual, *usual.get(each, (True, 0))) for each in sizes.tolist()), strict=True)
-    )
     few, many = run.steps.rank_samples[least], run.steps.rank_samples[most]
-    none = (few == 0) & (run.steps.count[least] >= size) & each_has
-    wrong, odd = none & known, none | (known & (many - few > apart))
+    known, none, far = np.isin(size, usual), (few == 0) & (run.steps.count[least] >= size), many - few > 1
+    for each in np.unique(usual).tolist():
+        here, there = size == each, usual == each
+        none[here] &= bool((usual_few[there] > 0).all())
+        far[here] &= (many - few)[here] > (usual_many - usual_few)[there].max()
+    wrong, odd = none & known, none | (known & far)
     place = int((wrong if wrong.any() else odd).argmax())
     step, one, other = run.steps.step[least[place]], run.steps.rank[least[place]], run.steps.rank[most[place]]
     text = f"at step {step} rank {one} computed with {few[place]} samples and rank {other} with {many[place]}"
