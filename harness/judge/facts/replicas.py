@@ -11,7 +11,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import Odd
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import acted_at, first_strike
-from harness.timeline.timeline import FaultRecord
+from harness.timeline.timeline import FaultRecord, Ints
 
 REPLICA, DATA_SKEW = "replica", "data_skew"  # a trainer's words for both kinds of anomaly
 
@@ -96,12 +96,10 @@ def batches_unseen(evidence: Analysis) -> str:
     return "the ranks of the fault-free run leave samples out, too" if also else ""
 
 
-def uneven(evidence: Analysis) -> Iterator[Odd]:
+def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
     """Yields a rank with no sample of a batch that is large enough for all, or with far fewer than another, if as many
-    ranks share batches evenly in the fault-free run."""
-    run, fault_free, rows = evidence.run, evidence.fault_free, ranks.samples_counted(evidence.run)
-    if not len(rows):
-        return
+    ranks share batches evenly in the fault-free run. `rows`: from `samples_counted`, at least one."""
+    run, fault_free = evidence.run, evidence.fault_free
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one
     if fault_free is not None:
         usual, *theirs = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))

@@ -12,10 +12,11 @@ from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    if not batches_unseen(evidence):
-        short = ranks.samples_short(evidence.run.steps, ranks.samples_counted(evidence.run))
+    rows = ranks.samples_counted(evidence.run)
+    if len(rows) and not batches_unseen(evidence):
+        short = ranks.samples_short(evidence.run.steps, rows)
         yield from in_words(unanswered(evidence.run, DATA_SKEW, short))
-        yield from in_words(uneven(evidence))
+        yield from in_words(uneven(evidence, rows))
 
 
 GUARANTEE = Guarantee(breaches, nothing=batches_unseen, switch="rank_samples")
