@@ -152,6 +152,19 @@ def test_it_is_asked_what_each_run_is(bend: Bend, expected: Verdict, reason: str
     assert_verdict(judged(again(bend)), expected, reason)
 
 
+def own_parts(logs: Logs) -> None:
+    for lines in logs.trainers():
+        for line in steps(lines)[9::10]:
+            line["weights"] = f"part {lines[0]['rank']} of {line['step']}"
+
+
+def test_ranks_that_hold_their_own_part_of_the_weights_did_not_drift_apart() -> None:
+    run = bent(JOB, lambda logs: expecting(logs, EXPECT), own_parts, outages=KILL, seed=5)
+    usual, second = bent(JOB, own_parts), again(own_parts)
+    card = judge(Evidence(replace(run, second_restart=DONE), usual, second_restart=second), "x")
+    assert card.verdict is PASS, card.reasons
+
+
 def goes_on(logs: Logs) -> None:
     for lines in logs.last_lives():
         last = steps(lines)[-1]
