@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.judge.bounds import OFF
-from harness.judge.facts import times
+from harness.judge.facts import deaths, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
@@ -93,6 +93,9 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
         yield from _by_few(run, log, step)
         if step not in {max(save.step, 0) for save in evidence.saves.whole}:
             yield f"it loaded a checkpoint of step {step}, which the job did not report as committed"
+        for end in deaths.ends_of(log):
+            if end.crashed or end.error:
+                yield f"{end.describe(log.begin)}, though it had restored"
     elif log.outcome != "completed":
         yield f"its log does not say that it completed: {log.outcome_reason or log.outcome}"
     elif run.checkpoints and max(Saves(log).steps, default=0) < max(evidence.saves.steps, default=0) > step:

@@ -13,12 +13,14 @@ from harness.judge.verdict import Ground, Kind
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    if not replicas.weights_unseen(evidence):
+    seen = not replicas.weights_unseen(evidence)
+    if seen:
         yield from in_words(unanswered(evidence.run, replicas.REPLICA, evidence.weights_apart[1]))
         yield from in_words(replicas.unnoticed(evidence))
+    yield from in_words(replicas.other_weights(evidence), Ground(Kind.LOSSES))
+    if seen:
         yield from in_words(replicas.same_weights(evidence))
         yield from in_words(replicas.never_together(evidence))
-    yield from in_words(replicas.other_weights(evidence), Ground(Kind.LOSSES))
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("weights",), nothing=replicas.weights_unseen, switch="replicas")
