@@ -176,7 +176,7 @@ def test_however_far_the_job_went_back(back_to: int) -> None:
     columns |= {"survives": np.ones(len(step), np.bool_)}
     run: Any = SimpleNamespace(steps=SimpleNamespace(**columns))
     [spike] = alarms._found(run, np.arange(len(step)))
-    assert (spike.since, spike.seen) == (back_to + 10, back_to + 12)
+    assert (spike.step, spike.seen) == (back_to + 10, back_to + 12)
 
 
 @pytest.mark.parametrize("cause", [[struck], [struck, healed(SINCE - 1)], [struck, healed(SEEN)]])

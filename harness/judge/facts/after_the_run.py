@@ -5,14 +5,12 @@ the save before the last one, to the end of the job. The harness tells how each 
 a run: the guarantees that hold for it are asked of that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.judge.bounds import OFF
-from harness.judge.facts import deaths, ranks, times
+from harness.judge.facts import deaths, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
@@ -64,23 +62,21 @@ def second_restart(evidence: Analysis) -> Made:
 
 def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | str) -> Made:
     score, field, none, failed = KINDS[folder]
-    outcome, why = str(told.get("outcome")), f": {told['reason']}" if told.get("reason") else ""
-    how: dict[str, Any] = {"open": "it has no end in the log"}
+    made, outcome = Made(folder, told, told.get(field)), str(told.get("outcome"))
+    why = f": {told['reason']}" if told.get("reason") else ""
     if (run.plan.get("expect") or {}).get(score) == OFF:
-        how = {"silent": "the scenario switches it off"}
-    elif not told and not run.drills:
+        return replace(made, silent="the scenario switches it off")
+    if not told and not run.drills:
         off = (run.plan.get("workload") or {}).get("restore_drill") is False
-        how = {"silent": "restore_drill is off" if off else none}
-    elif outcome in ("untold", "skipped"):
-        how = {"silent": why[2:] or "it tells nothing"}
-    elif outcome in ("scratch", "failed"):
-        how = {"failed": (failed if outcome == "failed" else "started from scratch") + why}
-    elif outcome in OPEN:
-        how = {"open": OPEN[outcome] + why}
-    elif outcome in ("restored", "done") and type(told.get(field)) is int:
+        return replace(made, silent="restore_drill is off" if off else none)
+    if outcome in ("untold", "skipped"):
+        return replace(made, silent=why[2:] or "it tells nothing")
+    if outcome in ("scratch", "failed"):
+        return replace(made, failed=(failed if outcome == "failed" else "started from scratch") + why)
+    if outcome in ("restored", "done") and type(made.step) is int:
         unread = f"it left no log that can be read: {log or 'none'}"
-        how = {"done": log} if isinstance(log, Timeline) else {"open": unread}
-    return Made(folder, told, told.get(field), **how)
+        return replace(made, done=log) if isinstance(log, Timeline) else replace(made, open=unread)
+    return replace(made, open=OPEN[outcome] + why if outcome in OPEN else "it has no end in the log")
 
 
 def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
@@ -102,8 +98,6 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
                 yield f"{end.describe(log.begin)}, though it had restored"
     elif log.outcome != "completed":
         yield f"its log does not say that it completed: {log.outcome_reason or log.outcome}"
-    elif apart := ranks.weights_apart(log)[1]:
-        yield f"its replicas drifted apart: {apart[0]}"
     elif run.checkpoints and max(Saves(log).steps, default=0) < max(evidence.saves.steps, default=0) > step:
         yield "its own log tells of no save as late as the run's last one"
     yield from _from_elsewhere(evidence, log, made)
@@ -133,9 +127,9 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
     world was not as large as planned."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
+    told = [each for each in log.processes if each.restored_step == step]
     follows = range(step + 1, step + run.stride + 1)
-    told = [each for each in log.processes if each.restored_step in (step, None)]
-    told = [each for each in told if each.restored_step is not None or each.first_step in follows]
+    told += [each for each in log.processes if each.restored_step is None and each.first_step in follows]
     if silent := speakers - {each.rank for each in told}:
         yield f"only {len(speakers - silent)} of its {len(speakers)} ranks say that they restored step {step}"
     if (world := max((each.world_size for each in told), default=0)) != size:

@@ -1,7 +1,5 @@
 """What ranks tell of each step, compared with other ranks and with the fault-free run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -7,52 +7,42 @@ leave out no other samples.
 Alarms: what the trainer said, and whether there was something to see where no fault was at work.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from harness.judge.facts import losses, tellers
-from harness.judge.facts.by_time import Moments, Spans, union
-from harness.judge.facts.known import Odd
+from harness.judge.facts.by_time import Moments, Spans, Window, union
+from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.known import Abnormal, Odd
 from harness.judge.thresholds import ALARM_STEPS, EXCESS_MIN, SETTLING_STEPS, SHARE_BORNE_OUT, SPIKE_MEMORY
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped, last_by
+from harness.timeline.sorted_events import acted_at, first_strike
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 UNTOLD = "and the trainer did not say so"
+Event = Mapping[str, Any]  # of the log: what was left out, or an alarm
 
 
 @dataclass(frozen=True)
-class Spike:
-    """Steps `since` to `seen` of one rank, the first ones of the spike."""
+class Spike(Abnormal):
+    """Steps `step` to `seen` of one rank, the first ones of the spike."""
 
-    since: int
     seen: int
-    survives: bool
-    begin: int  # ns
     end: int  # ns, of the step at which it was to be seen
     before: int  # row of the step from which samples may be left out
-
-    @property
-    def may_be_named(self) -> tuple[int, int]:
-        """Returns the first and the last step that an alarm about this spike may name."""
-        return self.since, self.seen + abnormal.SPIKE_STEPS
-
-    def __str__(self) -> str:
-        return f"from step {self.since} to step {self.seen} the loss or the gradient norm was far above the usual"
 
 
 def spikes(run: Timeline) -> list[Spike]:
     """Returns spikes in order of time. Steps are searched only if a fault or the trainer gives a reason."""
-    moments = [fault.injected or 0 for fault in _diverging(run.faults)]
+    moments = [acted_at(fault) for fault in _diverging(run.faults)]
     told = [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
     moments += [each["at"] for each in (*told, *run.left_out) if each["at"] >= run.begin]
     rows = _rows_of_one_rank(run)
@@ -69,15 +59,14 @@ def _diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
 
 def after_a_fault(run: Timeline, found: Iterable[Spike]) -> Sequence[Spike]:
     """Returns spikes after the first diverging fault. Without a fault a spike may pass without an alarm."""
-    struck = min((fault.injected or 0 for fault in _diverging(run.faults)), default=NEVER)
-    return [spike for spike in found if spike.end >= struck]
+    return [spike for spike in found if spike.end >= first_strike(_diverging(run.faults))]
 
 
-def unseen(run: Timeline) -> str:
+def unseen(evidence: Evidence) -> str:
     """Explains why a spike would not be seen: the loss is told in less than half of the steps. Empty if it would be
     seen, or if no fault drove the loss away."""
-    told = np.unique(run.steps.step[_rows_of_one_rank(run)])
-    if not _diverging(run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
+    told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
+    if not _diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
     return f"the loss is not told in each step, and a spike lasts {abnormal.SPIKE_STEPS} of them"
 
@@ -111,49 +100,50 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
         if watch.step_done(float(losses[row]), float(norms[row])) and watch.in_a_row == abnormal.SPIKE_STEPS:
             mine = history[-watch.in_a_row :]
             before = history[max(0, len(history) - watch.in_a_row - abnormal.LEFT_OUT_BEFORE)]
-            begin, end = int(run.steps.begin[mine[0]]), int(run.steps.end[row])
-            survives = bool(run.steps.survives[mine].any())
-            yield Spike(int(steps[mine[0]]), int(steps[row]), survives, begin, end, before)
+            first, seen = int(steps[mine[0]]), int(steps[row])
+            begin, survives = int(run.steps.begin[mine[0]]), bool(run.steps.survives[mine].any())
+            words = f"from step {first} to step {seen} the loss or the gradient norm was far above the usual"
+            may_be_named = first, seen + abnormal.SPIKE_STEPS
+            yield Spike(words, first, begin, survives, may_be_named, seen, int(run.steps.end[row]), before)
 
 
-# What was left out
-
-
-Range = tuple[int, int]
-"""First place in the shuffled order, and the number of places."""
+# What was left out: places in the shuffled order, from the first one until before the last one
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """`accepted`: sorted ranges that count as left out. `odd`: claims of the trainer that its steps contradict or do
+    """`accepted`: sorted places that count as left out. `odd`: claims of the trainer that its steps contradict or do
     not show."""
 
-    accepted: Sequence[Range] = ()
+    accepted: Sequence[Window] = ()
     odd: Sequence[Odd] = ()
 
     def within(self, begin: int, end: int) -> int:
         """Counts the accepted places in this range."""
-        return sum(max(0, min(end, first + count) - max(begin, first)) for first, count in self.accepted)
+        return sum(max(0, min(end, until) - max(begin, first)) for first, until in self.accepted)
 
     def moved(self, first: Ints) -> Ints:
         """Shifts the first sample of each batch by the samples that were left out before it."""
-        for begin, count in self.accepted:
-            first = np.where(first >= begin, first + count, first)
+        for begin, end in self.accepted:
+            first = np.where(first >= begin, first + end - begin, first)
         return first
+
+
+Accepted = list[tuple[Window, Spike | None]]  # places, and the spike over which they were left out
 
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     """Checks what the trainer said that it left out against its steps."""
     if not run.left_out:
         return LeftOut()
-    accepted, odd = list[tuple[Range, Spike | None]](), list[Odd]()
+    accepted, odd = Accepted(), list[Odd]()
     told_steps = np.union1d(run.steps.step[_rows_of_one_rank(run)], run.steps.step[run.steps.applied == 0])
     for event in run.left_out:
-        places, seen = (int(event["first"]), int(event["count"])), int(event["at_step"])
+        places, seen = _places(event), int(event["at_step"])
         spike = next((each for each in reversed(found) if each.end <= event["at"] + run.uncertainty_ns), None)
         # Nothing shows a spike if a step that it would consist of has no loss in the log.
-        near = np.searchsorted(told_steps, seen - abnormal.SPIKE_STEPS + 1), np.searchsorted(told_steps, seen, "right")
-        hidden = bool(seen <= told_steps.max(initial=0) and near[1] - near[0] < abnormal.SPIKE_STEPS)
+        first, last = np.searchsorted(told_steps, [seen - abnormal.SPIKE_STEPS + 1, seen + 1])
+        hidden = bool(seen <= told_steps.max(initial=0) and last - first < abnormal.SPIKE_STEPS)
         hidden &= event["at"] >= run.begin
         problem = next(_problems(run, event, spike, hidden, accepted), "")
         text = f"the trainer said that it leaves out samples {_words(places)}"
@@ -164,42 +154,36 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
         if hidden:
             why = f"but not all steps around step {seen} are told, which would show why"
             odd.append(Odd(f"{text}, {why}", tellers.HIDDEN_SPIKE))
-    return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(odd)))
+    return LeftOut(union(each for each, _ in accepted), tuple(dict.fromkeys(odd)))
 
 
-def _problems(
-    run: Timeline,
-    event: Mapping[str, Any],
-    spike: Spike | None,
-    hidden: bool,
-    accepted: Sequence[tuple[Range, Spike | None]],
-) -> Iterator[str]:
+def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
     """Yields why these samples may not be left out. Only their number is checked for a spike that is hidden or before
     this rehearsal."""
-    places, early, steps = (int(event["first"]), int(event["count"])), event["at"] < run.begin, run.steps
+    (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
-        if places[1] > abnormal.LEFT_OUT_STEPS * largest:
+        if end - begin > abnormal.LEFT_OUT_STEPS * largest:
             yield f"but a spike excuses {abnormal.LEFT_OUT_STEPS * largest} at most"
     elif spike is None or spike.seen != event["at_step"]:
         yield f"but at step {event['at_step']} nothing shows that the training diverged"
     else:
         first, batches = int(steps.first[spike.before]), abnormal.LEFT_OUT_STEPS * int(steps.count[spike.before])
-        known = LeftOut(_merged([each for each, cause in accepted if cause is not spike]))
-        again = known.within(places[0], sum(places))  # it meets samples left out before
-        if first < 0 or batches < 0 or places[0] < first or sum(places) > first + batches + again:
-            yield f"but those around the spike at step {spike.since} are {_words((first, batches))}"
-    since, at = (spike.since, spike.end) if spike else (int(event["at_step"]), event["at"])
+        known = LeftOut(union(each for each, cause in accepted if cause is not spike))
+        again = known.within(begin, end)  # it meets samples left out before
+        if first < 0 or batches < 0 or begin < first or end > first + batches + again:
+            yield f"but those around the spike at step {spike.step} are {_words((first, first + batches))}"
+    since, at = (spike.step, spike.end) if spike else (int(event["at_step"]), event["at"])
     if not early and not _by_a_fault(run, since, at):
         yield f"but no fault accounts for a spike at step {since}"
     told = steps.survives & steps.complete & (steps.first >= 0) & (steps.count > 0) & (steps.end > event["at"])
-    consumed = told & (steps.first < sum(places)) & (steps.first + steps.count > places[0])
+    consumed = told & (steps.first < end) & (steps.first + steps.count > begin)
     if consumed.any():
         yield f"but consumed some of them at step {steps.step[consumed].min()}"
     # The limit for all rollbacks together: the batches that each fault spoiled, and those around its last spike.
     lasted = {fault.id: fault.spoilt_steps for fault in _diverging((*run.beside.earlier, *run.faults))}.values()
     most = sum(lasts + abnormal.LEFT_OUT_STEPS for lasts in lasted if lasts is not None) * largest
-    together = sum(count for _, count in _merged([*(each for each, _ in accepted), places]))
+    together = sum(until - first for first, until in union([*(each for each, _ in accepted), (begin, end)]))
     if None not in lasted and together > most:
         yield f"{together} in all, but the faults account for {most} at most"
 
@@ -211,24 +195,20 @@ def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
         healed = run.end if fault.healed is None else fault.healed
         last = int(run.steps.step[run.steps.end <= healed].max(initial=0))
         soon = since <= last + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
-        if soon and (fault.injected or 0) <= at + run.uncertainty_ns:
+        if soon and acted_at(fault) <= at + run.uncertainty_ns:
             return True
     return False
 
 
-def _merged(ranges: Sequence[Range]) -> list[Range]:
-    """Merges overlapping ranges and sorts them."""
-    return [(begin, end - begin) for begin, end in union((first, first + count) for first, count in ranges)]
+def _places(event: Event) -> Window:
+    return int(event["first"]), int(event["first"]) + int(event["count"])
 
 
-def _words(places: Range) -> str:
-    return f"{places[0]}–{places[0] + places[1] - 1}"
+def _words(places: Window) -> str:
+    return f"{places[0]}–{places[1] - 1}"
 
 
 # Alarms
-
-
-Alarm = Mapping[str, Any]
 
 
 class Said:
@@ -236,7 +216,7 @@ class Said:
 
     def __init__(self, run: Timeline, kind: str):
         alarms = [alarm for alarm in run.anomalies if alarm.get("kind") == kind]
-        self.all: Sequence[Alarm] = alarms
+        self.all: Sequence[Event] = alarms
         self._of_steps = Moments((alarm["at_step"], alarm) for alarm in alarms if alarm.get("at_step") is not None)
         self._of_none = max((alarm["at"] for alarm in alarms if alarm.get("at_step") is None), default=-NEVER)
         self._last = max((alarm["at"] for alarm in alarms), default=-NEVER)
@@ -250,27 +230,16 @@ class Said:
         return self._of_none >= since or any(alarm["at"] >= since for alarm in self._of_steps.within(*steps))
 
 
-class Abnormal(Protocol):
-    """An abnormal event that the log shows."""
-
-    @property
-    def begin(self) -> int: ...  # ns
-    @property
-    def survives(self) -> bool: ...
-    @property
-    def may_be_named(self) -> tuple[int, int] | None: ...  # the steps that an alarm may name
-
-
 def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
     """Yields abnormal events that were not told, or whose steps survived. `kind`: the trainer's word for them."""
     said = Said(run, kind)
     for each in found:
         told = said.of(each.begin, each.may_be_named)
         if not told or each.survives:
-            yield Odd(f"{each}{'; the trainer said so, and went on with these steps' if told else f', {UNTOLD}'}")
+            yield Odd(f"{each.words}{'; the trainer said so, and went on with these steps' if told else f', {UNTOLD}'}")
 
 
-def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Alarm]:
+def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:
     """Returns alarms outside of the windows `at_work` (ns) that the steps do not confirm. An alarm may come some steps
     after its window."""
     over = np.append(run.progress.end, run.end)
@@ -282,7 +251,7 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
     return [alarm for alarm in outside if not (steps.slow_indeed(alarm) or steps.by_the_rules(alarm))]
 
 
-def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Alarm]:
+def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
     """Returns alarms that the steps contradict, also alarms about non-finite figures at steps that tell finite ones."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
@@ -292,7 +261,7 @@ def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Alarm]:
     return wrong + [alarm for alarm in false_alarms(run, (), found) if alarm.get("kind") in shown]
 
 
-def _about(alarm: Alarm) -> int:
+def _about(alarm: Event) -> int:
     """Returns the rank that an alarm is about; any rank may raise it."""
     return int(alarm["rank"] if alarm.get("suspect") is None else alarm["suspect"])
 
@@ -305,7 +274,7 @@ class _Borne:
         for spike in found:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
-    def _before(self, alarm: Alarm) -> Ints:
+    def _before(self, alarm: Event) -> Ints:
         """Returns rows up to the step that the alarm names, or up to its time: of the rank that it is about, or else of
         the process that raised it."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
@@ -330,7 +299,7 @@ class _Borne:
         rows = rows[np.argsort(self.run.steps.step[rows], kind="stable")]
         return rows, self.run.steps.step[rows]
 
-    def by_the_rules(self, alarm: Alarm) -> bool:
+    def by_the_rules(self, alarm: Event) -> bool:
         """Returns True if the steps confirm the alarm by the very rule that it names."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
@@ -343,7 +312,7 @@ class _Borne:
             found = watch.step_done(loss, norm, took, waited)
         return alarm["kind"] in found
 
-    def slow_indeed(self, alarm: Alarm) -> bool:
+    def slow_indeed(self, alarm: Event) -> bool:
         """Returns True if the rank's time per step, without waits, exceeded its peers' about as much as told."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
@@ -351,7 +320,11 @@ class _Borne:
         mine = self._before(alarm)
         if not len(mine) or (steps.sync_ns[mine] < 0).any():
             return False
-        rows = self._of_steps(mine[-ALARM_STEPS:], alarm["at"])
+        of_step, step = self._by_step
+        numbers = np.unique(steps.step[mine[-ALARM_STEPS:]])
+        cuts = zip(np.searchsorted(step, numbers), np.searchsorted(step, numbers, side="right"), strict=True)
+        rows = np.concatenate([of_step[first:end] for first, end in cuts])  # of all ranks
+        rows = rows[steps.end[rows] <= alarm["at"]]
         rows = rows[np.argsort(steps.rank[rows], kind="stable")]
         ranks, begins = np.unique(steps.rank[rows], return_index=True)
         waits = sum(np.maximum(each[rows], 0) for each in (steps.sync_ns, steps.data_ns, steps.checkpoint_ns))
@@ -362,12 +335,3 @@ class _Borne:
         # The log's own time holds a constant part that a trainer does not compare, so an absolute excess says more.
         excess = max(EXCESS_MIN * usual, SHARE_BORNE_OUT * float(alarm.get("excess_ns", (told - 1) * usual)))
         return bool(usual > 0 and medians.get(_about(alarm), 0.0) - usual >= excess)
-
-    def _of_steps(self, mine: Ints, at: int) -> Ints:
-        """Returns the rows of all ranks for the same steps that were over by then."""
-        rows, step = self._by_step
-        numbers = np.unique(self.run.steps.step[mine])
-        cuts = zip(np.searchsorted(step, numbers), np.searchsorted(step, numbers, side="right"), strict=True)
-        same: Ints = np.concatenate([rows[first:end] for first, end in cuts])
-        over: Ints = same[self.run.steps.end[same] <= at]
-        return over

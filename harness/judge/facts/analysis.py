@@ -15,7 +15,7 @@ from harness.judge.facts import alarms, by_time, deaths, envelope, ledger, losse
 from harness.judge.facts.coordinates import new_layout
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
-from harness.judge.facts.known import Odd
+from harness.judge.facts.known import Abnormal, Odd
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.lost_lines import Lost, lost_lines
 from harness.judge.facts.restarts import Restart
@@ -160,7 +160,7 @@ class Analysis(Evidence):
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
-    def weights_apart(self) -> tuple[int, list[ranks.Apart]]:
+    def weights_apart(self) -> tuple[int, list[Abnormal]]:
         """Returns the number of steps with weight digests of several ranks, and the steps where these differ."""
         return ranks.weights_apart(self.run)
 

@@ -1,7 +1,5 @@
 """The places of ranks in the job's mesh, as they told it, beside the mesh of the scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

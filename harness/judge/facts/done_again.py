@@ -4,8 +4,6 @@ Where a repeat of the run is the same bit for bit, these must be, too: the run i
 in as many before its first fault. Else a figure may be off by a few times as much as those two are in these steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -109,7 +107,7 @@ class DoneAgain:
 
     def of_ranks(self, names: Mapping[str, str]) -> Iterator[str]:
         """Describes the first value of each name that a rank tells differently than in the run."""
-        for name, words in names.items() if self.repeats else ():
+        for name, words in names.items():
             rows, same = ranks.beside(self.log.steps, self._evidence.run.steps, name)
             for row in rows[~same][:1]:
                 step, rank = self.log.steps.step[row], self.log.steps.rank[row]

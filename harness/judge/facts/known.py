@@ -40,6 +40,18 @@ class Word:
 
 
 @dataclass(frozen=True)
+class Abnormal:
+    """An abnormal event that the log shows, in words. `survives`: its steps were not rolled back. `may_be_named`: the
+    first and the last step that an alarm about it may name; `None`: any step."""
+
+    words: str
+    step: int
+    begin: int  # ns
+    survives: bool
+    may_be_named: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
 class Odd:
     """A fact that must not be, in words."""
 

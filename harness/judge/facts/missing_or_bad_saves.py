@@ -1,17 +1,14 @@
-"""Saves told as committed that are missing or bad: a table of small rules, each with the words for its findings.
+"""Saves told as committed that are missing or bad: small rules, each with its words.
 
 Where what was told and what the harness saw in the store differ, the store is right. Nothing follows from one save that
 was not seen, unless it lay there for long or should still be there at the end; and nothing at all for a store that was
-never seen. A rule yields a save and the figures of its words.
+never seen. The first rule that finds a save is told.
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -35,12 +32,10 @@ from harness.judge.thresholds import (
 )
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
-from harness.timeline.save_events import family
 from harness.timeline.sorted_events import first_strike
 
 T = TypeVar("T")
 Pieces = Iterator[tuple[Save, Sequence[tuple[int, str]]]]  # each save with the bytes and digest of each of its parts
-Found = Iterator[tuple[Any, ...]]
 OF_TENSORS = ("reference", "dcp")
 DIGITS_MAX = 18  # most digits of a size in a log
 
@@ -51,36 +46,27 @@ class NoSave:
 
     save: Save
     why: str
-    by: By
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One way to find missing or bad saves. `find` yields each with the figures of `why`."""
-
-    why: str
-    find: Callable[..., Found]
     by: By = tellers.SEEN
 
-    def none(self, *known: object, also: By = tellers.SEEN) -> Iterator[NoSave]:
-        for save, *figures in self.find(*known):
-            yield NoSave(save, self.why.format(*figures), weakest(self, also))
+
+Found = Iterator[NoSave]
 
 
-def missing(store: Store, is_watched: Callable[[str], bool]) -> Iterator[NoSave]:
+def missing(store: Store, is_watched: Callable[[str], bool]) -> Found:
     """Yields saves that the harness should have seen but did not, or saw for a shorter time than without a fault."""
     for series, saves in grouped((save.series, save) for save in store.whole).items():
-        for rule in MISSING if is_watched(series) else ():
-            yield from rule.none(store, saves)
+        for rule in (unseen, passed_by, gone, not_kept) if is_watched(series) else ():
+            yield from rule(store, saves)
 
 
-def bad(store: Store) -> Iterator[NoSave]:
+def bad(store: Store) -> Found:
     """Yields saves that were seen or told and do not hold what they should."""
-    for rule in BAD:
-        yield from rule.none(store)
-    for rule in OF_NAMES:  # where no fault-free run tells how saves are named, that is the trainer's own
-        if store.usual is None or not any(rule.find(store.usual)):
-            yield from rule.none(store, also=tellers.beside(store.usual, tellers.SAVES_BESIDE))
+    for rule in (small, empty, hollow, stale, unlike, of_another_step, still_damaged):
+        yield from rule(store)
+    for rule in (changed, too_early, holds_another):
+        if store.usual is None or not any(rule(store.usual)):  # else this trainer names its saves in its own way
+            for none in rule(store):
+                yield replace(none, by=weakest(none, tellers.beside(store.usual, tellers.SAVES_BESIDE)))
 
 
 # Missing: each rule looks at the saves of one series.
@@ -99,7 +85,7 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
         row = list(pairs)
         lay = row[-1][1].last_at - row[0][0].last_at
         if never_seen and lay >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
-            yield from ((save,) for save, _ in row)
+            yield from (NoSave(save, "the harness never saw it in the store") for save, _ in row)
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
@@ -110,7 +96,7 @@ def passed_by(store: Store, saves: Sequence[Save]) -> Found:
         seen = store.sights[after][0].at if after in store.sights else NEVER
         known = store.name_of(save) is not None or save.step in store.by_step
         if not known and seen < until and not store.is_hidden(save.last_at, seen):
-            yield (save,)
+            yield NoSave(save, "the harness never saw it in the store, and saw the next one there")
 
 
 def gone(store: Store, saves: Sequence[Save]) -> Found:
@@ -118,24 +104,24 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
         went = store.went(save)
         early = went < after.at - store.run.uncertainty_ns and after.begun is not None
         if early and not store.is_hidden(save.last_at, went):
-            yield (save,)
+            yield NoSave(save, "the harness saw it go away before a newer one was begun")
 
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
     """Yields saves that are missing when all nodes have ended: the last one, and since the last restart as many of the
     newest as stay without a fault."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
-    named = ((each.get("step"), family(path)) for path, each in (store.left or {}).items() if each.get("whole"))
-    there = {step for step, series in named if isinstance(step, int) and series == last.series}
+    there = set(store.left_steps(last.series))
     if max(there, default=0) > last.step:
         return  # a newer save is there that nobody told
+    why = "the harness did not find it in the store when all nodes had ended"
     if lacks(store, last, dated):
-        yield last, ""
+        yield NoSave(last, why)
     elif number and store.run.epochs:
         since = {save.step: save for save in saves if save.last_at >= store.run.epochs[-1].begin}
         for step in sorted(there | since.keys())[-number:]:
             if step in since and lacks(store, since[step]):
-                yield since[step], f": without a fault the newest {number} are there"
+                yield NoSave(since[step], f"{why}: without a fault the newest {number} are there")
 
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
@@ -165,7 +151,7 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 # Bad: each rule looks at all saves of a store.
 
 
-def small(store: Store, tiny: bool) -> Found:
+def small(store: Store) -> Found:
     """Yields saves far smaller than all before the first fault, or all of the fault-free run. A world that shrank may
     save less, if most saves are smaller. If fault-free sizes hardly differ, a slightly smaller save is too small; but
     other layouts of ranks have other sizes."""
@@ -181,8 +167,11 @@ def small(store: Store, tiny: bool) -> Found:
         for save, size in mine:
             sizes, smallest = usual.get(save.series, []), min(known.get(save.series, [0]))
             steady = not relaid and shrunk == 1 and len(sizes) >= STEADY_SAVES and smallest >= STEADY * max(sizes)
-            if size < (SMALLER * shrunk if tiny else SMALLER_STEADY * steady) * smallest:
-                yield save, who, size, smallest
+            why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
+            if size < SMALLER * shrunk * smallest:
+                yield NoSave(save, why)
+            elif steady and size < SMALLER_STEADY * smallest:
+                yield NoSave(save, why, tellers.SAVES_BESIDE)
 
 
 def _sizes(store: Store | None, seen: bool) -> list[tuple[Save, int]]:
@@ -204,7 +193,8 @@ def empty(store: Store) -> Found:
     for save, seen in store.undamaged.items():
         most = max(shares.get(save.series, [1.0]))
         if seen.zeros > most + ZEROS_MORE:
-            yield save, seen.zeros, most
+            zeros = f"the harness saw {seen.zeros:.0%} of its tensors' bytes in tensors of zeros"
+            yield NoSave(save, f"{zeros}, and at most {most:.0%} without a fault")
 
 
 def hollow(store: Store) -> Found:
@@ -212,32 +202,46 @@ def hollow(store: Store) -> Found:
     for save, seen in store.undamaged.items():
         bare = seen.digests[0] and not seen.digests[1] and seen.told.get("layout") in OF_TENSORS
         if bare and (seen.size or 0) < HOLLOW_BYTES:
-            yield save, seen.size or 0
+            yield NoSave(save, f"the harness saw {seen.size or 0:,} bytes and no tensor in them")
 
 
-def stale(store: Store, pieces_of: Callable[[Store], Pieces], by_chance: bool = False) -> Found:
-    """Yields saves that hold more content of an earlier step than fault-free ones, though updates were applied in
-    between. `by_chance`: one fault-free save holds far more than the others; it is then ignored."""
-    mine = _of_earlier(store, pieces_of)
-    theirs = _of_earlier(store.usual, pieces_of) if store.usual is not None else {}
+def stale(store: Store) -> Found:
+    """Yields saves that hold content of an earlier step, though updates were applied in between: as a whole, or more of
+    their tensors than fault-free ones. One fault-free save that holds far more than the others is ignored then."""
+    for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
+        for save, step, _, _, by_chance in _of_earlier(store, kind):
+            if not by_chance:
+                yield NoSave(save, f"{who} in it the content of the checkpoint of step {step}")
+    for save, step, share, most, by_chance in _of_earlier(store, "parts"):
+        text = f"the harness saw {share:.0%} of its tensors as in the checkpoint of step {step}, and at most {most:.0%}"
+        if by_chance:
+            yield NoSave(save, f"{text} in most others", tellers.SAVES_BESIDE)
+        else:
+            yield NoSave(save, f"{text} without a fault")
+
+
+def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, float, bool]]:
+    """Yields saves that hold more of an earlier step than fault-free ones: that step, the share, the largest usual
+    share, and whether one fault-free save holds far more than the others and is ignored."""
+    mine, theirs = _shares(store, kind), _shares(store.usual, kind) if store.usual is not None else {}
     before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
     usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
     for save, (share, step) in mine.items():
         shares = sorted(usual.get(save.series, ()))
         if len(shares) < 2:
             continue
-        stands_out = len(shares) > STEADY_SAVES and shares[-1] - shares[-2] > KEPT_MORE
-        most = shares[-2] if stands_out else shares[-1]
-        if stands_out == by_chance and share > most + KEPT_MORE:
-            yield save, step, share, most
+        by_chance = len(shares) > STEADY_SAVES and shares[-1] - shares[-2] > KEPT_MORE
+        most = shares[-2] if by_chance else shares[-1]
+        if share > most + KEPT_MORE:
+            yield save, step, share, most, by_chance
 
 
-def _of_earlier(store: Store, pieces_of: Callable[[Store], Pieces]) -> Mapping[Save, tuple[float, int]]:
+def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
     """Returns for each save the share of its pieces (or of their bytes, if larger) that an earlier save of another step
     held, and the last such step."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
-    for save, mine in pieces_of(store):
+    for save, mine in _pieces(store)[kind]:
         sizes = [size for size, _ in mine]
         since = [first.setdefault((save.series, digest), save.step) for _, digest in mine]
         updates = np.searchsorted(store.trained, [*since, save.step], "right")
@@ -248,16 +252,15 @@ def _of_earlier(store: Store, pieces_of: Callable[[Store], Pieces]) -> Mapping[S
     return found
 
 
-def as_told(store: Store) -> Pieces:
-    return ((save, [(1, save.tensors)]) for save in store.whole if save.tensors)
-
-
-def as_seen(store: Store, number: int) -> Pieces:
-    return ((save, [(1, each.digests[number])]) for save, each in store.undamaged.items() if each.digests[number])
-
-
-def in_parts(store: Store) -> Pieces:
-    return ((save, [(_bytes_of(each), each) for each in seen.tensors]) for save, seen in store.undamaged.items())
+def _pieces(store: Store) -> Mapping[str, Pieces]:
+    """Maps each kind of content to the saves of which it is known."""
+    seen = store.undamaged.items()
+    return {
+        "told": ((save, [(1, save.tensors)]) for save in store.whole if save.tensors),
+        "files": ((save, [(1, each.digests[0])]) for save, each in seen if each.digests[0]),
+        "tensors": ((save, [(1, each.digests[1])]) for save, each in seen if each.digests[1]),
+        "parts": ((save, [(_bytes_of(tensor), tensor) for tensor in each.tensors]) for save, each in seen),
+    }
 
 
 def _bytes_of(tensor: str) -> int:
@@ -272,17 +275,26 @@ def unlike(store: Store) -> Found:
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
-    if new_layout(run, [usual.run]):
-        return
     kinds = {save.kind for save in usual.whole}
-    for (series, words), told in store.alike.items():
-        theirs = usual.alike.get((series, words), {})
-        known = list(theirs.values())[1:]
-        if len(known) >= STEADY_SAVES and len(set(known)) == 1:
-            first = min(each.step for each in theirs)
-            for save, what in told.items():
-                if what != known[0] and save.step > first and save.kind in kinds:
-                    yield save, what, words, known[0]
+    for save, has, words, due in () if new_layout(run, [usual.run]) else without_what_all_share(store, [usual]):
+        if save.kind in kinds:
+            yield NoSave(save, f"it has {has} {words}, and {due} without a fault", tellers.SAVES_BESIDE)
+
+
+def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
+    """Yields saves without a property that all saves of other stores share, except the first of each: the save, its own
+    value, the property in words, and the value of the others."""
+    for key, told in store.alike.items():
+        theirs = [other.alike.get(key, {}) for other in others]
+        first = max(min((save.step for save in each), default=0) for each in theirs)
+        later = [[has for save, has in each.items() if save.step > first] for each in theirs]
+        values = {has for each in later for has in each}
+        if len(values) == 1 and min(map(len, later)) >= STEADY_SAVES:
+            yield from (
+                (save, has, key[1], min(values))
+                for save, has in told.items()
+                if has not in values and save.step > first
+            )
 
 
 def of_another_step(store: Store) -> Found:
@@ -296,7 +308,8 @@ def of_another_step(store: Store) -> Found:
     latest = most + BEGUN_LATE_STEPS * store.run.stride if most == min(usual) else NEVER
     for save, ahead in mine.items():
         if ahead < least or (ahead > latest and save.begun is not None):
-            yield save, store.run.processes[save.process].rank, save.step + ahead
+            who = f"rank {store.run.processes[save.process].rank}"
+            yield NoSave(save, f"{who} began it when it had done step {save.step + ahead}", tellers.SAVES_BESIDE)
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
@@ -324,7 +337,7 @@ def still_damaged(store: Store) -> Found:
         if damaged.get(name, NEVER) < save.at and until - save.last_at > patience_ns:
             looks = any(seen.at > save.at for seen in store.by_name.get(name, []))
             if not looks and not store.is_hidden(save.last_at, until):
-                yield (save,)
+                yield NoSave(save, "a fault had damaged what was there, and the harness saw nothing new in its place")
 
 
 # Rules for saves named by their step. A rule that finds one in a fault-free run, too, is ignored.
@@ -335,7 +348,7 @@ def changed(store: Store) -> Found:
     for save in store.named:
         sound = [each for each in store.sound.get(save, ()) if each.size and each.digests[1]]
         if any(a.size == b.size and a.digests[1] != b.digests[1] for a, b in itertools.pairwise(sound)):
-            yield (save,)
+            yield NoSave(save, "the harness saw its tensors change after it was whole", tellers.SAVES_BESIDE)
 
 
 def too_early(store: Store) -> Found:
@@ -346,7 +359,7 @@ def too_early(store: Store) -> Found:
         seen = next(iter(store.looks_at(save)), None)
         early = done.get(save.step, 0) - store.run.uncertainty_ns - SAVED_EARLY_NS
         if seen is not None and seen.step == save.step and seen.at < early:
-            yield (save,)
+            yield NoSave(save, "the harness saw it before any rank had done its step", tellers.SAVES_BESIDE)
 
 
 def holds_another(store: Store) -> Found:
@@ -354,39 +367,4 @@ def holds_another(store: Store) -> Found:
     for save in store.named:
         steps = {each.step for each in store.looks_at(save) if each.step is not None}
         if steps and save.step not in steps:
-            yield save, min(steps)
-
-
-# The rules in words. Only the first rule that finds a save is told.
-
-NOT_FOUND = "the harness did not find it in the store when all nodes had ended"
-BYTES = "{} {:,} bytes, and at least {:,} of each without a fault"
-CONTENT = " in it the content of the checkpoint of step {}"
-IN_PART = "the harness saw {1:.0%} of its tensors as in the checkpoint of step {0}, and at most {2:.0%} "
-MISSING = (
-    Rule("the harness never saw it in the store", unseen),
-    Rule("the harness never saw it in the store, and saw the next one there", passed_by),
-    Rule("the harness saw it go away before a newer one was begun", gone),
-    Rule(NOT_FOUND + "{}", not_kept),
-)
-ZEROS = "the harness saw {:.0%} of its tensors' bytes in tensors of zeros, and at most {:.0%} without a fault"
-DAMAGED = "a fault had damaged what was there, and the harness saw nothing new in its place"
-BAD = (
-    Rule(BYTES, partial(small, tiny=True)),
-    Rule(BYTES, partial(small, tiny=False), tellers.SAVES_BESIDE),
-    Rule(ZEROS, empty),
-    Rule("the harness saw {:,} bytes and no tensor in them", hollow),
-    Rule("the trainer told" + CONTENT, partial(stale, pieces_of=as_told)),
-    Rule("the harness saw" + CONTENT, partial(stale, pieces_of=partial(as_seen, number=0))),
-    Rule("the harness saw" + CONTENT, partial(stale, pieces_of=partial(as_seen, number=1))),
-    Rule(IN_PART + "without a fault", partial(stale, pieces_of=in_parts)),
-    Rule(IN_PART + "in most others", partial(stale, pieces_of=in_parts, by_chance=True), tellers.SAVES_BESIDE),
-    Rule("it has {} {}, and {} without a fault", unlike, tellers.SAVES_BESIDE),
-    Rule("rank {} began it when it had done step {}", of_another_step, tellers.SAVES_BESIDE),
-    Rule(DAMAGED, still_damaged),
-)
-OF_NAMES = (
-    Rule("the harness saw its tensors change after it was whole", changed, tellers.SAVES_BESIDE),
-    Rule("the harness saw it before any rank had done its step", too_early, tellers.SAVES_BESIDE),
-    Rule("the harness saw that it holds step {}", holds_another),
-)
+            yield NoSave(save, f"the harness saw that it holds step {min(steps)}")

@@ -6,12 +6,12 @@ compared with the same rank there. A value that a rank leaves out now and then s
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from harness.judge.facts.coordinates import replicas
 from harness.judge.facts.deaths import listed
+from harness.judge.facts.known import Abnormal
 from harness.judge.facts.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
 from harness.judge.thresholds import LOCAL_SHARE
 from harness.log.reading import is_told
@@ -24,24 +24,7 @@ def of_ranks(ranks: Sequence[int], size: int) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
-@dataclass(frozen=True)
-class Apart:
-    """A step at which ranks of one world computed with different weights."""
-
-    step: int
-    ranks: tuple[int, ...]  # the outvoted ranks; all if there is no majority
-    outvoted: bool
-    begin: int  # ns
-    survives: bool
-    may_be_named: None = None  # an alarm may name any step
-
-    def __str__(self) -> str:
-        who = f"{'rank' if len(self.ranks) == 1 else 'ranks'} {', '.join(map(str, self.ranks))}"
-        verb = "computed" if self.outvoted else "each computed"
-        return f"at step {self.step} {who} {verb} with other weights{' than the majority' if self.outvoted else ''}"
-
-
-def weights_apart(run: Timeline) -> tuple[int, list[Apart]]:
+def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
     """Counts steps with weight digests of several replicas, and returns those that differ, in order of time."""
     steps = run.steps
     rows = np.flatnonzero(steps.weights != 0)
@@ -56,13 +39,16 @@ def weights_apart(run: Timeline) -> tuple[int, list[Apart]]:
     return several, sorted((_apart(steps, group) for group in groups), key=lambda each: each.begin)
 
 
-def _apart(steps: Steps, rows: Ints) -> Apart:
+def _apart(steps: Steps, rows: Ints) -> Abnormal:
+    """Names the ranks that the majority outvotes, or all of them if there is no majority."""
     digests = dict(zip(steps.rank[rows].tolist(), steps.weights[rows].tolist(), strict=True))
     usual, votes = Counter(digests.values()).most_common(1)[0]
     outvoted = votes > len(digests) / 2
     ranks = sorted(rank for rank, each in digests.items() if not outvoted or each != usual)
-    step, survives = int(steps.step[rows[0]]), bool(steps.survives[rows].any())
-    return Apart(step, tuple(ranks), outvoted, int(steps.begin[rows].min()), survives)
+    step, who = int(steps.step[rows[0]]), f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+    how = "computed with other weights than the majority" if outvoted else "each computed with other weights"
+    words, survives = f"at step {step} {who} {how}", bool(steps.survives[rows].any())
+    return Abnormal(words, step, int(steps.begin[rows].min()), survives, may_be_named=None)
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
@@ -102,27 +88,6 @@ def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
     return [int(step) for step in steps.step[told[:1]]]
 
 
-@dataclass(frozen=True)
-class Short:
-    """A surviving step whose ranks did not compute with as many different samples as its batch has."""
-
-    step: int
-    rank: int  # the rank with the fewest; the lowest of several
-    had: int
-    got: int  # by all ranks together
-    asked: int  # samples of the batch
-    begin: int  # ns
-    survives: bool = True
-
-    @property
-    def may_be_named(self) -> tuple[int, int]:
-        return self.step, self.step
-
-    def __str__(self) -> str:
-        who = f"at step {self.step} rank {self.rank} computed with {self.had} different samples"
-        return f"{who}, and all ranks together with {self.got} of the batch's {self.asked}"
-
-
 def tells_samples(steps: Steps) -> Bools:
     return np.asarray((steps.rank_samples >= 0) & (steps.count >= 0), np.bool_)
 
@@ -137,8 +102,9 @@ def samples_counted(run: Timeline) -> Ints:
     return rows[told_by[cell] >= sizes[steps.epoch[rows]]]
 
 
-def samples_short(steps: Steps, rows: Ints) -> list[Short]:
-    """Returns the steps whose ranks have other samples in sum than their batch, in order of steps."""
+def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
+    """Returns the surviving steps whose ranks did not compute with as many different samples as their batch has, in
+    order. Each names the rank with the fewest."""
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(asked, cell, steps.count[rows])
@@ -146,11 +112,14 @@ def samples_short(steps: Steps, rows: Ints) -> list[Short]:
     wrong = np.flatnonzero((asked != got)[cell])
     few = rows[wrong]
     order = np.lexsort((steps.rank[few], steps.rank_samples[few], steps.step[few]))
-    _, first = np.unique(steps.step[few[order]], return_index=True)  # per step: the rank with the fewest
-    chosen = wrong[order[first]]
-    row = rows[chosen]
-    columns = (steps.step[row], steps.rank[row], steps.rank_samples[row], got[cell[chosen]], asked[cell[chosen]])
-    return [Short(*each) for each in zip(*(column.tolist() for column in (*columns, steps.begin[row])), strict=True)]
+    number, first = np.unique(steps.step[few[order]], return_index=True)  # per step: the rank with the fewest
+    found = []
+    for step, place in zip(number.tolist(), wrong[order[first]].tolist(), strict=True):
+        row, of = rows[place], cell[place]
+        who = f"at step {step} rank {steps.rank[row]} computed with {steps.rank_samples[row]} different samples"
+        words = f"{who}, and all ranks together with {got[of]} of the batch's {asked[of]}"
+        found.append(Abnormal(words, step, int(steps.begin[row]), survives=True, may_be_named=(step, step)))
+    return found
 
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:

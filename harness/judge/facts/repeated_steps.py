@@ -81,14 +81,12 @@ class Again:
 
 def executed(run: Timeline) -> Executed:
     steps = run.steps
-    places = {name: getattr(steps, name) for name in _SAMPLES}
+    figures, places = ({name: getattr(steps, name) for name in names} for names in (WORDS, _SAMPLES))
+    size = np.array([epoch.size for epoch in run.epochs], np.int64)[steps.epoch] if run.epochs else None
 
     def same(rows: Ints, others: Ints) -> Bools:
-        equal = run.samples.equal(steps.samples[rows], run.samples, steps.samples[others])
-        return np.asarray(equal, np.bool_)
+        return run.samples.equal(steps.samples[rows], run.samples, steps.samples[others])
 
-    figures = {name: getattr(steps, name) for name in WORDS}
-    size = np.array([epoch.size for epoch in run.epochs], np.int64)[steps.epoch] if run.epochs else None
     return Executed(steps.rank, steps.step, steps.epoch, figures, places, same, size)
 
 
@@ -101,42 +99,45 @@ def done_again(told: Executed) -> list[Again]:
     by_life = np.argsort(told.life[again], kind="stable")
     lives, begins = np.unique(told.life[again][by_life], return_index=True)
     parts = zip(lives.tolist(), np.split(by_life, begins[1:]) if len(lives) else (), strict=True)
-    computed = [_Figure.of(told, name, before, again) for name in COMPUTED]
+    computed = [_Figure.of(told, name, before, again, _means(told)) for name in COMPUTED]
     begin = int(told.step.min(initial=np.iinfo(np.int64).max))
     return [_again(told, life, before[part], again[part], computed, begin) for life, part in parts]
 
 
+def _means(told: Executed) -> Bools:
+    """Marks the first row of each rank and life, if lines may be means since the line before."""
+    order = np.lexsort((told.step, told.life, told.rank))
+    same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
+    firsts = np.ones(len(order), np.bool_)
+    firsts[order[1:]] = ~same
+    strides = np.diff(told.step[order])[same]
+    return firsts & bool(len(strides) and np.median(strides) > 1)
+
+
 @dataclass(frozen=True)
 class _Figure:
-    """A figure over a whole log. `digit`: one unit of the last digit that is told; `scale`: its usual size; `windows`:
-    lines may be means since the line before, so that the first one of a life shows nothing."""
+    """A figure over a whole log. `digit`: one unit of the last digit that is told; `scale`: its usual size; `means`:
+    marks rows that may be means over steps of two lives, and show nothing."""
 
     name: str
     digit: float
     scale: float
-    windows: bool
-    firsts: Bools  # True for the first row of each rank and life
+    means: Bools
 
     @classmethod
-    def of(cls, told: Executed, name: str, before: Ints, again: Ints) -> _Figure:
+    def of(cls, told: Executed, name: str, before: Ints, again: Ints, means: Bools) -> _Figure:
         column = told.figures[name]
         values = np.concatenate([column[before], column[again]])
         values = values[is_told(values) & np.isfinite(values)]
         with np.errstate(all="ignore"):
             digits = next((d for d in range(DIGITS_MAX) if (np.round(values, d) == values).all()), None)
             scale = float(np.median(np.abs(values))) if len(values) else 0.0
-        order = np.lexsort((told.step, told.life, told.rank))
-        same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
-        firsts = np.ones(len(order), np.bool_)
-        firsts[order[1:]] = ~same
-        strides = np.diff(told.step[order])[same]
-        windows = bool(len(strides)) and float(np.median(strides)) > 1
-        return cls(name, 0.0 if digits is None else 10.0**-digits, scale, windows, firsts)
+        return cls(name, 0.0 if digits is None else 10.0**-digits, scale, means)
 
     def off(self, told: Executed, before: Ints, again: Ints) -> Off:
         column = told.figures[self.name]
         both = is_told(column[before]) & is_told(column[again])
-        both &= ~(self.firsts[again] & self.windows & losses.unlike(column[before], column[again]))
+        both &= ~(self.means[again] & losses.unlike(column[before], column[again]))
         before, again = before[both], again[both]
         in_order = np.lexsort((told.rank[again], told.step[again]))
         before, again = before[in_order], again[in_order]
@@ -146,7 +147,6 @@ class _Figure:
             size = np.maximum(np.maximum(np.abs(one), np.abs(two)), self.scale)
             apart = np.where(losses.unlike(one, two), np.nan_to_num(distance / size, nan=np.inf), 0.0)
         after = np.unique(told.step[again], return_inverse=True)[1]
-
         moves = int((np.diff(one[np.isfinite(one)]) != 0).sum())
         digit = np.broadcast_to(self.digit / np.where(size > 0, size, 1), apart.shape)
         words = functools.partial(_differ, told, self.name, before, again)

@@ -1,19 +1,17 @@
 """Weights and batches of ranks, compared with other ranks, the fault-free run, and the effects of faults."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from harness.judge.bounds import OFF
 from harness.judge.facts import ranks, tellers
-from harness.judge.facts.alarms import UNTOLD, Said, unanswered
+from harness.judge.facts.alarms import UNTOLD, Said
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import Odd
 from harness.timeline.lineage import NEVER
-from harness.timeline.sorted_events import first_strike
-from harness.timeline.timeline import FaultRecord
+from harness.timeline.sorted_events import acted_at, first_strike
+from harness.timeline.timeline import FaultRecord, Ints
 
 REPLICA, DATA_SKEW = "replica", "data_skew"  # a trainer's words for both kinds of anomaly
 
@@ -29,25 +27,18 @@ def _drifted(evidence: Analysis) -> Sequence[FaultRecord]:
     return [fault for fault in evidence.run.faults if fault.drifts and fault.injected is not None]
 
 
-def drifts(evidence: Analysis) -> Iterator[Odd]:
-    apart = () if weights_unseen(evidence) else evidence.weights_apart[1]
-    return unanswered(evidence.run, REPLICA, apart)
-
-
 def unnoticed(evidence: Analysis) -> Iterator[Odd]:
     """Yields faults that changed a rank's weights, if the trainer said nothing or named another rank."""
     run, said = evidence.run, Said(evidence.run, REPLICA)
-    for fault in () if weights_unseen(evidence) else _drifted(evidence):
-        since = (fault.injected or 0) - run.uncertainty_ns
+    for fault in _drifted(evidence):
+        since = acted_at(fault) - run.uncertainty_ns
         acted = [int(effect["at"]) for effect in fault.effects if effect.get("ok") is True]
         victims = sorted({target["rank"] for target in fault.targets if isinstance(target.get("rank"), int)})
-        shown = ", ".join(map(str, victims))
         named = {alarm["suspect"] for alarm in said.all if alarm["at"] >= since and alarm.get("suspect") is not None}
-        wrong = sorted(named - {*victims})
-        if said.of(fault.injected or 0, None):
+        shown, wrong = (", ".join(map(str, each)) for each in (victims, sorted(named - {*victims})))
+        if said.of(acted_at(fault), None):
             if victims and wrong:
-                names = ", ".join(map(str, wrong))
-                yield Odd(f"the trainer named rank {names}, but fault {fault.id} changed rank {shown}")
+                yield Odd(f"the trainer named rank {wrong}, but fault {fault.id} changed rank {shown}")
         elif checked := [step for rank in victims for step in ranks.digests_after(run.steps, rank, acted)]:
             text = f"fault {fault.id} changed the weights of rank {shown}, {UNTOLD}"
             yield Odd(f"{text}, though it took digests at step {min(checked)}")
@@ -80,7 +71,7 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
 def same_weights(evidence: Analysis) -> Iterator[Odd]:
     """Yields weights that an update left unchanged, unless those of the fault-free run stay the same, too."""
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
-    if again and not weights_unseen(evidence) and not (fault_free and ranks.weights_again(fault_free.steps)):
+    if again and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
         yield Odd(text, tellers.beside(fault_free, tellers.UNTOLD))
 
@@ -88,7 +79,7 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
 def never_together(evidence: Analysis) -> Iterator[Odd]:
     """Yields if no two ranks told their weights in the same step since the last restart, though fault-free ones do."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
-    if fault_free is None or weights_unseen(evidence) or [each.size for each in last] != [fault_free.largest_world]:
+    if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
         return
     mine = run.steps.epoch == len(run.epochs) - 1
     told, usual = ranks.weights_together(run.steps, mine), ranks.weights_together(fault_free.steps)
@@ -105,33 +96,22 @@ def batches_unseen(evidence: Analysis) -> str:
     return "the ranks of the fault-free run leave samples out, too" if also else ""
 
 
-def short(evidence: Analysis) -> Iterator[Odd]:
-    found = ranks.samples_short(evidence.run.steps, ranks.samples_counted(evidence.run))
-    return unanswered(evidence.run, DATA_SKEW, found if found and not batches_unseen(evidence) else ())
-
-
-def uneven(evidence: Analysis) -> Iterator[Odd]:
+def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
     """Yields a rank with no sample of a batch that is large enough for all, or with far fewer than another, if as many
-    ranks share batches evenly in the fault-free run."""
-    run, fault_free, rows = evidence.run, evidence.fault_free, ranks.samples_counted(evidence.run)
-    if not len(rows) or batches_unseen(evidence):
-        return
-    usual = dict[int, tuple[bool, int]]()  # by number of ranks: each has samples; largest gap
+    ranks share batches evenly in the fault-free run. `rows`: from `samples_counted`, at least one."""
+    run, fault_free = evidence.run, evidence.fault_free
+    usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one
     if fault_free is not None:
-        size, least, most = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))
-        few, many = fault_free.steps.rank_samples[least], fault_free.steps.rank_samples[most]
-        for each in np.unique(size).tolist():
-            same = size == each
-            usual[each] = bool((few[same] > 0).all()), max(1, int((many - few)[same].max()))
+        usual, *theirs = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))
+        usual_few, usual_many = (fault_free.steps.rank_samples[each] for each in theirs)
     size, least, most = ranks.parts(run.steps, rows)
-    sizes, of = np.unique(size, return_inverse=True)
-    known, each_has, apart = (
-        np.array(column)[of]
-        for column in zip(*((each in usual, *usual.get(each, (True, 0))) for each in sizes.tolist()), strict=True)
-    )
     few, many = run.steps.rank_samples[least], run.steps.rank_samples[most]
-    none = (few == 0) & (run.steps.count[least] >= size) & each_has
-    wrong, odd = none & known, none | (known & (many - few > apart))
+    known, none, far = np.isin(size, usual), (few == 0) & (run.steps.count[least] >= size), many - few > 1
+    for each in np.unique(usual).tolist():
+        here, there = size == each, usual == each
+        none[here] &= bool((usual_few[there] > 0).all())
+        far[here] &= (many - few)[here] > (usual_many - usual_few)[there].max()
+    wrong, odd = none & known, none | (known & far)
     place = int((wrong if wrong.any() else odd).argmax())
     step, one, other = run.steps.step[least[place]], run.steps.rank[least[place]], run.steps.rank[most[place]]
     text = f"at step {step} rank {one} computed with {few[place]} samples and rank {other} with {many[place]}"

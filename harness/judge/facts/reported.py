@@ -8,7 +8,6 @@ so.
 
 import bisect
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -89,20 +88,19 @@ def told(run: Timeline) -> frozenset[str]:
 
 def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yields kinds that were promised but are not in the log: (kind, why)."""
-    run = evidence.run
-    here = told(run)
-    promised = [process.tells for process in run.processes if process.tells is not None]
+    run, here = evidence.run, told(evidence.run)
     trainer = (run.plan.get("workload") or {}).get("trainer")
-    planned = (declared(run.plan) if trainer is not None else None) or frozenset()
+    promised = (declared(run.plan) if trainer is not None else None) or frozenset[str]()
     if trainer == "reference" and evidence.fault_free is not None:
-        planned &= told(evidence.fault_free)  # a log under that name may come from another trainer
-    promised.append(planned)
+        promised &= told(evidence.fault_free)  # a log under that name may come from another trainer
+    promised = promised.union(*(process.tells or () for process in run.processes))
     for kind in TELLS if len(run.steps) else ():
         if kind in here and kind in COLUMNS:
-            yield from ((kind, text) for text in itertools.islice(_ceased(evidence, kind), 1))
+            if text := _ceased(evidence, kind):
+                yield kind, text
         elif kind in here or kind in stood_in_for(here):
             continue
-        elif any(kind in names for names in promised) and _was_due(run, kind):
+        elif kind in promised and _was_due(run, kind):
             yield kind, "the trainer declares that it reports this, but the log holds none"
         elif kind == "checkpoints" and _never_saved(evidence):
             yield kind, "the fault-free run saves checkpoints, but nothing shows that this run did"
@@ -140,9 +138,7 @@ class _Lives:
 
     def __init__(self, run: Timeline, kind: str):
         rows, counts = COLUMNS[kind](run.steps), run.steps.survives
-        self.mute = np.bincount(
-            run.steps.process, minlength=len(run.processes)
-        )  # steps of processes that never tell it
+        self.mute = np.bincount(run.steps.process, minlength=len(run.processes))  # steps, if it never tells this
         self.mute[run.steps.process[rows]] = 0
         if kind == "loss":  # a loss that is no number is not told; other checks judge it
             counts = counts & np.isin(run.steps.step, run.steps.step[rows])
@@ -160,11 +156,10 @@ class _Lives:
         return later or first or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
 
 
-def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
-    """Yields ranks that told a figure regularly and then missed it in many surviving steps. Earlier holes are left to
-    the comparison with the fault-free run."""
-    run = evidence.run
-    lives = _Lives(run, kind)
+def _ceased(evidence: Evidence, kind: str) -> str:
+    """Names the first rank that told a figure regularly and then missed it in many surviving steps. Earlier holes are
+    left to the comparison with the fault-free run."""
+    run, lives = evidence.run, _Lives(evidence.run, kind)
     usual = None if evidence.fault_free is None else _Lives(evidence.fault_free, kind)
     told = np.diff(lives.cuts)
     silent = np.where(told > 0, lives.begins[1:] - 1 - np.append(lives.told, -1)[lives.cuts[1:] - 1], lives.mute)
@@ -178,11 +173,11 @@ def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
     for rank, row in sorted((run.processes[row].rank, row) for row in rows):
         if silent[row] > (_too_long(lives.gaps([row])) if told[row] > 2 else too_long_for(rank)):
             if told[row]:
-                yield f"rank {rank} stopped reporting this {silent[row]} steps before the last step of its process"
-            elif rank in lives.of_rank:
-                yield f"rank {rank} reported this in one of its processes, but not in a later one"
-            else:
-                yield f"rank {rank} never reported this, and does so in the fault-free run"
+                return f"rank {rank} stopped reporting this {silent[row]} steps before the last step of its process"
+            if rank in lives.of_rank:
+                return f"rank {rank} reported this in one of its processes, but not in a later one"
+            return f"rank {rank} never reported this, and does so in the fault-free run"
+    return ""
 
 
 def _too_long(gaps: Sequence[int]) -> float:
@@ -244,12 +239,12 @@ def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, in
     told: dict[int, list[Stretch]] = {}
     for timeline in (run, fault_free or run):  # the second one takes precedence
         told |= grouped((timeline.processes[each.process].rank, each) for each in timeline.stretches)
-    return {
-        rank: min(each.stride for each in stretches if each.stride)
-        for rank, stretches in told.items()
-        if any(each.stride for each in stretches)
-        and sum(len(each.jumps) for each in stretches) <= IRREGULAR * sum(each.rows for each in stretches)
-    }
+    found = dict[int, int]()
+    for rank, mine in told.items():
+        strides = [each.stride for each in mine if each.stride]
+        if strides and sum(len(each.jumps) for each in mine) <= IRREGULAR * sum(each.rows for each in mine):
+            found[rank] = min(strides)
+    return found
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:

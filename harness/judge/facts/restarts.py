@@ -1,8 +1,7 @@
-"""The restarts of a run: the members of each, the state that each member named, and the saves that were passed over."""
+"""The restarts of a run: the members of each, the state that each member named, and the saves that were there."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,11 +9,12 @@ from typing import Any, NamedTuple
 from harness.judge.facts import tellers
 from harness.judge.facts.by_time import Moments
 from harness.judge.facts.known import By, Word
-from harness.judge.facts.saves import Damage, Save, Saves
+from harness.judge.facts.saves import Damage, Newest, Save, Saves
 from harness.timeline.joined_steps import SCRATCH
 from harness.timeline.lineage import NEVER, step_of
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import family
+from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import Epoch, Stretch, Timeline
 
 
@@ -28,8 +28,8 @@ class PassedOver:
 
     def is_save(self, save: Save) -> bool:
         if self.place and save.path:
-            mine, theirs = self.place.rstrip("/"), save.path.rstrip("/")
-            if mine == theirs or mine.startswith(f"{theirs}/") or theirs.endswith(f"/{mine}"):
+            mine, theirs = f"/{self.place.strip('/')}/", f"/{save.path.strip('/')}/"
+            if mine.startswith(theirs) or theirs.endswith(mine):
                 return True
         if self.place and not save.path and self.step is None:
             return True  # nothing shows that it is a different one
@@ -138,25 +138,16 @@ class Restart:
 def restarts(run: Timeline, saves: Saves) -> list[Restart]:
     members = grouped((stretch.epoch, _member(run, saves, stretch)) for stretch in run.stretches)
     tried = Moments((process.started, process.fallback) for process in run.processes if process.fallback)
-    ends = grouped((stretch.epoch, stretch.end) for stretch in run.stretches)
-    found: list[Restart] = []
-    until = run.begin
+    found, until = list[Restart](), run.begin
     for number, epoch in enumerate(run.epochs):
         mine = members.get(number, [])
         moments = [run.processes[each.stretch.process].started for each in mine if each.is_new]
         moments += [each.restored.at for each in mine if not each.is_new and each.restored]
-        before = (item for items in tried.within(until, epoch.begin) for item in _passed_over(items))
-        found.append(
-            Restart(
-                number=number,
-                epoch=epoch,
-                members=mine,
-                own_decision=number > 0 and run.epochs[number - 1].world == epoch.world,
-                moment=min(moments, default=epoch.begin),
-                passed_over=[*(item for each in mine if each.restored for item in each.restored.passed_over), *before],
-            )
-        )
-        until = max([until, *ends.get(number, ())])
+        passed_over = [item for each in mine if each.restored for item in each.restored.passed_over]
+        passed_over += [item for items in tried.within(until, epoch.begin) for item in _passed_over(items)]
+        own_decision = number > 0 and run.epochs[number - 1].world == epoch.world
+        found.append(Restart(number, epoch, mine, own_decision, min(moments, default=epoch.begin), passed_over))
+        until = max([until, *(each.stretch.end for each in mine)])
     return found
 
 
@@ -191,10 +182,8 @@ def _member(run: Timeline, saves: Saves, stretch: Stretch) -> Member:
 def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], went_on: int) -> Restore:
     step, source = step_of(told), str(told.get("source") or "")
     until = told["at"] + run.uncertainty_ns
-    if source == SCRATCH:
-        other = 0 if step else None
-    else:
-        other = None if step is None else saves.other_at_path(source, step, until)
+    other = None if step is None or source == SCRATCH else saves.other_at_path(source, step, until)
+    other = 0 if step and source == SCRATCH else other
     return Restore(
         process=process,
         rank=run.processes[process].rank,
@@ -215,3 +204,82 @@ def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], 
 def _passed_over(items: Iterable[object]) -> list[PassedOver]:
     told = (item for item in items if isinstance(item, Mapping))
     return [PassedOver(each.get("step"), str(each.get("path") or each.get("source") or "")) for each in told]
+
+
+# The checkpoints that each restart could have taken
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`newest`: the newest sound save that was there. `unnamed`: the newest that no restart had passed over so far.
+    `named`: how `newest` was passed over. `may_be_bad`: a fault may have damaged it; or it went with a lost node, if
+    the harness never saw it in a store."""
+
+    restart: Restart
+    newest: Save | None
+    unnamed: Save | None
+    named: PassedOver | None
+    may_be_bad: bool
+
+
+def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Choice]:
+    """Returns the choice of each restart, without those by which the job went back by its own decision."""
+    there, found = _There(run, saves), list[Choice]()
+    for restart in restarts:
+        there.named += restart.passed_over
+        if restart.own_decision:
+            there.leave_behind(restart)
+            continue
+        newest, unnamed = there.newest(restart), there.newest(restart, lambda save: there.name_of(save) is None)
+        named = None if newest is None else there.name_of(newest)
+        may_be_bad = newest is None or _may_be_bad(run, saves, newest, restart)
+        found.append(Choice(restart, newest, unnamed, named, may_be_bad))
+    return found
+
+
+class _There:
+    """The checkpoints there at each restart, restart by restart. If none is told as committed: those that the harness
+    saw, and those that were begun and whose end nobody told."""
+
+    def __init__(self, run: Timeline, saves: Saves):
+        self._saves, self._margin_ns, told = saves, run.uncertainty_ns, bool(saves.whole)
+        known = saves.good if told else [*saves.seen, *saves.open]
+        whole = [(save.last_at, save.step, save) for save in known if save.step >= 0]
+        series = own_series(run, saves) if told else ()
+        self._of_all = Newest(whole)
+        self._of_series = Newest(each for each in whole if not told or each[2].series in series)
+        self.named: list[PassedOver] = []  # passed over by this restart and earlier ones
+        self._went_back: list[tuple[int, int]] = []  # when, and to which step; steps ascend
+
+    def leave_behind(self, restart: Restart) -> None:
+        """Excludes saves after the state that the job went back to by its own decision."""
+        if restart.states:
+            step = min(step for _, step in restart.states)
+            while self._went_back and self._went_back[-1][1] >= step:
+                self._went_back.pop()
+            self._went_back.append((restart.moment, step))
+
+    def name_of(self, save: Save) -> PassedOver | None:
+        return next((item for item in self.named if item.is_save(save)), None)
+
+    def newest(self, restart: Restart, good: Callable[[Save], bool] = lambda save: True) -> Save | None:
+        sound, moment = self._saves.sound_at(restart.epoch.begin), restart.moment - self._margin_ns
+
+        def there(save: Save) -> bool:
+            place = bisect.bisect_left(self._went_back, save.last_at, key=lambda each: each[0])
+            left_behind = place < len(self._went_back) and save.step > self._went_back[place][1]
+            return sound(save) and not left_behind
+
+        pool = self._of_series if self._of_series.before(moment, there) else self._of_all
+        return pool.before(moment, lambda save: there(save) and good(save))
+
+
+def _may_be_bad(run: Timeline, saves: Saves, save: Save, restart: Restart) -> bool:
+    if saves.store.is_hidden(save.last_at, restart.epoch.begin):
+        return True
+    if save.process < 0 or save in saves.store.sights:
+        return False
+    struck = (each for each in run.faults if each.kills and (each.injected or NEVER) <= restart.epoch.begin)
+    later = (fault for fault in struck if save.last_at <= max(acted_at(fault), *fault.strikes, 0))
+    node = run.processes[save.process].node
+    return any(each.get("node") == node and each.get("rank") is None for fault in later for each in fault.targets)

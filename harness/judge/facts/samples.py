@@ -11,7 +11,6 @@ If the order differs between fault-free runs, it is not compared.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -133,11 +132,9 @@ class _History:
 
     def counts(self, rows: Ints) -> Ints:
         """Returns the number of samples that each of these rows consumed."""
-        return (
-            np.ones(len(rows), np.int64)
-            if self.kind == "digests"
-            else self.run.samples.counts(self.steps.samples[rows])
-        )
+        if self.kind == "digests":
+            return np.ones(len(rows), np.int64)
+        return self.run.samples.counts(self.steps.samples[rows])
 
 
 Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
@@ -178,13 +175,9 @@ def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
 
 def _moved(sides: Sides, later: int = NEVER) -> Ints:
     """Returns the steps before `later` that consumed other samples than the fault-free run's, on whatever rank."""
-    bags = (_Bag.of(history, rows, history.steps.step[rows]) for history, rows in _before(sides, later))
-    beyond, missing = _difference(*bags)
+    early = ((history, rows[history.steps.step[rows] < later]) for history, rows in sides)
+    beyond, missing = _difference(*(_Bag.of(history, rows, history.steps.step[rows]) for history, rows in early))
     return np.union1d(beyond.part, missing.part)
-
-
-def _before(sides: Sides, later: int) -> Iterator[tuple[_History, Ints]]:
-    return ((history, rows[history.steps.step[rows] < later]) for history, rows in sides)
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
@@ -197,10 +190,8 @@ def _by_steps(step: Ints, sides: Sides) -> Consumed:
         pass_of = np.searchsorted(pass_ends(theirs.run, theirs.kind) or [], step)
     bags = (_Bag.of(each, rows, pass_of[np.searchsorted(step, each.steps.step[rows])]) for each, rows in sides)
     beyond, skipped = _difference(*bags)
-    again = _consumed_again(beyond, mine, step, pass_of)
-    moved = _moved(sides)
-    found = _found(mine, beyond.at(again), skipped)
-    first_moved = int(moved[0]) if len(moved) else None
+    again, moved = _consumed_again(beyond, mine, step, pass_of), _moved(sides)
+    found, first_moved = _found(mine, beyond.at(again), skipped), next(iter(moved.tolist()), None)
     return replace(found, others=int((~again).sum()), moved=len(moved), first_moved=first_moved)
 
 
@@ -287,20 +278,16 @@ def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
 # Passes
 
 
-def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
+def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
     """Returns the last step of each pass over the data except the last pass, by the order of samples (`told_kind`): a
     step whose samples were mostly seen in this pass begins the next one. `None`: not known."""
     if kind is None:
         return _told_ends(run)
-    steps, rows = run.steps, by_rank(run.steps).row  # in the order of steps
-    rows = rows[steps.samples[rows] >= 0 if kind == "samples" else steps.digest[rows] != 0]
-    if kind == "samples":
-        counts = run.samples.counts(steps.samples[rows])
-        if int(counts.sum()) > EXPANDED_MAX:
-            return None
-        step, item = np.repeat(steps.step[rows], counts), run.samples.expanded(steps.samples[rows])
-    else:
-        step, item = steps.step[rows], steps.digest[rows]
+    history = _History(run, kind)
+    counts = history.counts(history.row)
+    if int(counts.sum()) > EXPANDED_MAX:
+        return None
+    step, item = np.repeat(history.step, counts), history.expanded(history.row)
     numbers, begins = np.unique(step, return_index=True)
     items = np.unique(item, return_inverse=True)[1]
     last_seen = np.full(int(items.max(initial=-1)) + 1, -1)  # pass in which each item was last seen

@@ -23,17 +23,11 @@ from harness.judge.facts.store import Store, last_name
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped, last_by
 from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STARTED
+from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 T = TypeVar("T")
-AS_TOLD = (
-    "path",
-    "tensors",
-    "kind",
-    "duration_ns",
-    "write_ns",
-    "content",
-)  # fields with the same name in events
+AS_TOLD = "path", "tensors", "kind", "duration_ns", "write_ns", "content"  # fields with the same name in events
 
 
 @dataclass(frozen=True)
@@ -120,10 +114,9 @@ class Saves:
     @cached_property
     def seen_steps(self) -> frozenset[int] | None:
         """Returns all steps that the harness saw; `None` if it does not see all saves, or not their steps."""
-        known = {each.step for each in self.store.seen} | {
-            each.get("step") for each in (self.store.left or {}).values()
-        }
-        watched = any(self._is_watched(series) for series in {save.series for save in self.store.whole})
+        left = (self.store.left or {}).values()
+        known = {each.step for each in self.store.seen} | {each.get("step") for each in left}
+        watched = any(map(self._is_watched, {save.series for save in self.store.whole}))
         return None if None in known or not watched else frozenset(step for step in known if step is not None)
 
     def never_seen(self, step: int, since: int, until: int) -> bool:
@@ -137,7 +130,7 @@ class Saves:
     @property
     def left_untold(self) -> int:
         """Returns the newest step found at the end, if nobody told it or a later one; else 0."""
-        newest = max(self.store.left_steps, default=0)
+        newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
@@ -149,10 +142,10 @@ class Saves:
     @cached_property
     def seen(self) -> Sequence[Save]:
         """Returns saves that the harness saw under names with steps; empty if such a step was not done by then."""
-        told = [each for each in self.store.seen if each.step is not None]
-        furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
-        done = furthest[np.searchsorted(self.run.steps.end, [each.at for each in told], "right")]
+        told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
+        furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
+        done = furthest[np.searchsorted(self.run.steps.end, [save.at for save in saves], "right")]
         return saves if all(save.step <= most for save, most in zip(saves, done.tolist(), strict=True)) else []
 
     @cached_property
@@ -182,11 +175,8 @@ class Saves:
     def _followed(self) -> Sequence[tuple[Save, int, int]]:
         """Returns each begun save, the next told end of a save of its step, and the process's next begin of a step."""
         order, places = self.run.rows_by_process
-        ends = grouped(
-            ((save.process, save.step), save.last_at)
-            for save in sorted(self.all, key=attrgetter("last_at"))
-            if save.how
-        )
+        ended = sorted((save for save in self.all if save.how), key=attrgetter("last_at"))
+        ends = grouped(((save.process, save.step), save.last_at) for save in ended)
         begun = grouped((save.process, save) for save in self.all if save.begun is not None and save.process >= 0)
         found = []
         for process, mine in begun.items():
@@ -214,8 +204,10 @@ class Saves:
     def elsewhere(self, path: str, until: int) -> str:
         """Returns where a save of this name was last by then, if none ever was at this absolute path; else an empty
         text."""
-        last = last_by(self._by_last_name.get(last_name(path), []), until) if path.startswith("/") else None
-        return last if last and path.rstrip("/") not in self._absolute else ""
+        paths, by_last_name = self._absolute
+        if not path.startswith("/") or path.rstrip("/") in paths:
+            return ""
+        return last_by(by_last_name.get(last_name(path), []), until) or ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
         """Returns the content of a checkpoint of this step, or of its part at this path, committed by then; empty if
@@ -241,36 +233,29 @@ class Saves:
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
         """Returns a test for saves: True if no fault by then may have damaged this one. Either it was begun after such
         faults were over, or their damage is known and elsewhere."""
-        over = last_by(self._over, moment)
+        overs, damaged = self._spoilt
+        over = last_by(overs, moment)
 
         def sound(save: Save) -> bool:
             begun = min(save.last_at, self._words.get(save.step, [(NEVER, "")])[0][0])
-            return (over is None or begun > over) and self._damaged.get(save.step, NEVER) > moment
+            return (over is None or begun > over) and damaged.get(save.step, NEVER) > moment
 
         return sound
 
     @cached_property
-    def _spoilers(self) -> Sequence[tuple[int, int, frozenset[int]]]:
-        """Returns for each fault that may damage saves: when it struck, from when on no such fault is at work, and the
-        steps that it damaged. Empty if the step of any damage is unknown."""
-        found = []
-        for fault in self.run.faults:
-            if fault.spoils and fault.injected is not None:
-                steps = [damage.step for damage in self.damage[fault.id]]
-                known = frozenset(step for step in steps if step is not None and None not in steps)
+    def _spoilt(self) -> tuple[Sequence[tuple[int, int]], Mapping[int, int]]:
+        """Returns when each fault struck that may damage any save, with the time when such faults were over; and maps
+        the steps of known damage to the time since when their saves may be damaged."""
+        overs, damaged = list[tuple[int, int]](), dict[int, int]()
+        spoilers = (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
+        for fault in sorted(spoilers, key=acted_at):
+            steps = [damage.step for damage in self.damage[fault.id]]
+            if steps and None not in steps:
+                damaged = {step: acted_at(fault) for step in steps if step is not None} | damaged
+            else:
                 over = NEVER if fault.healed is None else fault.healed + self.run.uncertainty_ns
-                found.append((fault.injected, -NEVER if known else over, known))
-        return sorted(found, key=lambda each: each[0])
-
-    @cached_property
-    def _over(self) -> Sequence[tuple[int, int]]:
-        overs = itertools.accumulate((over for _, over, _ in self._spoilers), max)
-        return [(at, over) for (at, _, _), over in zip(self._spoilers, overs, strict=True)]
-
-    @cached_property
-    def _damaged(self) -> Mapping[int, int]:
-        """Maps each step with damaged saves to the time since when they may be damaged."""
-        return {step: at for at, _, steps in reversed(self._spoilers) for step in steps}
+                overs.append((acted_at(fault), max([over, *(before for _, before in overs[-1:])])))
+        return overs, damaged
 
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
         names, at = frozenset(told.get("names") or ()), told["at"]
@@ -320,17 +305,14 @@ class Saves:
         return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
 
     @cached_property
-    def _by_last_name(self) -> Mapping[str, Sequence[tuple[int, str]]]:
-        """Maps the last part of absolute paths to when they were told, and the whole path."""
-        return grouped((last_name(save.path), (save.at, save.path)) for save in self.all if save.path.startswith("/"))
-
-    @cached_property
-    def _absolute(self) -> frozenset[str]:
-        return frozenset(save.path.rstrip("/") for save in self.all if save.path.startswith("/"))
-
-    @cached_property
     def _first_at_path(self) -> Mapping[tuple[str, int], int]:
         return {(path, step): at for path, told in self._by_path.items() for at, step in reversed(told)}
+
+    @cached_property
+    def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
+        """Returns all absolute paths, and maps their last part to when they were told, and the whole path."""
+        told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
+        return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
 
     def _last_of(self, names: frozenset[str], before: int) -> int | None:
         """Returns the step of the last save under one of these names before this moment."""

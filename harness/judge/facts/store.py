@@ -95,6 +95,12 @@ class Seen:
     told: Mapping[str, Any]
     by = tellers.SEEN
 
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> Seen:
+        step = event["step"] if isinstance(event.get("step"), int) else None
+        digests = str(event.get("sha256") or ""), str(event.get("tensors") or "")
+        return cls(event["at"], step, str(event.get("path")), event.get("bytes"), digests, event)
+
     @property
     def tensors(self) -> Sequence[str]:
         """Returns its largest tensors, as bytes and digest."""
@@ -106,12 +112,6 @@ class Seen:
         return float(self.told.get("zero_bytes", 0) / max(self.told.get("tensor_bytes", 0), 1))
 
 
-def _seen(event: Mapping[str, Any]) -> Seen:
-    step = event["step"] if isinstance(event.get("step"), int) else None
-    digests = str(event.get("sha256") or ""), str(event.get("tensors") or "")
-    return Seen(event["at"], step, str(event.get("path")), event.get("bytes"), digests, event)
-
-
 class Store:
     """The harness's looks at the store of a run. `whole`: saves told as committed, in that order. `usual`: the
     fault-free run's store."""
@@ -120,7 +120,7 @@ class Store:
         self.run, self.usual, self._sound_at = run, usual, sound_at
         self.whole = [save for save in whole if save.step >= 0]
         self.removed = grouped((last_name(str(event.get("path"))), event["at"]) for event in run.removed)
-        self.seen = list(map(_seen, run.published))
+        self.seen = list(map(Seen.of, run.published))
         self.by_name = grouped((last_name(seen.path), seen) for seen in self.seen)
         self.by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
         self.left: Mapping[str, Mapping[str, Any]] | None = None  # all checkpoints there when all nodes had ended
@@ -145,11 +145,10 @@ class Store:
         """Returns True if the harness had seen a whole checkpoint of this step by then."""
         return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
 
-    @property
-    def left_steps(self) -> list[int]:
-        """Returns the steps of whole checkpoints found when all nodes had ended."""
-        found = (each.get("step") for each in (self.left or {}).values() if each.get("whole"))
-        return [step for step in found if isinstance(step, int)]
+    def left_steps(self, series: str | None = None) -> list[int]:
+        """Returns the steps of whole checkpoints, or of those of one series, found when all nodes had ended."""
+        whole = {path: each.get("step") for path, each in (self.left or {}).items() if each.get("whole")}
+        return [step for path, step in whole.items() if isinstance(step, int) and series in (None, family(path))]
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
@@ -173,13 +172,12 @@ class Store:
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
         """Maps each save to looks that show its content: before a fault may have damaged it, and not during its
         removal, when only some of its files may be left."""
-
-        def is_sound(save: Save, each: Seen) -> bool:
+        sound = []
+        for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
-            return self._sound_at(each.at)(save) and went - each.at >= REMOVAL_NS
-
-        sound = {save: [each for each in seen if is_sound(save, each)] for save, seen in self.sights.items()}
-        return {save: seen for save, seen in sound.items() if seen}
+            if self._sound_at(each.at)(save) and went - each.at >= REMOVAL_NS:
+                sound.append((save, each))
+        return grouped(sound)
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
@@ -202,9 +200,8 @@ class Store:
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
         """Returns the tensor counts of this step's save and of the smallest other save since then, if it has fewer."""
-        counts = {
-            save.step: seen.told.get("tensor_count") for save, seen in self.undamaged.items() if save.last_at >= since
-        }
+        looks = ((save.step, seen) for save, seen in self.undamaged.items() if save.last_at >= since)
+        counts = {number: seen.told.get("tensor_count") for number, seen in looks}
         mine = counts.pop(step, None)
         others = [count for count in counts.values() if count is not None]
         return (mine, min(others)) if mine is not None and len(others) > 1 and mine < min(others) else None
@@ -227,7 +224,8 @@ class Store:
         """Maps series and property to its value in each save; it may be the same in all."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
-            told: dict[str, object] = {"as its state": " and ".join(save.holds), "as its folder": _folder(save.path)}
+            folder = last_name(save.path.rstrip("/").rpartition("/")[0])
+            told: dict[str, object] = {"as its state": " and ".join(save.holds), "as its folder": folder}
             told |= {"micro-batches a step": save.a_step, "micro-batches of the next step": save.amid}
             if seen := self.undamaged.get(save):
                 count, size = seen.told.get("tensor_count"), seen.told.get("tensor_bytes") or 0
@@ -252,10 +250,6 @@ class Store:
                 healed = NEVER if fault.healed is None else fault.healed
                 windows.append((fault.injected, max(fault.injected, healed)))
         return union(windows)
-
-
-def _folder(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
 
 
 def _last_parts(path: str) -> list[str]:

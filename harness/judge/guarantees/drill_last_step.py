@@ -1,7 +1,5 @@
 """The job leaves a checkpoint of its last step, or of one as near to it as without a fault."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from harness.judge.facts import by_time

@@ -5,8 +5,6 @@ own folder. A drill that started from scratch, or ended before it restored anyth
 save must not have failed, be none, or be further behind the last step than in the fault-free run.
 """
 
-from __future__ import annotations
-
 from harness.judge.facts import tellers
 from harness.judge.facts.after_the_run import newest_save, restore_drill
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach

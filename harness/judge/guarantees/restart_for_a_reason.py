@@ -3,18 +3,14 @@
 The steps must show what was said (`nonfinite`, `divergence`).
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator
 
 from harness.judge.facts import alarms
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import touches, union
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Yields rollbacks by the job's own decision that neither a valid alarm nor a fault at work explains."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     if not any(restart.own_decision for restart in evidence.restarts[1:]):

@@ -8,13 +8,8 @@ scratch although something was committed fails. Exported weights do not count be
 does a dump of a worker that ends by an error.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restart_choices import Choice, choices
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.facts.restarts import Choice, choices
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import IN_FLIGHT
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.sorted_events import first_strike
@@ -22,11 +17,9 @@ from harness.timeline.sorted_events import first_strike
 S = 10**9
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    made = choices(evidence)
-    for choice in made:
+def breaches(evidence: Analysis) -> Breaches:
+    for choice in choices(evidence.run, evidence.saves, evidence.restarts):
         yield from older(choice)
-    for choice in made:
         newest, item = choice.newest, choice.named
         if newest is None or item is None or choice.may_be_bad:
             continue
@@ -37,7 +30,7 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
     yield from further_back(evidence)
 
 
-def older(choice: Choice) -> Iterator[Breach]:
+def older(choice: Choice) -> Breaches:
     """Yields restores of an older save than the newest one that no restart had passed over so far."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
@@ -54,7 +47,7 @@ def older(choice: Choice) -> Iterator[Breach]:
         yield breach(f"{text}, though {newer.said}", newer)
 
 
-def further_back(evidence: Analysis) -> Iterator[Breach]:
+def further_back(evidence: Analysis) -> Breaches:
     """Yields restarts that lost more steps than planned saves allow, for a trainer that tells neither saves nor
     restores. Without a planned interval: restarts from the first step."""
     run, every = evidence.run, evidence.run.saves_every

@@ -4,15 +4,10 @@ It is judged if the world has as many ranks as there are parts, and if the tenso
 saved the same tensors, any part will do.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     for restart in evidence.restarts[1:]:
         for each, step in restart.states:
             parts = evidence.saves.parts.get(step, {})

@@ -1,25 +1,18 @@
 """All ranks of a restart take one step, and each goes on with the step after it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import usual_strides
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     strides = usual_strides(evidence.run, evidence.fault_free)
     for member in (member for restart in evidence.restarts for member in restart.members):
         stride = strides.get(member.rank, 0)
         for each in member.restores if stride and not member.lost else ():
             if each.step is not None and not each.step < each.went_on <= each.step + stride:
-                line = [
-                    Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))
-                ]  # a single missing step may be a lost line
-                grounds = line if each.went_on == each.step + 2 * stride else []
+                absent = Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))
+                grounds = [absent] if each.went_on == each.step + 2 * stride else []  # its line may be lost
                 yield breach(f"{each.said}, but went on with step {each.went_on}", each, grounds=grounds)
     for restart in evidence.restarts:
         if len(steps := sorted({step for _, step in restart.states})) > 1:

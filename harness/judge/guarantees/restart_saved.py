@@ -6,15 +6,10 @@ that no longer holds what was committed. A trainer that tells neither checkpoint
 its first step is inconclusive, unless the plan says that it could not have saved by then.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     run, saves = evidence.run, evidence.saves
     for restart in evidence.restarts[1:] if run.checkpoints else ():
         until = restart.epoch.begin + run.uncertainty_ns

@@ -4,16 +4,11 @@ A restore of a checkpoint whose tensors a fault damaged fails if no fallback is 
 written again in between.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.timeline.lookups import grouped
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Yields restores of a save whose tensor bytes a fault lost or changed, if no fallback was told and the save was
     not written anew. The trainer's word for a new save is not enough where the harness watches. A restore without a
     step is not judged."""
@@ -24,12 +19,10 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
             known = any(passed_over.is_damaged(damage) for passed_over in restart.passed_over)
             if not known and restore.took(damage, evidence.run.uncertainty_ns):
                 done = f"{damage.how}, {damage.tensor_bytes} byte{'s' * (damage.tensor_bytes != 1)} of tensors"
-                text = (
-                    f"the job resumed from the checkpoint that `{damage.fault}` damaged, and did not report the damage"
-                )
+                text = f"the job resumed from the checkpoint that `{damage.fault}` damaged"
                 anew = [damage.anew] if restore.at > damage.anew.at else []
                 unseen = "; the trainer said it had saved that anew, and the harness did not see it" if anew else ""
-                yield breach(f"{text} ({done} in {damage.path}){unseen}", damage, *anew)
+                yield breach(f"{text}, and did not report the damage ({done} in {damage.path}){unseen}", damage, *anew)
     for restore in (restore for restart in evidence.restarts[1:] for restore in restart.restores):
         if restore.is_another:
             yield breach(restore.is_another, restore.digests)

@@ -1,15 +1,10 @@
 """Each restart takes the whole state: the optimizer's as well as the model's."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.deaths import listed
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Yields ranks that restored only their model, unless all losses are the fault-free run's."""
     compared, restores = evidence.comparison, [each for restart in evidence.restarts[1:] for each in restart.restores]
     ranks = sorted({each.rank for each in restores if each.entered == ("model",)})

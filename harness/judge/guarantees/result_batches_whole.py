@@ -5,18 +5,18 @@ sample of a batch that is large enough for all fails, if each rank has some ther
 out in some steps makes the run inconclusive, unless it never tells it without a fault.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.replicas import batches_unseen, short, uneven
-from harness.judge.guarantee import Breach, Guarantee, in_words
+from harness.judge.facts import ranks
+from harness.judge.facts.alarms import unanswered
+from harness.judge.facts.replicas import DATA_SKEW, batches_unseen, uneven
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    yield from in_words(short(evidence))
-    yield from in_words(uneven(evidence))
+def breaches(evidence: Analysis) -> Breaches:
+    rows = ranks.samples_counted(evidence.run)
+    if len(rows) and not batches_unseen(evidence):
+        short = ranks.samples_short(evidence.run.steps, rows)
+        yield from in_words(unanswered(evidence.run, DATA_SKEW, short))
+        yield from in_words(uneven(evidence, rows))
 
 
 GUARANTEE = Guarantee(breaches, nothing=batches_unseen, switch="rank_samples")

@@ -1,16 +1,11 @@
 """What ranks tell of a step is the same on all of them, or what the same rank tells without a fault."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from harness.judge.facts.agreement import disagreements, far_off, unbound
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, in_words
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
 from harness.judge.verdict import Ground, Kind
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     yield from in_words(disagreements(evidence), Ground(Kind.LOSSES))
     yield from in_words(far_off(evidence))
 

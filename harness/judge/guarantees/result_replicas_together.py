@@ -6,22 +6,21 @@ said nothing, or named another rank, fails. A digest that stays the same though 
 so without a fault.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from harness.judge.facts import replicas
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, in_words
+from harness.judge.facts.alarms import unanswered
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
 from harness.judge.verdict import Ground, Kind
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    yield from in_words(replicas.drifts(evidence))
-    yield from in_words(replicas.unnoticed(evidence))
+def breaches(evidence: Analysis) -> Breaches:
+    seen = not replicas.weights_unseen(evidence)
+    if seen:
+        yield from in_words(unanswered(evidence.run, replicas.REPLICA, evidence.weights_apart[1]))
+        yield from in_words(replicas.unnoticed(evidence))
     yield from in_words(replicas.other_weights(evidence), Ground(Kind.LOSSES))
-    yield from in_words(replicas.same_weights(evidence))
-    yield from in_words(replicas.never_together(evidence))
+    if seen:
+        yield from in_words(replicas.same_weights(evidence))
+        yield from in_words(replicas.never_together(evidence))
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("weights",), nothing=replicas.weights_unseen, switch="replicas")

@@ -1,7 +1,5 @@
 """Each step tells the figures that it tells without a fault, and those that change there change."""
 
-from __future__ import annotations
-
 from harness.judge.facts import agreement, replicas
 from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, in_words
 

@@ -4,23 +4,19 @@ A file with the number of the newest checkpoint, such as a state of each rank, m
 tensors of the last save without a fault must do so here.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.files_left import listings
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Yields missing files whose names carry the number of the newest checkpoint, such as a state of each rank."""
     saves, usual, found = evidence.saves, evidence.fault_free_saves, listings(evidence)
     if usual is None or isinstance(found, str):
         return
-    newest = max(saves.store.left_steps, default=None)
-    if newest is None or newest != max(usual.store.left_steps, default=None):
+    newest = max(saves.store.left_steps(), default=None)
+    if newest is None or newest != max(usual.store.left_steps(), default=None):
         return
     due, there = found
     names = [name for name in sorted(due - there) if newest in map(int, re.findall(r"\d{1,18}", name))]

@@ -3,18 +3,14 @@
 It fails where the store was empty twice or oftener.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator
 
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.store import Save, Store, last_name
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import BARE_MIN
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Yields saves that were deleted while no other existed, before the next one was committed or seen."""
     saves, store, margin_ns = evidence.saves, evidence.saves.store, evidence.run.uncertainty_ns
     emptied, bare = _emptied(store), list[Save]()
@@ -40,13 +36,5 @@ def _emptied(store: Store) -> set[int]:
     return emptied
 
 
-def nothing(evidence: Analysis) -> str:
-    return next(iter(evidence.run.unseen), "")
-
-
-GUARANTEE = Guarantee(
-    breaches,
-    rests_on=("checkpoints",),
-    explained_by=("saves.whole", "saves.written_when_told"),
-    nothing=nothing,
-)
+CAUSES = ("saves.whole", "saves.written_when_told")
+GUARANTEE = Guarantee(breaches, ("checkpoints",), CAUSES, nothing=lambda evidence: next(iter(evidence.run.unseen), ""))

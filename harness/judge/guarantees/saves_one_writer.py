@@ -1,18 +1,15 @@
 """One rank alone writes each file of a checkpoint."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.store import Save
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.timeline.lookups import grouped
 from harness.units import counted
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Yields files that two ranks wrote: at the same time, so that a reader may find bytes of both; or one after the
     other, with other bytes."""
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns

@@ -7,22 +7,19 @@ checkpoints must be its own, too: averaged weights or running statistics may els
 that saves had done that step when it began, and no more than 5 steps since.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator, Mapping
 
-from collections.abc import Iterator, Mapping, Sequence
-
-from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.missing_or_bad_saves import without_what_all_share
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.store import Seen
-from harness.judge.guarantee import Breach, Guarantee, breach
-from harness.judge.thresholds import SIZES_MIN, SIZES_SPREAD, STEADY_SAVES
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
+from harness.judge.thresholds import SIZES_MIN, SIZES_SPREAD
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Timeline
 
 OF_TENSORS = ("tensors", "bytes of tensors")
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     usual = evidence.fault_free_saves
     if usual is not None and len(evidence.run.epochs) > 1:
         for where in _other_tensors(evidence, usual):
@@ -39,36 +36,35 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
     if evidence.comparison is None or not evidence.comparison.identical:
         return
     saves, restart = evidence.saves, evidence.run.epochs[1].begin
-    for mine, theirs in zip(_tensors(saves), _tensors(usual), strict=True):
+    told, usual_told = _tensors(saves), _tensors(usual)
+    for mine, theirs in ((told[kind], usual_told[kind]) for kind in told if kind in usual_told):
         common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
         differ = [(at, key[0]) for at, key in common if mine[key][1] != theirs[key][1]]
         if differ and common[0][0] < restart <= differ[0][0]:
             yield from (where for _, where in differ)
-    anew, theirs_anew = _written_anew(saves), _written_anew(usual)
-    for path in sorted(anew.keys() & theirs_anew.keys()):
-        first, last = (anew[path][place].digests[1] == theirs_anew[path][place].digests[1] for place in (0, -1))
-        if anew[path][0].at < restart and first and not last:
-            yield f"at the end {path} holds other tensors"
     held, theirs_held = _exports(saves), _exports(usual)
     for path in sorted(held.keys() & theirs_held.keys()):
         if theirs_held[path] and not held[path]:
             yield f"at the end {path} holds other tensors"
 
 
-def _tensors(saves: Saves) -> Sequence[Mapping[tuple[str, str], tuple[int, str]]]:
-    """Maps each save to its commit time and a tensors digest: once as ranks told it, once as the harness saw it."""
-    ranks, sights = saves.run.processes, saves.store.undamaged.items()
+def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, str]]]:
+    """Maps each save to its commit time and a tensors digest: once as ranks told it, once as the harness saw it. So is
+    each file with tensors but no step, at its first look and at the one after the end."""
+    ranks, sights, ended = saves.run.processes, saves.store.undamaged.items(), saves.run.steps.end.max(initial=0)
     mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
     told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
     seen = [(f"the checkpoint of step {save.step} holds other tensors", save, each.digests[1]) for save, each in sights]
-    return [{(where, s.series): (s.last_at, digest) for where, s, digest in kind if digest} for kind in (told, seen)]
-
-
-def _written_anew(saves: Saves) -> Mapping[str, list[Seen]]:
-    """Returns files with tensors but no step, as seen one time after the other; the last time at the end."""
-    ended = saves.run.steps.end.max(initial=0)
-    seen = grouped((each.path, each) for each in saves.store.seen if each.step is None and each.digests[1])
-    return {path: mine for path, mine in seen.items() if mine[-1].at > ended}
+    kinds = {"told": told, "seen": seen}.items()
+    found = {
+        kind: {(where, s.series): (s.last_at, digest) for where, s, digest in each if digest} for kind, each in kinds
+    }
+    anew = grouped((each.path, each) for each in saves.store.seen if each.step is None and each.digests[1])
+    for path, looks in anew.items():
+        if looks[-1].at > ended:
+            ends = {"at first": looks[0], f"at the end {path} holds other tensors": looks[-1]}.items()
+            found[f"file {path}"] = {(where, ""): (each.at, each.digests[1]) for where, each in ends}
+    return found
 
 
 def _exports(saves: Saves) -> Mapping[str, bool]:
@@ -79,7 +75,7 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
     return {each["file"]: tensors.issuperset(each.get("tensor_digests") or ()) for each in held if last is not None}
 
 
-def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
+def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
     """Yields saves that no longer grow after the restart, though fault-free ones do: they may all hold one state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
@@ -95,23 +91,17 @@ def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
         yield breach(text, evidence.restarts[-1])
 
 
-def _other_amount(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
-    """Yields saves without a property that all fault-free saves of several world sizes share, except the first of each
-    run. Only for runs that changed their size; others are compared with the fault-free run alone."""
+def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
+    """Yields saves without a property that all fault-free saves of several world sizes share. Only for runs that
+    changed their size; others are compared with the fault-free run alone."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return
-    without = [usual.store.alike, *(Saves(each).store.alike for each in others)]
-    for key, told in evidence.saves.store.alike.items():
-        known = [{save.step: what for save, what in alike.get(key, {}).items()} for alike in without]
-        first = max((min(each, default=0) for each in known), default=0)
-        values = {what for each in known for step, what in each.items() if step > first}
-        if key[1] not in OF_TENSORS or len(values) != 1 or any(len(each) <= STEADY_SAVES for each in known):
-            continue
-        for save, has in told.items():
-            if has not in values and save.step > first:
-                text = f"the checkpoint of step {save.step} has {has} {key[1]}, and {min(values)} without a fault"
-                yield breach(f"{text}, on whatever number of ranks", usual)
+    stores = [usual.store, *(Saves(each).store for each in others)]
+    for save, has, words, due in without_what_all_share(evidence.saves.store, stores):
+        if words in OF_TENSORS:
+            text = f"the checkpoint of step {save.step} has {has} {words}, and {due} without a fault"
+            yield breach(f"{text}, on whatever number of ranks", usual)
 
 
 def _sizes(run: Timeline) -> set[int]:

@@ -3,8 +3,6 @@
 One more for each restart and two for each fault are allowed.
 """
 
-from __future__ import annotations
-
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import PILED_UP
 from harness.timeline.timeline import Timeline
@@ -30,9 +28,8 @@ def nothing(evidence: Analysis) -> str:
     if evidence.fault_free is None:
         return "there is no fault-free run to compare with"
     known = evidence.run.left is not None and _left(evidence.fault_free)
-    return (
-        "" if known else "the log does not tell how many checkpoints there were at the end, or how many without a fault"
-    )
+    why = "the log does not tell how many checkpoints there were at the end, or how many without a fault"
+    return "" if known else why
 
 
 # A drill begins with a copy of what the run left.

@@ -8,16 +8,11 @@ longer than it took to see any other one, 5 times as long together, and 5 s. Not
 not seen without a fault, or while a fault is at work that does not just kill.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import unseen_store
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     for none in sorted(evidence.saves.none.values(), key=lambda each: each.save.last_at):
         yield breach(f"the checkpoint of step {none.save.step} is none: {none.why}", none)
 

@@ -4,22 +4,18 @@ It fails where a process tells twice or oftener that a save is committed, and be
 then.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator
 from operator import attrgetter
 
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.store import Save
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import EARLY_MIN
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Yields saves told as committed before they were written. The content may differ if a step came in between."""
     begins = grouped((event["process"], event["at"]) for event in evidence.run.writes)
     saves = grouped((save.process, save) for save in evidence.saves.all if save.begun is not None)

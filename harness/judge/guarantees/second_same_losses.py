@@ -1,7 +1,5 @@
 """A second restart computes the same in the steps that it does once more: losses, norms, learning rates, weights."""
 
-from __future__ import annotations
-
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.facts.losses import WORDS
 from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee
@@ -12,7 +10,7 @@ OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "nu
 def breaches(evidence: Analysis) -> Breaches:
     if again := done_again(evidence):
         yield from (of_second(each.words, each) for each in again.off())
-        yield from map(of_second, again.of_ranks(OF_EACH_RANK))
+        yield from map(of_second, again.of_ranks(OF_EACH_RANK) if again.repeats else ())
 
 
 GUARANTEE = second_guarantee(breaches, not_done)

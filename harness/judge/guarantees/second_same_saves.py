@@ -1,7 +1,5 @@
 """A second restart saves what the run saved, to the same tensors."""
 
-from __future__ import annotations
-
 from harness.judge.facts.after_the_run import tensors
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee

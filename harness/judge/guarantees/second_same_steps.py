@@ -5,8 +5,6 @@ run saved. Inconclusive if it was another job, if ranks restored something else 
 than a drill and 5 × what the run took for such steps.
 """
 
-from __future__ import annotations
-
 from harness.judge.facts import tellers
 from harness.judge.facts.after_the_run import second_restart
 from harness.judge.facts.done_again import done_again

@@ -5,9 +5,7 @@ them. Loss and gradient norm are sums over all ranks and prove nothing about one
 weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,7 +35,7 @@ class Sign(Score):
 
 
 def _spikes(evidence: Analysis) -> dict[str, Any]:
-    left_out = sum(count for _, count in evidence.left_out.accepted)
+    left_out = sum(end - begin for begin, end in evidence.left_out.accepted)
     return {"loss_spikes": len(evidence.spikes), "samples_left_out": left_out}
 
 
@@ -79,21 +77,17 @@ class MemoryGrowth(Score):
         return ScoreResult(values, [line("memory_growth.foreseen", "each leak", observed, reason)], summary=summary)
 
 
-def _leaks(run: Timeline) -> Iterator[tuple[int, int]]:
-    """Yields the begin and the rank of each leak."""
-    for fault in run.faults:
-        if fault.leaks and fault.injected is not None and all(effect.get("ok") for effect in fault.effects):
-            ranks_hit = (target.get("rank") for target in fault.targets)
-            yield from ((fault.injected, rank) for rank in ranks_hit if isinstance(rank, int))
-
-
 def _foreseen(run: Timeline) -> dict[int, float | None]:
     """Returns by rank the seconds from a leak's begin until it was told; `None` if the process ended before."""
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = Said(run, abnormal.MEMORY).all
     told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)
+    leaking = (each for each in run.faults if each.leaks and all(effect.get("ok") for effect in each.effects))
+    leaks = ((each.injected, target.get("rank")) for each in leaking for target in each.targets)
     found = dict[int, float | None]()
-    for begin, rank in _leaks(run):
+    for begin, rank in leaks:
+        if begin is None or not isinstance(rank, int):
+            continue
         ended = min(first_from(ends.get(rank, ()), begin), run.end)
         at = first_from(told.get(rank, ()), begin - run.uncertainty_ns)
         found[rank] = (at - begin) / S if at <= ended + run.uncertainty_ns else None

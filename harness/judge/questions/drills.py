@@ -1,7 +1,5 @@
 """Figures of the restore drill and the second restart after the run; guarantees judge whether they were right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from harness.judge.bounds import LastCheckpointBounds
@@ -26,11 +24,9 @@ class LastCheckpoint(Score):
         if not older and any(not_as_asked(evidence, drill)):
             return ScoreResult(values)
         bound = f"≤ {counted(bounds.max_steps_behind, 'step')} behind {newest}"
-        why = (
-            f"only the checkpoint of step {drill.step} could be loaded, though one of step {newest} had been committed"
-        )
-        name = "last_checkpoint.max_steps_behind"
-        return ScoreResult(values, [line(name, bound, f"step {drill.step}", why * older)])
+        why = f"only the checkpoint of step {drill.step} could be loaded, though one of step {newest}"
+        why, name = f"{why} had been committed" * older, "last_checkpoint.max_steps_behind"
+        return ScoreResult(values, [line(name, bound, f"step {drill.step}", why)])
 
 
 class SecondRestart(Score):

@@ -4,8 +4,6 @@ Both runs' listings are the harness's own, of when all nodes had ended. Names th
 number may be of a step, a time or a process. Contents are not compared. Judged only where a scenario expects it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,9 +45,7 @@ def _not_written(missing: Sequence[str]) -> str:
     """Describes the missing files; empty if none is missing."""
     if not missing:
         return ""
-    named = ", ".join(
-        name if len(name) <= NAME_CHARS_MAX else f"…{name[-NAME_CHARS_MAX:]}" for name in missing[:NAMED_MAX]
-    )
+    named = ", ".join(f"{'…' * (len(name) > NAME_CHARS_MAX)}{name[-NAME_CHARS_MAX:]}" for name in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
     return f"{named}{more} {'was' if len(missing) == 1 else 'were'} not written"
 
