@@ -1,4 +1,5 @@
-"""What is done on a node or asked of it: other clocks, forking from a process that handles signals, measuring a path."""
+"""What is done on a node or asked of it: other clocks, forking from a process that handles signals, measuring a
+path, a command of the site's own."""
 
 import itertools
 import os
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.backends import clock_offset
+from harness.backends.site_commands import answer_of
+from harness.errors import BackendError
 from harness.node import kernel, spawn
 from harness.node.net import net_probe
 
@@ -71,3 +74,22 @@ def test_a_machine_that_hardly_lets_it_run_makes_the_windows_longer(monkeypatch:
     monkeypatch.setattr(net_probe.time, "monotonic", lambda: real() + next(late))
     here = net_probe.End(0, "127.0.0.1")
     assert net_probe.transfer(here, here, 0.3, None)["bits_per_s"] > 0
+
+
+def test_what_it_prints_is_the_answer() -> None:
+    assert answer_of(["echo", "here"], os.environ, 10) == "here\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "limit_s", "said"),
+    [
+        (["no-such-program"], 10, "no-such-program: not found, or not executable"),
+        (["sh", "-c", "echo first >&2; echo quota exceeded >&2; exit 3"], 10, "quota exceeded"),
+        (["sh", "-c", "exit 7"], 10, "exit code 7"),
+        (["sleep", "60"], 0.2, r"sleep did not answer within 0\.2 s"),
+    ],
+)
+def test_a_failure_is_said_in_one_line(command: list[str], limit_s: float, said: str) -> None:
+    with pytest.raises(BackendError, match=said) as failed:
+        answer_of(command, os.environ, limit_s)
+    assert "\n" not in str(failed.value)

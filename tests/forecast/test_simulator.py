@@ -1,4 +1,4 @@
-"""The simulator against closed forms, and what must hold of any job."""
+"""The simulator against closed forms and published figures, and what must hold of any job."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
+from harness.forecast import published_vectors
 from harness.forecast.job_model import DAY_S, Cause, Gaps, Job, Origin, Value, default_settings
+from harness.forecast.published_vectors import VECTORS, Vector, check_all, markdown
 from harness.forecast.simulator import ACCOUNTS, simulate
 from harness.theory import closed_forms
 
@@ -236,3 +238,21 @@ def test_the_work_of_the_loop_grows_with_failures_and_not_with_nodes(monkeypatch
         simulate([job(rate, nodes=nodes, days=days)], 20, 1)
         took.append(rounds)
     assert took[1] == took[0] and took[2] == pytest.approx(2 * took[0], rel=0.3)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda each: f"{each.source}: {each.figure}")
+def test_a_published_figure(vector: Vector) -> None:
+    assert vector.low <= vector.ours() <= vector.high, f"published: {vector.published}"
+
+
+def test_each_source_is_there() -> None:
+    reproduced = [each for each in VECTORS if not each.why]
+    assert len({(each.source, each.figure) for each in VECTORS}) == len(VECTORS)
+    assert len(reproduced) >= 30 and len({each.source for each in reproduced}) == 6
+
+
+def test_a_missed_figure_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Vector("a source", "a figure", "1", 0.9, 1.1, "inputs", lambda: 2.0)
+    monkeypatch.setattr(published_vectors, "VECTORS", [wrong])
+    (row,) = check_all()
+    assert not row.ok and "0.9 to 1.1, **missed**" in markdown([row])

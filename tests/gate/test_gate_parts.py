@@ -557,15 +557,10 @@ def test_an_interrupted_gate_has_ended_and_says_how_to_go_on(
 
 
 def test_the_blindness_check_fails_as_it_must(rehearse: Any, good: Scorecard) -> None:
-    told: list[str] = []
-
-    class Told(CampaignObserver):
-        def note(self, text: str) -> None:
-            told.append(text)
-
-    rehearse(THREE, observer=Told())
-    rehearse(THREE, check=good, observer=Told())
-    fails, passes = (line for line in told if line.startswith("  "))
+    heard = Notes()
+    rehearse(THREE, observer=heard)
+    rehearse(THREE, check=good, observer=heard)
+    fails, passes = (line for line in heard.told if line.startswith("  "))
     assert fails.startswith("  fail, as it must: ") and passes.startswith("  pass: ")
 
 

@@ -196,17 +196,6 @@ def test_a_survivor_that_joins_again_and_goes_back_is_in_one_epoch_with_the_newc
     assert int((~run.steps.survives).sum()) == 4
 
 
-def test_ranks_that_go_back_twice_without_a_restart(logs: Logs) -> None:
-    logs.nodes()
-    for name in logs.both(1, 1, 1, 4):
-        for first, last, begin in ((3, 5, 8), (2, 6, 12)):
-            logs.steps(name, first, last, begin)
-    run = logs.finish(18)
-    assert [(epoch.first, epoch.last, epoch.kept) for epoch in run.epochs] == [(1, 4, 1), (3, 5, -1), (2, 6, 2**62)]
-    assert [(e.t_stop / S, e.t_regained and e.t_regained / S) for e in run.episodes] == [(7, 11), (11, 17)]
-    assert run.processes[0].first_step == 1 and {epoch.world for epoch in run.epochs} == {0}
-
-
 def test_a_job_that_stops_again_before_it_is_back_never_recovered(logs: Logs) -> None:
     logs.nodes()
     logs.both(1, 1, 1, 4)

@@ -1,5 +1,7 @@
-"""A restart and a sweep judged from their logs: what the harness made for comparison is held to what was asked."""
+"""A restart and a sweep judged from their logs: what the harness made for comparison is held to what was asked, and the
+files beside the saves that it had not written."""
 
+import os
 import pathlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,8 +13,10 @@ from judging import load
 from simulator import Logs, Outage, simulate
 from test_resume_comparison import ENDS, JOB, at, from_save, logs_of, published, resumed, usual
 
+from harness.cli.scenarios import plan_of
 from harness.judge.verdict import Verdict
 from harness.matrix import restart_judged
+from harness.matrix.forgotten_files import forgotten
 from harness.matrix.moments import Moment
 from harness.matrix.restart_judged import not_as_asked, not_repeated
 from harness.matrix.resume_comparison import Usual
@@ -122,3 +126,53 @@ def test_a_job_that_begins_again_by_itself_after_its_restart_is_not_accused(monk
     assert "its workers began once more by themselves: rank 0 had ended with exit code" in found.short
     other = resumed(lambda logs: at(25, loss=9.5)(logs), SAVE, Outage(35, "crash"))
     assert judged(monkeypatch, replace(usual(), repeats=1), other).verdict is Verdict.FAIL
+
+
+Files = dict[str, tuple[str, int]]  # name → what it holds, and when it was written
+BEFORE: Files = {
+    "log.txt": ("1 2 3", 1),
+    "best.txt": ("0.5", 1),
+    "best.bin": ("b", 1),
+    "events-1700000001.bin": ("a", 1),
+}
+RUN: Files = {
+    **BEFORE,
+    "note-of-base.txt": ("n", 2),
+    "log.txt": ("1 2 3 4", 2),
+    "best.txt": ("0.4", 2),
+    "epoch-1/eval.json": ("{}", 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("again", "expected"),
+    [
+        (RUN, []),
+        ({**RUN, "log.txt": ("1 2 3 4 5 6", 3), "events-1700000002.bin": ("b", 3)}, []),
+        ({**RUN, "best.txt": BEFORE["best.txt"]}, ["best.txt was not written again"]),
+        ({**RUN, "log.txt": ("4", 3)}, ["log.txt was begun anew: it holds 1 bytes, and held 5"]),
+        ({name: file for name, file in RUN.items() if name != "best.txt"}, ["best.txt is gone"]),
+        ({name: file for name, file in RUN.items() if name != "best.bin"}, ["best.bin is gone"]),
+        ({name: file for name, file in RUN.items() if "eval" not in name}, ["epoch-1/eval.json was not written"]),
+        ({**{name: file for name, file in RUN.items() if "eval" not in name}, "epoch-7/eval.json": ("{}", 3)}, []),
+    ],
+)
+def test_a_file_is_missed_by_its_name_and_time(again: Files, expected: list[str], tmp_path: pathlib.Path) -> None:
+    folders = [tmp_path / name for name in ("before", "run", "again")]
+    again = {name.replace("-of-base", "-of-resumed-5"): file for name, file in again.items()}
+    for folder, files in zip(folders, (BEFORE, RUN, again), strict=True):
+        for name, (text, second) in files.items():
+            path = folder / "checkpoints" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            os.utime(path, (second, second))
+    plan = plan_of("rank-kill", "local", 1, None, pathlib.Path("scenarios"))[1]
+    before, run, restart = folders
+    found = forgotten(plan, (before, run), (before, restart), ("base", "resumed-5"))
+    assert found.compared == len(RUN)
+    assert [each.removeprefix("checkpoints/") for each in found.words] == expected
+    sooner = forgotten(plan, (before, run), (before, restart), ("base", "resumed-5"), until_ns=1.5e9)
+    assert sooner.compared == len(BEFORE), "what the run wrote later is not due yet"
+    assert [each.removeprefix("checkpoints/") for each in sooner.words] == [
+        each for each in expected if "written" not in each
+    ]

@@ -1,19 +1,25 @@
-"""A restart beside the run that made its save: what is the same is not accused, and what is not is named."""
+"""A restart beside the run that made its save: what is the same is not accused, and what is not is named, down
+to the tensors of a save."""
 
+import pathlib
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import small_jobs
 from judging import bending, load
 from simulator import Job, Logs, Outage, change, find, simulate, steps
 
 from harness.matrix import resume_comparison
 from harness.matrix.moments import Moment
+from harness.matrix.other_tensors import other_tensors
 from harness.matrix.resume_comparison import Finding, Kind, Usual, apart, same_tensors
+from harness.matrix.save_copies import look
 from harness.matrix.told_saves import ToldSaves
 from harness.timeline.timeline import Timeline
+from harness.trainers.checkpoints.shared import digests
 
 RANKS, SAVE, PASS = 2, 20, 12
 JOB = Job(nodes=RANKS, ranks_per_node=1, steps=40)
@@ -327,3 +333,26 @@ def test_where_only_a_place_is_told_each_step_begins_where_the_last_one_ended() 
     assert found.words == "at step 21 its position in the data is another than without the stop"
     (found,) = on_other_ranks(run, cut(told(16)), SAVE)
     assert found.words == "it went on with sample 336 of the data, and sample 320 was next"
+
+
+torch = pytest.importorskip("torch")
+
+
+def save(folder: pathlib.Path, **changed: Any) -> pathlib.Path:
+    tensors = {"model": {"weight": torch.ones(40)}, "ema": {"weight": torch.full((30,), 2.0), "bias": torch.zeros(20)}}
+    tensors["ema"] |= changed
+    (folder / "checkpoints").mkdir(parents=True)
+    torch.save(tensors, folder / "checkpoints" / "step_30.pt")
+    return folder
+
+
+def test_tensors_that_differ_are_named(tmp_path: pathlib.Path) -> None:
+    plan = small_jobs.job("mine", ["x"])
+    run, again = save(tmp_path / "run"), save(tmp_path / "again", weight=torch.full((30,), 3.0))
+    place, listing = look(plan, run)
+    known = set(digests.content(place, listing.finished[0].files).listed)
+    assert other_tensors(plan, run, 30, known) == []
+    assert other_tensors(plan, again, 30, known) == ["ema.weight"]
+    assert other_tensors(plan, again, 20, known) == other_tensors(plan, again, 30, set()) == [], (
+        "nothing to hold against"
+    )

@@ -1,4 +1,4 @@
-"""A stored sweep as the commands on stored runs show it: also while it is at work, and where one cause shows often."""
+"""The code that a sweep is of, and a stored sweep as the commands on stored runs show it: also while it is at work, and where one cause shows often."""
 
 import json
 import pathlib
@@ -11,6 +11,7 @@ import small_jobs
 from report_pages import Page
 from typer.testing import CliRunner
 
+from harness.backends.contract import load_backend
 from harness.cli.main import make_app
 from harness.errors import ChaosError
 from harness.judge.verdict import Verdict
@@ -19,6 +20,7 @@ from harness.matrix import resume_command, resume_report
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
 from harness.matrix.sweep import BASE, NONE_FORGOTTEN, RESUMED, Forgotten, Sweep, Tried
+from harness.matrix.trainer_code import code_of, is_known
 
 NAME = "resume-mine-0123abcd"
 
@@ -169,3 +171,20 @@ def test_findings_of_a_sweep_that_was_stopped_are_printed(
     assert code == 130 and "from save number 1 (step 1): other samples" in lines
     assert "a notice not tried: it led to no save" in lines, "it was announced"
     assert lines[-1] == "not tried: 7 moments; the report says why"
+
+
+@pytest.mark.parametrize("changed", ["train.py", "model.py", "parts/net.py"])
+def test_a_change_of_a_trainer_outside_of_the_scenarios_folder_is_noticed(tmp_path: pathlib.Path, changed: str) -> None:
+    for name in ("train.py", "model.py", "parts/net.py", "reports/run/copied.py", "reports/run/plan.json", "a/a.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    trainer = {"command": ["{python}", str(tmp_path / "train.py")], "scenario_dir": str(tmp_path / "a")}
+    plan, backend = small_jobs.job("mine", [], trainer=trainer), load_backend("local")
+    before = code_of(plan, backend)
+    assert is_known(plan, before)
+    (tmp_path / "reports/run/copied.py").write_text("a copy of a run is no code")
+    assert code_of(plan, backend) == before
+    (tmp_path / changed).write_text("other")
+    assert code_of(plan, backend) != before
+    elsewhere = small_jobs.job("mine", ["a-program-that-is-not-here"])
+    assert not is_known(elsewhere, code_of(elsewhere, backend))

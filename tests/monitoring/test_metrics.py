@@ -238,12 +238,6 @@ def test_nothing_that_is_told_breaks_the_page(told: list[tuple[dict[str, Any], d
     assert all(math.isfinite(value) and value >= 0 for value in totals.values()), totals
 
 
-@given(st.lists(st.integers(min_value=0, max_value=131_071), min_size=1, max_size=400))
-def test_any_ranks_make_a_limited_page(ranks: list[int]) -> None:
-    found = heard(*[(trainer(rank), step(n, n)) for n in (1, 2) for rank in ranks])
-    assert len({labels for name, labels in found if name == "chaos_step_duration_seconds_count"}) <= RANKS_SHOWN + 1
-
-
 def test_events_that_come_too_fast_are_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.monitoring.monitor.WAITING_MAX", 10)
     monitor = Monitor()

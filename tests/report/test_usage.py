@@ -1,17 +1,20 @@
-"""Bytes on links and use of GPUs, from counters that nodes sampled."""
+"""Figures of the job as a whole, and bytes on links and use of GPUs from counters: what was not measured is `None`."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import verdict
+from mutants import bent
 from simulator import Job, Logs, Outage, clocks, put, simulate
 
 from harness.report import usage
+from harness.report.figures import _whole
 
 JOB = Job(nodes=2, steps=40, every=10)
 SECOND = 10**9
@@ -104,3 +107,26 @@ def test_no_counter_is_faster_than_what_it_moved_forwards(counts: list[int]) -> 
     rate = found["network_bytes_per_second_max"]
     forwards = [after - before for before, after in itertools.pairwise(counts) if after >= before]
     assert rate == pytest.approx(sum(forwards) / 0.1 / len(forwards)) if forwards else rate is None
+
+
+def test_time_requeues_and_cost() -> None:
+    run = verdict(simulate(bent.JOB, bent.KILL, seed=5)).evidence.run
+    figures = _whole(run)
+    assert figures["time_to_complete_seconds"] == (run.end - run.begin) / SECOND
+    assert figures["requeues_per_hour"] == 0.0 and figures["dollars_per_million_samples"] is None
+    priced = replace(run, plan={**run.plan, "scenario": {**run.plan["scenario"], "price_per_gpu_hour": 3.6}})
+    gpu_s = sum(slot.released - slot.allocated for slot in run.slots) / SECOND
+    steps = run.steps  # type: ignore[attr-defined]
+    counted = {
+        int(step): int(count) for step, count, kept in zip(steps.step, steps.count, steps.survives, strict=True) if kept
+    }
+    samples = float(sum(counted.values()))
+    assert _whole(priced)["dollars_per_million_samples"] == pytest.approx(gpu_s * 1000 / samples)
+    assert _whole(priced)["dollars_per_epoch"] is None, "nobody tells how many samples a pass has"
+    epoch = _whole(replace(priced, data_sizes=[5000]))["dollars_per_epoch"]
+    assert epoch == pytest.approx(gpu_s * 1000 / samples * 5000 / 1e6)
+
+
+def test_a_job_that_did_not_complete_has_no_time_to_complete() -> None:
+    run = verdict(simulate(bent.JOB, bent.KILL, seed=5)).evidence.run
+    assert _whole(replace(run, outcome="interrupted"))["time_to_complete_seconds"] is None

@@ -112,42 +112,6 @@ def test_who_joined_before_a_death_is_not_in_the_next_world(logs: Logs) -> None:
     assert ("restore", 6, 7) in phases(run), "the group was whole when rank 0 joined again, not before"
 
 
-def test_a_node_lost_before_the_first_step_is_waited_for(logs: Logs) -> None:
-    logs.node(0, 1, 1)  # until then the job starts up: nothing was lost that it could wait for
-    logs.node(1, 1, 1)
-    logs.lose(1, 2, "early")
-    logs.node(1, 2, 5)
-    for rank, incarnation in ((0, 1), (1, 2)):
-        logs.steps(logs.worker(rank, 1, at=6, joined=7, restored=8, incarnation=incarnation), 1, 6, begin=8)
-    run = logs.finish(20)
-    assert phases(run)[:3] == [("startup", 0, 2), ("reschedule", 2, 5), ("startup", 5, 6)]
-    assert [(e.t_stop / S, e.end / S, e.faults) for e in run.episodes] == [(2, 9, ("early",))]
-
-
-def test_restore_lasts_until_every_rank_has_restored(logs: Logs) -> None:
-    """One rank is ready, the other dies while it restores: the job never was in its first step."""
-    first = logs.worker(0, 1, at=1, joined=2, restored=3)
-    logs.worker(1, 1, at=1, joined=2)
-    logs.kill(1, 5, "mid-restore")
-    logs.log(first, 6, "exiting", code=1, reason="error")
-    logs.both(2, 8, 1, 6)
-    run = logs.finish(20)
-    assert ("restore", 2, 5) in phases(run)
-    assert "first_step" not in [phase for phase, begin, _ in phases(run) if begin < 8]
-
-
-def test_a_survivor_that_restores_again_is_waited_for(logs: Logs) -> None:
-    """What it had restored for the world before is of no use to the new one."""
-    survivor, _ = logs.both(1, 1, 1, 3)
-    logs.kill(1, 6.5, "kill")
-    logs.log(survivor, 8, "rendezvous", world_size=2)
-    logs.log(survivor, 10, "restored", step=0, source="scratch")
-    for worker in (survivor, logs.worker(1, 2, at=7, joined=8, restored=9)):
-        logs.steps(worker, 1, 6, begin=10)
-    found = phases(logs.finish(20))
-    assert ("restore", 8, 10) in found and ("first_step", 10, 11) in found
-
-
 def test_a_launcher_that_comes_up_has_noticed_nothing(logs: Logs) -> None:
     """A spare node's launcher enters its first rendezvous between a kill and the moment somebody notices it."""
     agents = [logs.agent(node) for node in (0, 1)]
@@ -243,18 +207,6 @@ def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
     logs.log("harness", died, "process.exit", node="node0", incarnation=1, code=1)
     logs.log("harness", 15, "fault.taking", fault="evict", node="node1")
     assert len(deaths(logs.finish(25))) == accused
-
-
-def test_a_fault_that_takes_two_nodes_counts_from_the_first(logs: Logs) -> None:
-    """Both are told at 6.5 s. The one at work is taken at 7.5 s; the spare one long after the job is back."""
-    logs.nodes()
-    logs.both(1, 1, 1, 3)
-    logs.strikes(6.5, "evict", 1, 2, kind="preemption")
-    logs.log("harness", 7.5, "process.exit", node="node1", incarnation=1, code=-9)
-    logs.log("harness", 18, "process.exit", node="node2", incarnation=1, code=-9)
-    logs.both(2, 9, 1, 6, incarnation=2)
-    [episode] = logs.finish(20).episodes
-    assert (episode.t_stop, episode.end, episode.faults) == (6 * S, 15 * S, ("evict",))
 
 
 def test_nobody_dies_of_a_node_that_was_told_and_not_yet_taken(logs: Logs) -> None:

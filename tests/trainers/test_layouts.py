@@ -161,26 +161,6 @@ def test_an_evil_pickle_is_not_executed(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "evil").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("step-00000020", 20),
-        ("checkpoint-500", 500),
-        ("epoch=1-step=300.ckpt", 300),
-        ("iter_0000010", 10),
-        ("global_step7", 7),
-        ("ckpt_100_rank3.pt", 100),
-        ("checkpoint_epoch_3.pt", None),
-        ("epoch=3.ckpt", None),
-        ("model.pt", None),
-        ("last.ckpt", None),
-        ("step-99999999999", None),
-    ],
-)
-def test_the_step_in_a_name(name: str, step: int | None) -> None:
-    assert names.step_in(name) == step
-
-
 def test_a_shard_is_many_archives_in_a_row(tmp_path: pathlib.Path) -> None:
     first, second, shard = tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "shard.distcp"
     save(first, state(1)), save(second, state(2))

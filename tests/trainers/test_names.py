@@ -64,6 +64,10 @@ def test_a_loss_behind_the_step_changes_nothing(form: str, step: int, loss: str)
         ("epoch_3_iter_100.pth", None),
         ("checkpoint3.pt", 3),
         ("step_1.5", None),
+        ("ckpt_100_rank3.pt", 100),
+        ("checkpoint_epoch_3.pt", None),
+        ("epoch=3.ckpt", None),
+        ("step-99999999999", None),
     ],
 )
 def test_the_step_in_an_odd_name(name: str, step: int | None) -> None:

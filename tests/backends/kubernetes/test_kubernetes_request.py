@@ -132,19 +132,6 @@ def test_all_pods_are_harmless_and_marked(kind: str) -> None:
     assert "privileged" not in str(objects)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_nodes_get_what_the_settings_say_and_the_control_host_stays_apart(kind: str) -> None:
-    control, *nodes = templates(rendered(kind))
-    for spec in nodes:
-        limits = spec["containers"][0]["resources"]["limits"]
-        assert limits == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"}
-        assert spec["terminationGracePeriodSeconds"] >= TRAINING.notice_s
-        assert spec["schedulerName"] == "volcano"
-        assert {"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoSchedule"} in spec["tolerations"]
-    assert "resources" not in control["containers"][0], "the control host takes no GPU from the job"
-    assert "schedulerName" not in control
-
-
 def test_the_control_host_asks_for_a_machine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAOS_KUBE_SELECTOR", "pool=spot")
     monkeypatch.setenv("CHAOS_KUBE_CONTROL_SELECTOR", "pool=on-demand")
@@ -155,21 +142,6 @@ def test_the_control_host_asks_for_a_machine_of_its_own(monkeypatch: pytest.Monk
     selected = term["podAffinityTerm"]["labelSelector"]["matchLabels"]
     assert selected.items() <= node["metadata"]["labels"].items(), "it keeps away from the nodes of its own run"
     assert (control["nodeSelector"], node["spec"]["nodeSelector"]) == ({"pool": "on-demand"}, {"pool": "spot"})
-
-
-def test_the_control_host_is_kept_from_eviction() -> None:
-    budget = next(each for each in rendered("job") if each["kind"] == "PodDisruptionBudget")
-    control = next(each for each in rendered("job") if each["kind"] == "Pod")
-    assert budget["spec"]["minAvailable"] == 1
-    assert budget["spec"]["selector"]["matchLabels"].items() <= control["metadata"]["labels"].items()
-
-
-def test_an_old_server_gets_pods_of_their_own_with_their_places() -> None:
-    objects = manifests.render(TRAINING, ClusterRun("r", dialect=Dialect(indexed_jobs=False)))
-    pods = [each for each in objects if each["kind"] == "Pod"][1:]
-    found = [{e["name"]: e.get("value") for e in pod["spec"]["containers"][0]["env"]} for pod in pods]
-    assert [each["JOB_COMPLETION_INDEX"] for each in found] == ["0", "1", "2", "3"]
-    assert not any(each["kind"] == "Job" for each in objects)
 
 
 @settings_(deadline=None)
