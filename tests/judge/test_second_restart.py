@@ -102,6 +102,15 @@ def test_other_results_fail(change: Callable[[dict[str, Any]], Any], reason: str
     assert card.verdict is FAIL and re.fullmatch(f"second restart: {reason}", told), card.reasons
 
 
+def test_a_newer_save_that_it_left_aside_was_not_seen_too_early() -> None:
+    """It does the step of that save again, and the harness saw the save in the copied folder before."""
+    second = again(lambda logs: restored(step=40, source="step-40")(logs))
+    there = {"event": "checkpoint.published", "path": "c/step-70", "step": 70, "at": second.begin + 1}
+    card = judged(replace(second, published=[there, *published(second, "t")]))
+    assert any("went on from the save of step 40" in text for text in card.reasons), card.reasons
+    assert not any("before any rank" in text for text in card.reasons), card.reasons
+
+
 def one_crashes(logs: Logs) -> None:
     find(logs.trainers(rank=1)[0], "exiting")["code"] = -11
 

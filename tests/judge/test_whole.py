@@ -384,7 +384,7 @@ RESTORED = {"outcome": "restored", "restored_step": 80}
     ("drill", "finished", "expected", "reason"),
     [
         (BOTH, RESTORED, Verdict.PASS, ""),
-        (restored(60), RESTORED | {"restored_step": 60}, Verdict.FAIL, "only the checkpoint of step 60"),
+        (restored(60), RESTORED | {"restored_step": 60}, Verdict.FAIL, "took the checkpoint of step 60"),
         ("", {"outcome": "scratch"}, Verdict.FAIL, "started from scratch"),
         ("", {"outcome": "failed", "reason": "it ended with 1"}, Verdict.FAIL, "ended before it had restored"),
         ("", {"outcome": "timeout"}, Verdict.INCONCLUSIVE, "it did not end in time"),

@@ -74,8 +74,9 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
     if outcome in ("scratch", "failed"):
         return replace(made, failed=(failed if outcome == "failed" else "started from scratch") + why)
     if outcome in ("restored", "done") and type(made.step) is int:
-        unread = f"it left no log that can be read: {log or 'none'}"
-        return replace(made, done=log) if isinstance(log, Timeline) else replace(made, open=unread)
+        if isinstance(log, Timeline):
+            return replace(made, done=log)
+        return replace(made, open=f"it left no log that can be read: {log or 'none'}")
     return replace(made, open=OPEN[outcome] + why if outcome in OPEN else "it has no end in the log")
 
 

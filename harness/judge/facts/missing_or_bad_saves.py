@@ -352,12 +352,15 @@ def changed(store: Store) -> Found:
 
 
 def too_early(store: Store) -> Found:
-    """Yields saves that were seen whole before any rank had done their step."""
-    steps, first = np.unique(store.run.steps.step, return_index=True)  # rows are in order of time
-    done = dict(zip(steps.tolist(), store.run.steps.end[first].tolist(), strict=True))
+    """Yields saves that were seen whole before any rank had done their step. A job that resumes finds saves there."""
+    run = store.run
+    steps, first = np.unique(run.steps.step, return_index=True)  # rows are in order of time
+    done = dict(zip(steps.tolist(), run.steps.end[first].tolist(), strict=True))
+    resumed = any(run.processes[row].restored_step for epoch in run.epochs[:1] for row in epoch.processes)
+    since = int(run.steps.begin.min()) if resumed else -NEVER
     for save in store.named:
-        seen = next(iter(store.looks_at(save)), None)
-        early = done.get(save.step, 0) - store.run.uncertainty_ns - SAVED_EARLY_NS
+        seen = next((each for each in store.looks_at(save) if each.at >= since), None)
+        early = done.get(save.step, 0) - run.uncertainty_ns - SAVED_EARLY_NS
         if seen is not None and seen.step == save.step and seen.at < early:
             yield NoSave(save, "the harness saw it before any rank had done its step", tellers.SAVES_BESIDE)
 
