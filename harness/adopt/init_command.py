@@ -104,6 +104,9 @@ def init(
     with working_in_copy(reports.resolve()) as copy:
         shown = recognise([command[0], *(moved(word, here, copy) for word in command[1:])])
         workload = workload_of(shown, copy)
+        if found.nodes > 1:
+            each = counted(workload["ranks_per_node"], "rank")
+            say(f"It runs on {found.nodes} virtual nodes, {each} on each: LOCAL_RANK begins with 0 on each of them.")
         facts = _look(workload, copy, run_dir, backend, seed, steps)
     files = tuple(original(name, copy, here) for name in facts.files)
     facts = replace(facts, elastic=found.framework == "torchft", files=files)

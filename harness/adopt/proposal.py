@@ -20,6 +20,7 @@ from harness.mesh import SHARED
 from harness.node.emitter import Axis
 
 MARGIN_S = 30.0  # of the bound on recovery, beside what the first look measured
+STARTS = 4  # of a job whose launcher starts it again three times
 SAVE_EVERY = 10  # steps, where no checkpoint was seen
 SHORT_PASS_S = 60.0  # a job has more than one pass over its data, where one takes no longer
 USUAL_SAVES = 2  # before a fault, where the job is long enough
@@ -194,6 +195,7 @@ def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str
         saves = f"a checkpoint was seen at step {', '.join(map(str, facts.saves[:5]))}"
     again_s = (facts.save_every or SAVE_EVERY) * facts.step_s
     recovery_s = math.ceil((2 * facts.start_s + again_s + MARGIN_S) / 10) * 10  # rounded up to ten
+    no_step_s = max(120, math.ceil(2 * STARTS * facts.start_s / 10) * 10)
     wall_clock_s = max(600, math.ceil(4 * run_s(facts) / 60) * 60)
     last = workload["nodes"] - 1
     rank = "{not_rank: 0}" if last or workload.get("ranks_per_node", 1) > 1 else "0"
@@ -214,6 +216,7 @@ expect:
   recovery_time: {{max: {recovery_s}s}}
 {_continuity(facts)}
 abort:  # {_longest(facts)}
+  if_no_step_for: {no_step_s}s  # long enough for {STARTS} starts that fail one after the other, on a busy host, too
   wall_clock: {wall_clock_s}s
 """
 

@@ -136,7 +136,7 @@ def figures_of(report: Report) -> RunFigures:
         seconds=report.run.duration_s or 0.0,
         recovery_time=report.recovery_time.seconds,
         wasted_gpu_seconds=waste.gpu_seconds_wasted_by_faults,
-        checkpoint_stall=waste.accounts.get("checkpoint_stall"),
+        checkpoint_stall=waste.accounts.get("checkpoint_stall") or None,  # a save that is told stalls a little
         allocated_gpu_seconds=waste.gpu_seconds_allocated,
         step_seconds=float(step_s) if isinstance(step_s, int | float) and 0 < step_s < 1e9 else None,
     )

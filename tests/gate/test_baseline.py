@@ -253,6 +253,11 @@ def test_figures_come_from_the_report_and_what_they_are_from_the_plan() -> None:
     (found,) = run_figures.figures_of_cards([replace(card, run_id=f"r-{i}") for i in range(3)])
     assert [run.run_id for run in found.runs] == ["r-0", "r-1", "r-2"]
     assert found.runs[0].recovery_time and found.runs[0].wasted_gpu_seconds
+    told = run_report.from_scorecard(card)
+    accounts = told.scores["wasted_gpu_hours"]["accounts"] | {"checkpoint_stall": 0.0}
+    waste = told.scores["wasted_gpu_hours"] | {"accounts": accounts}
+    unmeasured = msgspec.structs.replace(told, scores=told.scores | {"wasted_gpu_hours": waste})
+    assert run_figures.figures_of(unmeasured).checkpoint_stall is None
 
 
 def store(reports: pathlib.Path, commits: list[str]) -> None:
