@@ -24,7 +24,7 @@ class LastCheckpoint(Score):
         if not older and any(not_as_asked(evidence, drill)):
             return ScoreResult(values)
         bound = f"≤ {counted(bounds.max_steps_behind, 'step')} behind {newest}"
-        why = f"the restore drill took the checkpoint of step {drill.step}, though one of step {newest} had been committed"
+        why = f"the restore drill took the checkpoint of step {drill.step}, and one of step {newest} had been committed"
         name = "last_checkpoint.max_steps_behind"
         return ScoreResult(values, [line(name, bound, f"step {drill.step}", why * older)])
 
