@@ -204,7 +204,8 @@ def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scor
         folder = run_dir / REHEARSALS / name
         folder.mkdir(parents=True, exist_ok=True)
         write_reports(card, folder)
-        write_files({PLAN: json.dumps(day.alone(name).to_json(), indent=2) + "\n"}, folder)
+        begun = next((step - 1 for step in card.evidence.run.steps.step[:1].tolist()), 0)
+        write_files({PLAN: json.dumps(day.alone(name, begun).to_json(), indent=2) + "\n"}, folder)
     write_files(day_report.render(day, result), run_dir)
 
 

@@ -100,13 +100,14 @@ class DayPlan(_Model):
     def acts(self) -> list[Act]:
         return [act for scene in self.scenes for act in scene.acts]
 
-    def alone(self, name: str) -> Plan:
-        """Returns this rehearsal as a run of its own: the same job, struck when the day would have begun it."""
+    def alone(self, name: str, begun: int = 0) -> Plan:
+        """Returns this rehearsal as a run of its own: the same job, struck at the same step. `begun`: the last step
+        before it began; 0: not known, it is struck as the day's first one."""
         plan = next(act.plan for act in self.acts if act.name == name)
         faults = []
         for fault in plan.faults:
             more = fault.when.more_steps
-            at = {} if more is None else {"step": self.steady.steps + more, "more_steps": None}
+            at = {} if more is None else {"step": (begun or self.steady.steps) + more, "more_steps": None}
             faults.append(fault.model_copy(update={"when": fault.when.model_copy(update=at)}))
         return plan.model_copy(update={"faults": tuple(faults)})
 

@@ -33,6 +33,7 @@ def test_a_step_counts_from_the_begin_of_the_rehearsal(tmp_path: pathlib.Path) -
     whens = [act.plan.faults[0].when for act in day.acts]
     assert [(when.step, when.more_steps, when.after_ns) for when in whens] == [(None, 90, None)] * 2
     assert [act.plan.faults[0].id for act in day.acts] == ["rank-kill", "rank-kill-2-kill"]
+    assert [day.alone("rank-kill-2", begun).faults[0].when.step for begun in (181, 0)] == [271, day.steady.steps + 90]
 
 
 def test_a_step_beyond_the_jobs_own_count_is_no_mistake(tmp_path: pathlib.Path) -> None:
