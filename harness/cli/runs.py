@@ -151,7 +151,8 @@ def _score_logs(logs: Sequence[pathlib.Path], read: str, json: bool) -> int:
         say(f"not judged, as these logs do not tell it: {', '.join(untold)}")
     for text in own.doubts:
         say(f"{SIGNS[Verdict.INCONCLUSIVE]} {text}")
-    why = f"{len(answers)} of {counted(restarts, 'restart')} judged" if restarts else "no restart is in these logs"
+    known = sum(each is not Verdict.INCONCLUSIVE for each, _ in answers)
+    why = f"{known} of {counted(restarts, 'restart')} judged" if restarts else "no restart is in these logs"
     say(f"{SIGNS[verdict]} {verdict.value.upper()}  {why}")
     return EXIT_CODES[verdict]
 

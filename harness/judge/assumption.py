@@ -14,8 +14,8 @@ from harness.judge.verdict import Ground as Ground
 from harness.judge.verdict import Kind as Kind
 from harness.plugins import Family
 
-AGAIN = "Run it again on a quiet host, with fault-free runs of its own"
-FRESH = f"{AGAIN}: {{run}} --fresh-fault-free"
+AGAIN = "Run it again on a quiet host"
+FRESH = f"{AGAIN}, with fault-free runs of its own: {{run}} --fresh-fault-free"
 Reasons = Iterator[str]  # what breaks an assumption, in words
 
 

@@ -82,13 +82,14 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
 
 
 def _to_settle(card: Scorecard) -> Iterator[str]:
-    takes = _takes(card)
+    again, plain, steps = f"{_takes(card)}: {_again(card)}", "Run it again: {run}", list[str]()
     for finding in card.findings:
         if finding.verdict is Verdict.INCONCLUSIVE and finding.code in NOT_BY_ITSELF and (advice := _to_compare(card)):
-            yield advice
+            steps.append(advice)
         elif finding.verdict is Verdict.INCONCLUSIVE:
-            text = finding.settles or SETTLES.get(finding.doubt, "Run it again: {run}")
-            yield text.replace(": {run}", f"{takes}: {_again(card)}")
+            steps.append(finding.settles or SETTLES.get(finding.doubt, plain))
+    says_more = any(step != plain and step.endswith(": {run}") for step in steps)
+    return (step.replace(": {run}", again) for step in steps if step != plain or not says_more)
 
 
 def _takes(card: Scorecard) -> str:

@@ -209,6 +209,8 @@ def test_the_logs_of_any_job_are_read_after_the_fact(tmp_path: pathlib.Path) -> 
     assert code == 3 and "0 restarts" in text
     code, text = scored(tmp_path, first, "".join(line_of(step, 1 / step) for step in range(11, 16)))
     assert code == 3 and "no step was done again after it: restart 1" in text and "0 of 1 restart judged" in text
+    code, few = scored(tmp_path, first, "".join(line_of(step, 1 / step) for step in range(10, 12)))
+    assert code == 3 and "? restart 1: 1 step done again" in few and "0 of 1 restart judged" in few
     assert "these logs do not tell it: gradient norm, learning rate, samples" in text
     assert "give the oldest log first" in scored(tmp_path, same, first)[1]
     code, text = scored(tmp_path, first, same, "".join(line_of(step, 1 / step) for step in range(40, 45)))

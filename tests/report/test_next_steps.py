@@ -35,6 +35,14 @@ def test_what_is_not_known_can_be_settled_by_a_command_or_a_line(doubt: str) -> 
     assert "{run}" not in step and ("chaos run" not in step or re.search(r"\(about [^)]*\): chaos run [^()]*$", step))
 
 
+def test_one_command_is_told_once_with_what_it_needs() -> None:
+    settles = ["", "Run it again on a quiet host: {run}"]
+    findings = [Finding(Verdict.INCONCLUSIVE, "told", str(at), settles=text) for at, text in enumerate(settles)]
+    card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE, findings=findings)
+    (step,) = next_steps(card)
+    assert step.startswith("Run it again on a quiet host (about ")
+
+
 @pytest.mark.parametrize("code", ["loss_continuity.against", "result.ranks_agree"])
 def test_what_only_a_fault_free_run_shows_is_not_run_again_without_one(code: str) -> None:
     """The doubt stays the same, however often the same plan is run."""
