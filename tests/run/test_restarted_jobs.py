@@ -136,7 +136,7 @@ def test_a_healthy_job_does_the_same_after_a_second_restart(tmp_path: pathlib.Pa
             "from the save of step 50 failed: the command on node0 ended with 1: ValueError: rest",
         ),
         ("starts anew the second time", "it started from scratch, though the save of step 50 was there"),
-        ("loses its place the second time", "at step 51 it consumed other data than the run: another position"),
+        ("loses its place the second time", "at step 51 the position of the samples of rank 0 differs"),
     ],
 )
 def test_what_shows_only_at_the_second_restart_fails(tmp_path: pathlib.Path, bug: str, reason: str) -> None:
