@@ -7,7 +7,8 @@ The rules say who may die of what. All other deaths are unexplained:
   workers may die, because the job is formed anew. While a fault is active that may stop a healthy job (`stops`: a
   partition, a full store), every worker may die. After such a fault, the workers that it left behind may die. All these
   deaths are excused until the worker has done a step in a new world or has clearly survived (see `_Root`). These rules
-  excuse no segmentation fault. They excuse an error that the worker calls its own only if a `stops` fault targeted it.
+  excuse no segmentation fault. An error that a worker calls its own is excused only if a `stops` fault targeted this
+  worker.
 * A worker may leave after a notice that somebody gave (see `given`), or to regroup if a larger world then starts.
 
 A worker whose end nobody logged also counts as dead if others did steps without this worker. The same rules apply. A
@@ -250,7 +251,7 @@ class _Inquest:
         killers, stoppers = [each for each in struck if each.kills], [each for each in struck if each.stops]
         acted = [(at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)]
         by_moment = sorted(acted, key=operator.itemgetter(0))
-        self._strikes = grouped((place, at) for at, place in by_moment)  # by place: when a fault that kills struck
+        self._strikes = grouped((place, at) for at, place in by_moment)  # by place: strikes of faults that kill
         self._at_work = Spans((acted_at(fault), healed_at(run, fault), _aim(fault)) for fault in stoppers)
         roots = [root for fault in killers for root in self._after_kill(fault)]
         self._unsettled = frozenset[int]().union(*(root.unsettled for root in roots))
@@ -285,8 +286,8 @@ class _Inquest:
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest moment that can explain the death: the process's start, or the end of the first step of
-        its last world. Worlds in `unsettled` do not count."""
+        """Returns the earliest moment that can explain the death: the process's start, or the first step's end in its
+        last world. Worlds in `unsettled` do not count."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])

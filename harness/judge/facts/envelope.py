@@ -7,9 +7,9 @@ fault-free runs from the fault-free run:
   "Nearby" is the same stretch and its two neighbours, because a run may drift sooner or later than another run.
 * `lasting` limits the mean difference of a stretch to 5 times the mean of any stretch so far. Means are far below the
   largest difference, so a deviation that lasts is detected long before a single step leaves the band.
-* `soon` limits each step to 10 times the largest difference at so few steps after two runs diverge. Runs that diverge
-  by rounding alone stay close for a while. A resumed run may diverge at its first step. The growth
-  of rounding errors depends on the state of the training, so a larger difference is a doubt and no breach.
+* `soon` limits each step to 10 times the largest difference of fault-free runs so few steps after they diverge. Runs
+  that diverge by rounding alone stay close for a while. A resumed run may diverge at its first step. The growth of
+  rounding errors depends on the state of the training, so a larger difference is a doubt and no breach.
 
 The band is never narrower than rounding errors (`_rounding`). A single other run may stay close for long by chance.
 Then 3 times the mean so far would accuse up to 1 in 10 healthy runs. So a band from fewer than `ENOUGH` runs accuses no
@@ -123,7 +123,7 @@ class Envelope:
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Returns True if runs that diverge at this step may at once differ by the mean loss change of a step."""
+        """Returns True if runs that diverge at this step may at once differ by the mean loss change of one step."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -144,8 +144,8 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Names a step outside the band before any fault struck; empty if there is none. Such a step shows that the fault-free
-    runs scatter less than the job."""
+    """Names a step outside the band before any fault struck; empty if there is none. Such a step shows that
+    the fault-free runs scatter less than the job."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -171,7 +171,7 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Fault-free runs that change their size: `before` stops at a save; `same` resumes with as many ranks as before."""
+    """Fault-free runs: `before` stops at a save, `same` resumes with as many ranks, `others` with another number."""
 
     before: Curve
     same: Curve

@@ -150,9 +150,9 @@ class _StepShares:
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
-        """Returns how long each step stood still because of a fault, at world sizes without a fault-free run. The time
-        of a freeze that ended within the step counts. If the step took several times the job's own longest step, the
-        time beyond that longest step counts, too, if larger."""
+        """Returns how long each step stood still because of a fault, at world sizes without a fault-free run. The
+        result is the longer of two times. One is the time of a freeze that ended within the step. The other is the time
+        beyond the job's own longest step, if the step took several times as long."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)

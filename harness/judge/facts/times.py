@@ -30,7 +30,7 @@ PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint",
 def impossible(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window], resumed: Iterable[Timeline] = ()
 ) -> Iterator[Odd]:
-    """Yields the worst contradiction of each kind. `resumed`: more fault-free runs, whose logs may not be copied."""
+    """Yields the worst contradiction of each kind. `resumed`: more fault-free runs, used only to find copied logs."""
     told, usual = Told(run), [Told(other) for other in fault_free_runs]
     for words, excesses, limit in _rules(told, usual):
         over, whose = max(excesses(told), default=(0, ""))
@@ -276,7 +276,7 @@ def _saved_before_it_was_seen(
 
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
-    """Returns for each save in the store when its commit was logged, and how much later the harness saw the save."""
+    """Returns for each save in the store when its commit was logged, and how many ns later the harness saw it."""
     committed = (event for event in run.checkpoints if event["event"] == COMMITTED)
     by_step = grouped((event.get("step"), (event["at"], event["at"])) for event in committed)
     told = [(last_by(by_step.get(event.get("step"), ()), event["at"]), event["at"]) for event in run.published]

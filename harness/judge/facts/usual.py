@@ -107,7 +107,7 @@ class Usual:
 
     @cached_property
     def bands(self) -> dict[int, Band]:
-        """Returns bands for the working part of a step per world size. First steps of processes have a limit apart."""
+        """Returns bands for the working part of a step per world size. A process's first step has its own limit."""
         by_size: dict[int, list[tuple[Ints, Ints]]] = {}
         for run in self.runs:
             steps, first = run.steps, first_rows(run)
@@ -138,7 +138,7 @@ class Usual:
 
     @cached_property
     def sync(self) -> float | None:
-        """Returns the longest usual gradient sync, at any world size."""
+        """Returns the longest usual gradient sync in ns, at any world size."""
         times = np.concatenate([np.zeros(0), *(run.steps.sync_ns[run.steps.sync_ns > 0] for run in self.runs)])
         return float(np.quantile(times, limits.SYNC_QUANTILE)) if len(times) else None
 
@@ -179,7 +179,7 @@ class Degraded:
 
 
 def standstill_ns(run: Timeline, interval: Degraded) -> int:
-    """Returns the longest time in ns between two ends of steps in the interval."""
+    """Returns the longest time in ns between the ends of two consecutive steps in the interval."""
     first, last = np.searchsorted(run.progress.end, [interval.begin, interval.end], "right")
     return int(np.diff(run.progress.end[max(0, first - 1) : last]).max(initial=0))
 
@@ -302,7 +302,7 @@ class Slowed:
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns for each fault the first step ended after its injection, and the first step begun after its healing."""
+        """Returns per fault the first step that ended after the injection, and the first begun after the healing."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
@@ -487,7 +487,7 @@ class _Same:
 
 def _scatter(kind: Floats) -> float:
     """Returns the variance of these steps, or that of successive differences if smaller (von Neumann's mean square
-    successive difference, https://doi.org/10.1214/aoms/1177731677). For few steps it is widened as by Student's t."""
+    successive difference, https://doi.org/10.1214/aoms/1177731677). Few steps widen the result as by Student's t."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
     return float(variance * (n + 1) / (n - 2))
