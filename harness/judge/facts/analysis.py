@@ -40,7 +40,7 @@ class Analysis(Evidence):
 
     @cached_property
     def usual(self) -> Usual:
-        """Returns durations without a fault."""
+        """Returns the usual durations, without a fault."""
         return Usual(self.fault_free_runs, self.run)
 
     @cached_property
@@ -57,13 +57,13 @@ class Analysis(Evidence):
 
     @cached_property
     def pace(self) -> Pace | str:
-        """Returns the speed of the job after its last recovery, or why it is not judged."""
+        """Returns the speed of the job after its last recovery, or the reason why this speed is not judged."""
         return usual.pace(self.run, self.usual, self.disturbed)
 
     @cached_property
     def windows(self) -> Sequence[by_time.Window]:
-        """Returns the times in ns that faults caused: recovery episodes and slowed intervals. Without a fault-free run
-        also steps with frozen processes, as their slowing may not be seen then."""
+        """Returns the windows in ns that faults caused: recovery episodes and slowed intervals. Without a fault-free
+        run, frozen processes also give windows, because their slowdown may not be measurable."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
         stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
         return [*episodes, *((interval.begin, interval.end) for interval in self.slowed.degraded), *stood]
@@ -82,7 +82,7 @@ class Analysis(Evidence):
 
     @cached_property
     def other_layout(self) -> str:
-        """Names a layout of ranks that no fault-free run had: its ranks hold other parts of the model."""
+        """Names a layout of ranks that no fault-free run had. In this layout, ranks hold other parts of the model."""
         return new_layout(self.run, self.fault_free_runs)
 
     @cached_property
@@ -96,24 +96,24 @@ class Analysis(Evidence):
 
     @cached_property
     def calibrated(self) -> Envelope | str:
-        """Returns the band of fault-free runs that part at their first step, or why there is none."""
+        """Returns the band of fault-free runs that diverge from the first step, or the reason why there is no band."""
         return envelope.calibrated(self, self.fault_free_curve)
 
     @cached_property
     def envelope(self) -> Envelope | str:
-        """Returns the band that the run is compared with, or why there is none."""
+        """Returns the band that the run is compared with, or the reason why there is no band."""
         if self.resumed_runs is None or not self.fault_free_curve:
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
 
     @cached_property
     def resume_alone(self) -> tuple[str, str]:
-        """Describes the changes by a resume without a fault: with as many ranks, and with another number of ranks."""
+        """Describes how a resume without a fault changes values: with as many ranks, and with another number."""
         return envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
 
     @cached_property
     def left_band_early(self) -> str:
-        """Names a step outside the band before any fault struck: the band then says nothing of this job."""
+        """Names a step outside the band before any fault struck. The band then says nothing about this job."""
         return envelope.left_early(self.run, self.envelope, self.comparison)
 
     @cached_property
@@ -141,22 +141,22 @@ class Analysis(Evidence):
 
     @cached_property
     def consumed(self) -> samples.Consumed | None:
-        """Returns the samples that the surviving history consumed; `None` if no rank tells them."""
+        """Returns the samples that the surviving history consumed; `None` if no rank logs samples."""
         return samples.consumed(self)
 
     @cached_property
     def spikes(self) -> Sequence[alarms.Spike]:
-        """Returns the loss spikes, searched for if a fault or the trainer gives a reason."""
+        """Returns the loss spikes. They are searched for only if a fault or the trainer gives a reason."""
         return alarms.spikes(self.run)
 
     @cached_property
     def left_out(self) -> alarms.LeftOut:
-        """Returns the samples that the trainer left out over a spike."""
+        """Returns the samples that the trainer left out because of a spike."""
         return alarms.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
-        """Returns the steps that both runs have, and the largest loss difference of one rank in each."""
+        """Returns the steps that both runs have, and for each step the largest loss difference of a rank."""
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
@@ -176,7 +176,7 @@ class Analysis(Evidence):
 
     @cached_property
     def jumps(self) -> Ints:
-        """Counts for each process how often the step after one was not the next."""
+        """Returns for each process how often a step's number is not one more than the number of the step before."""
         order, begins = self.run.rows_by_process
         far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
         before = np.append(0, np.cumsum(far))
@@ -191,7 +191,7 @@ class Analysis(Evidence):
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """Returns the step before the first one of each epoch with surviving steps."""
+        """Returns the step before the first step of each epoch with surviving steps."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
@@ -215,7 +215,7 @@ class Analysis(Evidence):
 
     @cached_property
     def ends(self) -> Sequence[deaths.End]:
-        """Returns the ends of all commands and workers, also the good ones."""
+        """Returns the ends of all commands and workers, including those with code 0."""
         return deaths.ends_of(self.run)
 
     @cached_property
@@ -224,7 +224,7 @@ class Analysis(Evidence):
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:
-        """Maps each node to its last notice that somebody gave; the trainer's word alone is not enough."""
+        """Maps each node to the time of its last notice that somebody gave. See `deaths.given`."""
         return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
     @cached_property
@@ -241,23 +241,23 @@ class Analysis(Evidence):
         return restarts.restarts(self.run, self.saves)
 
     def no_restart(self) -> str:
-        """Explains why restarts show nothing: there was none. Else returns an empty text."""
+        """Returns a text if there was no restart, so that restarts show nothing; else an empty text."""
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """Explains why damaged checkpoints show nothing: no restart, or no damage. Else returns an empty text."""
+        """Explains why damaged checkpoints show nothing: no restart, or no damage; empty otherwise."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")
 
     @cached_property
     def lost_lines(self) -> Sequence[Lost]:
-        """Returns the lines that logs lack by their numbers, and the cause of each loss."""
+        """Returns the lines that logs lack, found by line numbers, and the cause of each loss."""
         return list(lost_lines(self.run, self.taken, self.ends)) if self.run.lost > self.run.dropped else ()
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Returns for each process when a fault that kills struck it; -1: never."""
+        """Returns for each process when a fault that kills struck this process; -1: never."""
         killers = [fault for fault in self.run.faults if fault.kills]
         aimed = [(at, target) for fault in killers for at in fault.strikes for target in fault.targets]
         in_order = sorted(aimed, key=operator.itemgetter(0))

@@ -59,25 +59,25 @@ class Located(Generic[T]):
         self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
 
     def at(self, node: Key, rank: int | None, moment: int) -> Iterator[T]:
-        """Yields the things that were going on for this rank, or anywhere on the node (`None`)."""
+        """Yields the things that were going on for this rank at this moment. `rank` `None`: any rank on the node."""
         ranks = self._spans.get(node, {})
         for each in ranks if rank is None else ranks.keys() & {rank}:
             yield from ranks[each].at(moment)
 
 
 def healed_at(run: Timeline, fault: FaultRecord) -> int:
-    """Returns when the fault was healed; the end of the run if it never was."""
+    """Returns when the fault was healed; the end of the run if it was never healed."""
     return run.end if fault.healed is None else fault.healed
 
 
 def disturbed(run: Timeline) -> list[Window]:
-    """Merges outages and the times of faults at work. Some steps after each are disturbed, too."""
+    """Returns the merged windows of outages and of active faults. Some steps after each window are disturbed, too."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:
         if fault.injected is not None:
             healed = healed_at(run, fault)
-            end = over.get(fault.id, healed) if fault.kills else healed  # a kill ends with its last outage
+            end = over.get(fault.id, healed) if fault.kills else healed  # a fault that kills ends with its last outage
             found.append((fault.injected, max(fault.injected, end)))
     return union(found)
 
@@ -104,7 +104,7 @@ def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
     if not disturbed:
         return np.ones(len(begin), np.bool_)
     lows, highs = np.array(disturbed, np.int64).T
-    nearest = np.searchsorted(highs, begin, side="right")  # the first window that is not over yet
+    nearest = np.searchsorted(highs, begin, side="right")  # the first window that ends after `begin`
     return np.asarray(np.append(lows, np.iinfo(np.int64).max)[nearest] >= end, np.bool_)
 
 
@@ -120,13 +120,13 @@ class Places:
     def __init__(self, run: Timeline):
         self._slots = grouped((slot.key, slot) for slot in run.slots)
         self.kept = frozenset(slot.key for slot in run.slots if slot.kept)
-        self.given = {node: slots[0].allocated for node, slots in self._slots.items()}  # when the job got it
-        self.last_begin = np.zeros(len(run.processes), np.int64)  # ns, by worker; 0: no step
-        self.last_begin[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
+        self.given = {node: slots[0].allocated for node, slots in self._slots.items()}  # when the job got each node
+        self.last_begin = np.zeros(len(run.processes), np.int64)  # ns, last begin of a step by worker; 0: no step
+        self.last_begin[run.steps.process] = run.steps.begin  # rows are in order of time: the last row of each counts
         lives = ((each, max(each.last_seen, each.exited or 0), row) for row, each in enumerate(run.processes))
         self._lives = Located((each.key, each.rank, each.started, end, row) for each, end, row in lives)
         exits = [(key_of(exit_), exit_) for exit_ in run.exits]
-        # When the command of each node ended first.
+        # The first end of each node's command.
         self.ended: dict[Key, int] = {node: each["at"] for node, each in reversed(exits) if each["rank"] is None}
         told = grouped((node, (each["at"], each)) for node, each in exits)
         self._exits = {node: Moments(each) for node, each in told.items()}
@@ -136,10 +136,10 @@ class Places:
         return any(slot.allocated <= moment <= slot.released for slot in self._slots.get(node, ()))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
-        """Returns rows of Timeline.processes: the target's workers that were alive at this moment."""
+        """Yields the target's workers that were alive at this moment, as rows of Timeline.processes."""
         return self._lives.at(key_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:
-        """Returns the exits on the target's node from `first` to `last`."""
+        """Yields the exits on the target's node from `first` to `last`."""
         node = key_of(target)
         return self._exits[node].within(first, last) if node in self._exits else iter(())

@@ -1,19 +1,18 @@
 """Deaths: which of them are explained by an injected fault?
 
-The rules name who may die of what; everything else is unexplained:
+The rules say who may die of what. All other deaths are unexplained:
 
-* A *target* of a fault that kills may die of it, in whatever way.
-* When a target dies, its *peers* may die, too, because their collective fails. The same goes for workers that were
-  running when a node came, as the job is formed anew; and for everybody while a fault is at work over which a healthy
-  job may have to stop (`stops`: a partition, a full store), and for those it left behind. They are excused until they
-  have done a step in a new world, or have plainly survived it (see `_Root`). A segmentation fault, or an error that
-  the worker calls its own, is never excused this way; such an error may come of a fault that was at work on that very
+* A *target* of a fault that kills may die of this fault in any way.
+* When a target dies, its *peers* may die, too, because their collective operation fails. When a node joins, running
+  workers may die, because the job is formed anew. While a fault is active that may stop a healthy job (`stops`: a
+  partition, a full store), every worker may die. After such a fault, the workers that it left behind may die. All these
+  deaths are excused until the worker has done a step in a new world or has clearly survived (see `_Root`). These rules
+  excuse no segmentation fault. An error that a worker calls its own is excused only if a `stops` fault targeted this
   worker.
-* A worker may leave if it was drained after a notice that somebody gave (see `given`), or regrouped for a larger
-  world that then came.
+* A worker may leave after a notice that somebody gave (see `given`), or to regroup if a larger world then starts.
 
-A worker is dead, too, if nobody told of its end and others did steps without it; the same rules account for it. A fault
-that only slows a job explains no death at all.
+A worker whose end nobody logged also counts as dead if others did steps without this worker. The same rules apply. A
+fault that only slows a job explains no death.
 """
 
 import bisect
@@ -37,14 +36,14 @@ from harness.units import format_duration
 _Place = tuple[Any, Any, Any]  # node, incarnation, rank; rank `None`: the whole node
 ERROR_CHARS = 200  # longest quote of a worker's error
 NAMED_MAX = 8  # most ranks or nodes named in one sentence
-# No peer's end causes these signals. Launchers behind a shell tell 128 more than their numbers.
+# The end of a peer never causes these signals. Launchers behind a shell log 128 plus the signal's number.
 _OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for code in (-n, 128 + n)}
 
 
 class End(NamedTuple):
-    """A process that ended with another code than 0. `rank` `None`: a node's command, for all that ran under it.
+    """The end of a process. `rank` `None`: the end of a node's command, for all processes under this command.
 
-    `code` `None`: nobody told of it, and `at` is when it was certainly over.
+    `code` `None`: nobody logged the end, and the process was certainly over at `at`.
     """
 
     node: str
@@ -54,7 +53,7 @@ class End(NamedTuple):
     at: int
     started: int
     processes: tuple[int, ...]  # rows in Timeline.processes
-    met: str = ""  # the first error that the worker met, in its own words
+    met: str = ""  # the first error that the worker logged, in its own words
     error: bool = False  # the worker itself called its end an error
 
     @property
@@ -67,7 +66,7 @@ class End(NamedTuple):
 
     @property
     def places(self) -> frozenset[_Place]:
-        """Returns the places at which a fault can hit this process: its node, and its rank there."""
+        """Returns the places at which a fault can hit this process: its node, and its rank on this node."""
         return frozenset((*self.key, rank) for rank in (None, self.rank))
 
     def is_in(self, places: Set[_Place]) -> bool:
@@ -105,10 +104,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
-    """Yields deaths during the run that no injected fault explains. A worker that ended with 0 before the last step had
-    begun counts as dead, too."""
+    """Yields deaths during the run that no injected fault explains. A worker that ended with code 0 before the last
+    step began counts as dead, too."""
     released = max((slot.released for slot in run.slots), default=run.end)
-    over = released if run.aborted is None else min(released, run.aborted)  # later ones are the harness's own doing
+    over = released if run.aborted is None else min(released, run.aborted)  # the harness itself causes later ends
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
     dead = [end for end in ends if end.code != 0]
     inquest = _Inquest(run, dead)
@@ -118,8 +117,8 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yields the time from each notice of the harness until the node was taken. A job may save and leave in it without
-    telling of the notice."""
+    """Yields the span from each notice of the harness until the harness took the node. In this span, a job may save and
+    leave without logging the notice."""
     doubt = _doubt(run)
     for fault in run.faults:
         if fault.injected is not None and fault.notice_ns:
@@ -128,10 +127,11 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Returns the notices that somebody gave. A notice that only the trainer tells excuses nothing.
+    """Returns the notices that somebody gave. A notice that only the trainer logs excuses nothing.
 
-    The harness gives one by a fault that takes a node after a notice, or that asks a rank to end; an engine may take a
-    node of its own accord; and a straggler may leave while a fault slows its node. Their peers are told as well.
+    The harness gives a notice with a fault that takes a node later or that asks a rank to end. An engine gives a notice
+    when it takes a node by its own decision. A straggler may leave while a fault slows its node. The peers of these
+    workers also get a notice.
     """
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
@@ -154,34 +154,34 @@ def given(run: Timeline) -> list[dict[str, Any]]:
 
 
 def ends_of(run: Timeline) -> list[End]:
-    """Returns the ends of all commands and workers, also the good ones."""
+    """Returns the ends of all commands and workers, including those with code 0."""
     workers = list(enumerate(run.processes))
     there = grouped((each.key, row) for row, each in workers)
     ended = grouped(((*each.key, each.exited), row) for row, each in workers)
     allocated = {slot.key: slot.allocated for slot in reversed(run.slots)}
 
     def end(exit_: Mapping[str, Any]) -> End:
-        """Describes one exit: when the process was started, its rows, and its error."""
+        """Returns the end for one exit, with the start, the rows and the error of its process."""
         node, rank, at = key_of(exit_), exit_["rank"], exit_["at"]
         if rank is None:
             started = allocated.get(node, at)
             rows = [row for row in there.get(node, ()) if run.processes[row].started <= at]
         else:
             rows = ended.get((*node, at), [])
-            started = min((run.processes[row].launched for row in rows), default=run.begin)  # it left no log
+            started = min((run.processes[row].launched for row in rows), default=run.begin)  # the process left no log
         told = [run.processes[row] for row in rows if rank is not None]
         error = any(process.exit_reason == "error" for process in told)
         met = " ".join(next((process.exit_error for process in told if process.exit_error), "").split())
         met = met if len(met) <= ERROR_CHARS else f"{met[: ERROR_CHARS - 1]}…"
         bad = next((process.own_code for process in told if process.own_code not in (None, *CLEAN_CODES)), int(error))
-        code = int(exit_["code"]) or bad  # a worker's own failure outweighs its launcher's 0
+        code = int(exit_["code"]) or bad  # a failure in the worker's log outweighs its launcher's 0
         return End(*node, rank, code, at, started, tuple(rows), met, error)
 
     return [*map(end, (*run.exits, *_last_words(run))), *_vanished(run)]
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
-    """Yields exits that only the worker itself told: some launchers write no log."""
+    """Yields exits that only the worker itself logged, because some launchers write no log."""
     seen = {(*key_of(exit_), exit_["at"]) for exit_ in run.exits if exit_["rank"] is not None}
     for worker in run.processes:
         place = {"node": worker.node, "incarnation": worker.incarnation, "rank": worker.rank}
@@ -190,13 +190,13 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _vanished(run: Timeline) -> Iterator[End]:
-    """Yields workers that others did steps without, though nobody told of their end or their node's.
+    """Yields workers that disappeared: others did steps without them, but nobody logged their end or their node's end.
 
-    Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
+    Workers that never reached a step are left out, because a launcher without a log may give up a start and try again.
     """
     ends = [(slot.released, slot.key) for slot in run.slots]
     ends += [(exit_["at"], key_of(exit_)) for exit_ in run.exits if exit_["rank"] is None]
-    over = {node: at for at, node in sorted(ends, reverse=True)}  # the first of each
+    over = {node: at for at, node in sorted(ends, reverse=True)}  # the first end of each node
     worlds = sorted(((epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs), key=lambda world: world[0])
     begins = [begin for begin, _ in worlds]
     for row, gone in enumerate(run.processes):
@@ -204,22 +204,22 @@ def _vanished(run: Timeline) -> Iterator[End]:
         later = worlds[bisect.bisect_right(begins, gone.last_seen) :] if gone.first_step is not None else ()
         ended = (begin for begin, rows in later if begin > until or (row not in rows and _is_over(run, gone, rows)))
         if (without := next(ended, NEVER)) <= until:
-            at = without - 1  # before their world's first step was done
+            at = without - 1  # before the first step without this worker was done
             yield End(*gone.key, gone.rank, None, at, gone.started, (row,))
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if a worker is certainly gone: its end is not told, or a later process on its node took its rank."""
+    """Returns True if a worker is certainly gone: no log has its end, or a later process on its node has its rank."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
 
 @dataclass(frozen=True)
 class _Root:
-    """A moment from which on peers may die, except those in the places `beyond`.
+    """A moment from which peers may die, except peers in the places `beyond`.
 
-    `unsettled`: worlds with a victim: a step in such a world does not show survival; a step that begins at `survived`
-    or later does. `aim`: places in which the fault also causes a worker's own error.
+    `unsettled`: worlds with a victim; a step in one of these worlds does not prove survival. A step that begins at
+    `survived` or later proves survival. `aim`: places where the fault may cause an error that a worker calls its own.
     """
 
     at: int
@@ -230,7 +230,7 @@ class _Root:
 
 
 class _Inquest:
-    """The rules, and the indexes that they use for every death."""
+    """The rules that account for a death, and the indexes that the rules need."""
 
     def __init__(self, run: Timeline, everyone: Sequence[End]):
         self._run, self._doubt = run, _doubt(run)
@@ -239,10 +239,11 @@ class _Inquest:
         worlds = list(enumerate(run.epochs))  # by process: begin and number of its worlds
         self._worlds = grouped((row, (epoch.begin, number)) for number, epoch in worlds for row in epoch.processes)
         self._last_step = np.zeros(len(run.processes), np.int64)  # by process: begin of its last step
-        self._last_step[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
+        self._last_step[run.steps.process] = run.steps.begin  # rows are in order of time: the last row of each counts
         starts = sorted((process.started, process.world_size) for process in run.processes)
         self._starts = [at for at, _ in starts]
-        self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
+        # By start: the largest world size of the processes that start then or later.
+        self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]
         self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
         self._notices = Moments((notice["at"], notice) for notice in given(run))
         self._leaves = Spans(_times_to_leave(run))
@@ -250,13 +251,13 @@ class _Inquest:
         killers, stoppers = [each for each in struck if each.kills], [each for each in struck if each.stops]
         acted = [(at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)]
         by_moment = sorted(acted, key=operator.itemgetter(0))
-        self._strikes = grouped((place, at) for at, place in by_moment)  # when a fault that kills struck it
+        self._strikes = grouped((place, at) for at, place in by_moment)  # by place: strikes of faults that kill
         self._at_work = Spans((acted_at(fault), healed_at(run, fault), _aim(fault)) for fault in stoppers)
         roots = [root for fault in killers for root in self._after_kill(fault)]
         self._unsettled = frozenset[int]().union(*(root.unsettled for root in roots))
         roots += [root for fault in stoppers for root in self._after_stop(fault)]
         come = {(slot.allocated, (*slot.key, None)) for slot in run.slots if slot.incarnation > 1}
-        roots += [_Root(at, {place}) for at, place in come]  # a node's arrival excuses nobody on it
+        roots += [_Root(at, {place}) for at, place in come]  # the arrival of a node excuses no process on this node
         self._roots = Moments((root.at, root) for root in roots)
 
     def accounts_for(self, death: End) -> bool:
@@ -270,7 +271,7 @@ class _Inquest:
         return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))
 
     def _left_in_peace(self, death: End) -> bool:
-        """Returns True if the process left after a notice, or for a larger world that came."""
+        """Returns True if the process left after a notice, or before a larger world started."""
         if death.code not in (None, *CLEAN_CODES):
             return False
         if any(self._notices.within(death.started, death.at)) or (death.code == 0 and any(self._leaves.at(death.at))):
@@ -285,26 +286,27 @@ class _Inquest:
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest moment that can explain the death: its start, or its last step in a new world."""
+        """Returns the earliest moment that can explain the death: the process's start, or the first step's end in its
+        last world. Worlds in `unsettled` do not count."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
-        """Returns True if it was alive at this moment and died before it had done a step without the victims."""
+        """Returns True if the process was alive at the root's moment and died before it did a step without victims."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)
         return last < root.survived and (not death.error or death.is_in(root.aim))
 
     def _alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
-        """Yields ends of processes in these places that were alive then, as far as the clocks tell."""
+        """Yields the ends of processes in these places that were alive at `moment`, within the clocks' uncertainty."""
         for node, incarnation, rank in places:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields each strike and each end of a victim: a launcher may start a peer after the strike. If victims left on
-        a notice before the strike, also the moment of that."""
+        """Yields a root for each strike and for each end of a victim, because a launcher may start a peer after the
+        strike. For a victim that left after a notice and before the strike, the root is when it left."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -315,9 +317,9 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields when the fault was healed, and the ends of targets that it left to die. A process has survived a
-        minute later, once a checkpoint was committed: launchers miss heartbeats for less, and a failed save may show at
-        the next one."""
+        """Yields a root for the healing of the fault, and one for the end of each target alive then. A process has
+        survived if it lives a minute later and after the next committed checkpoint: launchers notice missing heartbeats
+        within a minute, and a failed save may show only at the next save."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
@@ -327,7 +329,7 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Returns when a worker was last heard of; its exit is seen later than it happens."""
+        """Returns the time of a worker's last log line, because an exit is seen later than it happens."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return death.at if death.rank is None else max(seen, default=death.started)
 

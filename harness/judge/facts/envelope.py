@@ -1,18 +1,19 @@
-"""The band of mode `envelope`: how far fault-free runs are apart, stretch by stretch, and how much the band can see.
+"""The band of mode `envelope`: how far fault-free runs differ in each stretch of steps, and what the band can detect.
 
-Three measures, each of them a multiple of what other fault-free runs differ by from the fault-free run:
+Three limits bound the differences of a run from the fault-free run. Each is a multiple of the differences of other
+fault-free runs from the fault-free run:
 
-* `single`: no step may differ by more than 3 times the largest difference until then, nor by more than 5 times the
-  largest one near by. "Near by" is the stretch and the two beside it: a run may drift sooner or later than another.
-* `lasting`: the mean size of a stretch's differences may be 5 times that of any stretch so far. It is far below the
-  largest one, so a deviation that lasts is seen long before a single step leaves the band.
-* `soon`: 10 times the largest difference so few steps after two runs part. Runs that part by rounding alone are alike
-  for a while, and a run that resumes parts from the fault-free run there. How fast rounding grows depends on where
-  training is, so more than that is a doubt and no fault.
+* `single` limits each step to 3 times the largest difference so far and to 5 times the largest difference nearby.
+  "Nearby" is the same stretch and its two neighbours, because a run may drift sooner or later than another run.
+* `lasting` limits the mean difference of a stretch to 5 times the mean of any stretch so far. Means are far below the
+  largest difference, so a deviation that lasts is detected long before a single step leaves the band.
+* `soon` limits each step to 10 times the largest difference of fault-free runs so few steps after they diverge. Runs
+  that diverge by rounding alone stay close for a while. A resumed run may diverge at its first step. The growth of
+  rounding errors depends on the state of the training, so a larger difference is a doubt and no breach.
 
-The band is never narrower than rounding (`_rounding`). A single other run may be close for long by chance: then 3 times
-the mean so far would accuse up to 1 in 10 healthy runs. So a run outside of a band from fewer than `ENOUGH` runs is not
-accused, and more are made.
+The band is never narrower than rounding errors (`_rounding`). A single other run may stay close for long by chance.
+Then 3 times the mean so far would accuse up to 1 in 10 healthy runs. So a band from fewer than `ENOUGH` runs accuses no
+run, and more fault-free runs are made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,11 +31,11 @@ from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
-DRIFTS = ("loss", "grad_norm")  # the learning rate is a pure function of the step: it gets rounding and no more
+DRIFTS = ("loss", "grad_norm")  # the learning rate depends on the step alone: it may differ by rounding only
 
 
 class Sight(NamedTuple):
-    """The smallest loss deviation in percent that would not have passed if it lasted from step `first` to `last`."""
+    """The smallest loss deviation, in percent, that the band detects if it lasts from step `first` to step `last`."""
 
     first: int
     last: int
@@ -54,20 +55,20 @@ class Lasts(NamedTuple):
 @dataclass(frozen=True)
 class Envelope:
     fault_free: Curve
-    source: str  # the runs that it is drawn from, in words
+    source: str  # the runs that the band comes from, in words
     edges: Ints  # the first row of each stretch
-    single: Mapping[str, Floats]  # by curve; by row
-    lasting: Mapping[str, Floats]  # by stretch
-    soon: Mapping[str, Floats]  # by the number of rows since two runs first differed
-    runs: int  # number of runs; equal ones count once
-    sizes: frozenset[int]  # ranks of these runs' worlds
+    single: Mapping[str, Floats]  # limits by curve and row
+    lasting: Mapping[str, Floats]  # limits by curve and stretch
+    soon: Mapping[str, Floats]  # limits by curve and number of rows since two runs first differed
+    runs: int  # number of independent runs: see `_distinct`
+    sizes: frozenset[int]  # numbers of ranks in these runs
 
     def outside(self, found: Comparison) -> dict[str, Bools]:
-        """Marks the steps at which the run differs by more than a single step may."""
+        """Marks the steps at which the run differs by more than the limit for a single step."""
         return {name: found.apart(name) > self.single[name][self._rows(found)] for name in CURVES}
 
     def lasts(self, found: Comparison) -> Lasts | None:
-        """Returns the first stretch in which the run differs for too long."""
+        """Returns the first stretch whose mean difference is above the limit."""
         for name in DRIFTS:
             means = self._means(found, name)
             for row in np.flatnonzero(means > self.lasting[name])[:1].tolist():
@@ -75,7 +76,7 @@ class Envelope:
         return None
 
     def too_soon(self, found: Comparison) -> dict[str, Bools]:
-        """Marks the steps at which the run differs by more than two fault-free runs do so soon after they part."""
+        """Marks the steps at which the run differs too much for the number of rows since its first difference."""
         parted = _parted(found)
         if parted is None:
             return {}
@@ -84,7 +85,9 @@ class Envelope:
         return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
 
     def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
-        """Yields the first step that is outside or differs too soon, and the steps that differ for too long."""
+        """Yields the first step outside the band, and the first stretch whose mean difference is above the limit.
+
+        `too_soon`: a step that differs too much too soon also counts as outside."""
         early = self.too_soon(found).values() if too_soon else ()
         rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
         if rows.any():
@@ -93,8 +96,8 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """Returns for each stretch after the first difference the smallest lasting loss deviation that would not have
-        passed, beyond the run's own difference."""
+        """Returns for each stretch after the first difference the smallest lasting loss deviation that the band
+        detects. The run's own difference is added to the limit."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -106,7 +109,7 @@ class Envelope:
         return [Sight(*self._steps(each), float(percent[each])) for each in told]
 
     def changes_by(self, since: Sight) -> float:
-        """Returns by how many percent the fault-free loss changes from these steps to its last ones."""
+        """Returns by how many percent the fault-free loss changes from the stretch of `since` to the last stretch."""
         level = self._level()
         first = level[int(np.searchsorted(self.fault_free.step[self.edges], since.first))]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -114,13 +117,13 @@ class Envelope:
 
     @property
     def blind(self) -> bool:
-        """Returns True if the band shows nothing: one step may be off by as much as the loss changes in all."""
+        """Returns True if the band detects nothing: a single step may differ by the whole range of the loss."""
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         wide = self.single["loss"] > ulps(self.fault_free.loss)
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Returns True if runs that part here may at once differ by as much as one training step moves the loss."""
+        """Returns True if runs that diverge at this step may at once differ by the mean loss change of one step."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -129,7 +132,7 @@ class Envelope:
         return np.searchsorted(self.fault_free.step, found.step)
 
     def _means(self, found: Comparison, name: str) -> Floats:
-        """Returns the mean size of the run's differences in each stretch; 0 where no value is told."""
+        """Returns the mean size of the run's differences in each stretch; 0 for a stretch without values."""
         return _mean(_spread(found, self.fault_free, name), self.edges)
 
     def _level(self) -> Floats:
@@ -141,8 +144,8 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Names a step outside the band before any fault struck: then the fault-free runs do not show all of the job's
-    scatter. Empty if there is none."""
+    """Names a step outside the band before any fault struck; empty if there is none. Such a step shows that
+    the fault-free runs scatter less than the job."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -154,7 +157,7 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
-    """Returns the band around the fault-free run, drawn from the calibration runs; or why there is none."""
+    """Returns the band around the fault-free run from the calibration runs, or the reason why there is no band."""
     flaws = [evidence.flaw(each) for each in evidence.calibration]
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
@@ -168,7 +171,7 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Fault-free runs that stop at a save and go on from it. `same`: with as many ranks as before."""
+    """Fault-free runs: `before` stops at a save, `same` resumes with as many ranks, `others` with another number."""
 
     before: Curve
     same: Curve
@@ -181,22 +184,22 @@ class Resumed:
         return _drawn(centre, self.others, self.runs, self.sizes, self.terms)
 
     def repeats(self, fault_free: Curve) -> bool:
-        """Returns True if the job computed exactly the fault-free values until it stopped."""
+        """Returns True if the run `before` computed exactly the values of the fault-free run."""
         return compare(self.before, fault_free).identical
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """Describes what fault-free runs change by resuming from a save: with as many ranks, and with another number of
-    ranks. Empty texts: nothing. A band that is drawn from these runs would hide the change."""
+    """Describes how a resume from a save changes values without a fault: with as many ranks, and with another number of
+    ranks. A text is empty if nothing changes. A band from the resumed runs would hide the change."""
     if resumed is None or alone is None:
         return "", ""
-    # Each is compared with a band around the other: all runs that resume may be off by as much.
+    # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.
     sides = [(alone, resumed.same)] if not resumed.repeats(alone) else [(resumed.same, alone), (alone, resumed.same)]
     for centre, other in sides:
         if where := _apart(resumed.around(centre) if len(sides) > 1 else band, other, centre):
             what = "a run that goes on from a save with as many ranks, without any fault, differs"
             return f"the resume by itself changes what is computed: {what} {where}", ""
-    # Runs of two sizes that part at their first step differ less, and later.
+    # The band shows how runs of two sizes differ from the first step on. A sound change of size differs no more.
     for other in resumed.others:
         if where := _apart(band, other, resumed.same, too_soon=True):
             what = f"fault-free runs that change their size as this one did differ {where}"
@@ -205,7 +208,7 @@ def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | N
 
 
 def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = False) -> str:
-    """Names the steps at which this run is outside of the band, or returns an empty text."""
+    """Names the first steps at which the run `other` is outside the band; empty if there are none."""
     if isinstance(band, str):
         return ""
     first, last = next(iter(band.spans(compare(other, centre), too_soon)), (0, 0))
@@ -213,7 +216,7 @@ def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = F
 
 
 def resumed(evidence: Evidence) -> Resumed | None:
-    """Returns the fault-free runs that resumed; `None` if no band can be drawn from them."""
+    """Returns the fault-free runs that resumed; `None` if these runs give no band."""
     before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
     others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
     at = resize(evidence.run, evidence.fault_free)
@@ -225,7 +228,7 @@ def resumed(evidence: Evidence) -> Resumed | None:
         return None
     stopped, alone = surviving(before.steps), surviving(evidence.fault_free.steps) if evidence.fault_free else None
     came = [int(each.steps.step.min()) - 1 for each in (same, *others)]
-    # Runs from a later save are made only if repeats are bit-identical.
+    # Runs from a later save exist only if repeats are bit-identical. Then the fault-free run has their earlier steps.
     until = [alone if alone is not None and step > came[0] else stopped for step in came]
     curves = [part.until(surviving(each.steps)) for part, each in zip(until, (same, *others), strict=True)]
     steps = ", ".join(map(str, dict.fromkeys(came[1:])))
@@ -274,9 +277,9 @@ def _drawn(
 
 
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
-    """Returns how far rounding alone takes this figure in each row: 3 times the distance of the runs in the first steps
-    after they part. At least one unit in the last place; at most the rounding error of a sum of so many terms. Zero if
-    enough runs are bit-identical."""
+    """Returns how far rounding alone may move this figure in each row: 3 times the largest difference in the first
+    steps after two runs diverge. This limit is at most the rounding error of a sum of `terms` terms, and at least one
+    unit in the last place. The limit is zero if enough runs are bit-identical."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= limits.ENOUGH:
@@ -287,14 +290,14 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
 
 
 def _distinct(found: Sequence[Comparison]) -> int:
-    """Counts the independent runs. Runs that differ from the fault-free run in the very same way count once; identical
-    ones each count."""
+    """Counts the independent runs. Runs that differ from the fault-free run in exactly the same way count once. Each
+    run identical to the fault-free run counts."""
     parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
     return len(parted) + sum(each.identical for each in found)
 
 
 def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
-    """Returns the difference in each row of the fault-free run; NaN where either has no finite value."""
+    """Returns the difference in each row of the fault-free run; NaN where no finite difference is known."""
     spread = np.full(len(fault_free), np.nan)
     apart = found.apart(name)
     spread[np.searchsorted(fault_free.step, found.step)] = np.where(np.isfinite(apart), apart, np.nan)
@@ -302,7 +305,7 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """Returns the largest difference until each number of rows (and `SOON` more) after the two part."""
+    """Returns for each number of rows after the two runs diverge the largest difference until `SOON` rows later."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
@@ -310,13 +313,13 @@ def _by_age(spread: Floats, found: Comparison) -> Floats:
 
 
 def _parted(found: Comparison) -> int | None:
-    """Returns the first row at which the two differ, or `None`."""
+    """Returns the first row at which the two runs differ, or `None`."""
     rows = np.flatnonzero(np.logical_or.reduce([found.differs[name] for name in DRIFTS]))
     return int(rows[0]) if len(rows) else None
 
 
 def _mean(values: Floats, edges: Ints) -> Floats:
-    """Returns the mean of the finite values in each stretch, or 0."""
+    """Returns the mean of the finite values in each stretch; 0 for a stretch without any."""
     told = np.isfinite(values)
     count = np.add.reduceat(told.astype(np.int64), edges)
     with np.errstate(over="ignore"):

@@ -1,5 +1,4 @@
-"""The evidence of a run: its own events, and those of undisturbed, finished fault-free runs of the same seed in its
-folder."""
+"""The evidence of a run: the run's own events, and the events of fault-free runs and restarts in the run's folder."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -34,17 +33,17 @@ class Evidence:
     fault_free: Timeline | None = None
     calibration: Sequence[Timeline] = ()
     drill: Timeline | str = ""  # the restore drill, or why its log cannot be read
-    resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by folder: stop at a save, or resume
+    resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by folder; stopped or resumed at a save
     second_restart: Timeline | str = ""  # the second restart, or why its log cannot be read
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:
-        """Returns the fault-free runs without a flaw: bands may be drawn from them."""
+        """Returns the fault-free runs without a flaw, which may be used for bands."""
         return [other for other in (self.fault_free, *self.calibration) if other and not self.flaw(other)]
 
     def flaw(self, other: Timeline, asked: Asked | None = None) -> str:
-        """Explains why nothing may be drawn from `other`, a run without faults; empty if it is sound. `asked`: its
-        task; by default all steps from the first on."""
+        """Explains why the fault-free run `other` is unusable; empty if `other` is sound. `asked`: the task of `other`;
+        by default all steps from the first on."""
         if why := _unfit(self.run, other):
             return why
         if len(other.epochs) != 1:
@@ -53,28 +52,28 @@ class Evidence:
         if why := (asked or Asked.by(self.run, nodes=nodes, resumes_at=0)).broken_by(other):
             return why
         steps, told = other.steps, is_told(other.steps.loss)
-        rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)  # the lowest rank that tells a loss
+        rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)  # the lowest rank that logs a loss
         odd = (told & ~np.isfinite(steps.loss))[rows]
-        overflows = losses.by_scale(odd & (steps.applied[rows] == 0))  # a loss scale explains these
+        overflows = losses.by_scale(odd & (steps.applied[rows] == 0))  # a loss scale explains these rows
         return "its loss is not a number in some steps" if (odd & ~overflows).any() else ""
 
     @cached_property
     def resumed_elsewhere(self) -> str:
-        """Names the size-changing fault-free run that did not do as asked, and why; empty if none."""
+        """Names the first run in `resumed` that did not do its task, and why; empty if all did."""
         return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
     """Loads the evidence for the whole job, or for one of its rehearsals: see `harness.timeline.window`.
 
-    Raises `EventLogError` when the run's own log cannot be read, and `UsageError` for a rehearsal that is not in it.
+    Raises `EventLogError` if the run's own log cannot be read, and `UsageError` if the log lacks the rehearsal.
     """
     whole = beside(window.load(run_dir, rehearsal), run_dir)
     return whole if rehearsal is None else part_of(whole)
 
 
 def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
-    """Loads the fault-free runs in this folder as evidence for a run. Raises `EventLogError` if they cannot be read."""
+    """Loads the fault-free runs in this folder as evidence for a run. Raises `EventLogError` if a log is unreadable."""
     held = next((folder / name for name in _FOLDERS if (folder / name / "events").is_dir()), None)
     return Evidence(
         run=run,
@@ -94,27 +93,27 @@ def _drill(folder: pathlib.Path) -> Timeline | str:
 
 
 def part_of(whole: Evidence) -> Evidence:
-    """Cuts the fault-free runs to the steps that the run did."""
+    """Returns the evidence with the fault-free runs cut to the steps that the run did, and without `resumed`."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
 
 
 def _unfit(run: Timeline, other: Timeline) -> str:
-    """Explains why a run without faults shows nothing of this run, or returns an empty text."""
+    """Explains why the fault-free run `other` shows nothing about `run`; empty if `other` is usable."""
     if any(fault.injected is not None for fault in other.faults):
         return "a fault struck it"
     if any(not gap.full_disk for each in other.processes for gap in each.gaps or ()):
         return "its log lacks lines"
     if other.outcome != "completed" or not other.finished:
         return "it did not finish"
-    # No process starts in two runs in the same nanosecond.
+    # Processes of two runs never start in the same nanosecond.
     copied = not {each.started for each in run.processes}.isdisjoint(each.started for each in other.processes)
     return "it is a copy of this run" if copied else ""
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
-    """Explains why single steps cannot be compared with the fault-free run's; empty if they can."""
+    """Explains why individual steps cannot be compared with those of the fault-free run; empty if they can."""
     if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
     died = any(deaths.unexplained(fault_free, deaths.ends_of(fault_free)))
@@ -135,17 +134,18 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
     if all(not len(values) or (len(values) > 1 and np.ptp(values) == 0) for values in finite):
         return "the losses of the fault-free run never change, so equal losses prove nothing"
     rows = np.flatnonzero(np.isfinite(comparison.fault_free.loss))
-    gap = int(np.diff(rows, prepend=-1).max())  # a trainer may report its loss only now and then
+    gap = int(np.diff(rows, prepend=-1).max())  # a trainer may report its loss only at some steps
     if len(comparison.step) - 1 - int(rows[-1]) > gap:
         return f"the fault-free run reports no finite loss after step {comparison.step[rows[-1]]}"
     return ""
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Explains why a trainer is not accused of differing from its fault-free run, or returns an empty text: a step
-    differs that every rank had done well before a fault struck, and nearly all steps after it. Another order of sums is
-    enough for that from the second step on; steps that differ only for a while are something else. If the plan has no
-    fault, none struck before the end."""
+    """Explains why a trainer is not accused of differing from its fault-free run; empty if the trainer may be accused.
+
+    The reason is a step that differs although every rank did it well before a fault struck. Nearly all later steps must
+    differ, too, unless the first step differs. Another order of sums can cause differences from the second step on.
+    Steps that differ only for a while have another cause. If the plan has no fault, no fault struck before the end."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

@@ -15,7 +15,7 @@ _GONE = " gone"  # suffix of units that count victims that were struck
 
 
 def own_faults(run: Timeline) -> Iterator[FaultRecord]:
-    """Yields the run's faults without those of other rehearsals on the same job."""
+    """Yields the run's own faults. Faults of other rehearsals on the same job are left out."""
     return (fault for fault in run.faults if fault.id not in run.beside.faults)
 
 
@@ -24,7 +24,7 @@ def struck(evidence: Analysis) -> Iterator[FaultRecord]:
 
 
 def stopped(work: Work, fault: FaultRecord) -> int | None:
-    """Returns how many ns after it began to act people stopped the fault too early; `None` if they did not."""
+    """Returns how many ns the fault had acted when people stopped it too early; `None` if nobody stopped it early."""
     at = fault.cancelled
     if at is None or not work.has_steps or work.last_end <= at:
         return None
@@ -34,9 +34,9 @@ def stopped(work: Work, fault: FaultRecord) -> int | None:
 
 @dataclass(frozen=True)
 class Effect:
-    """A measurement of a fault or of its end. `ok`: as expected, by the fault's own rule."""
+    """A measurement of a fault or of its end. `ok`: the fault's own rule accepts the measurement."""
 
-    measured: Any  # as told: may be no number
+    measured: Any  # as logged; may not be a number
     expected: Any
     unit: str
     detail: str
@@ -53,8 +53,9 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Returns True if its numbers show that it acted: on all processes or nodes if these are counted, else on a
-        part of the expected amount. If nothing was expected, it must have struck none."""
+        """Returns True if the numbers show that the fault acted. If the unit counts processes or nodes, all must be
+        affected; for other units, any part of the expected amount is enough. If 0 is expected, at most 0 may be
+        measured. A fault that struck 0 of 0 victims (unit ending in "gone") did not act."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:
@@ -64,7 +65,7 @@ class Effect:
 
     @property
     def is_over(self) -> bool:
-        """Returns True if an end was measured. A rate or a time may be nearly what it was; no process may be left."""
+        """Returns True if an end was measured. All processes or nodes must be back; a rate or a time only nearly."""
         return self.acted if self.counted else self.ok
 
     @property

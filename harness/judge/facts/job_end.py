@@ -1,4 +1,4 @@
-"""The end of the job: how far it came, and what had gone wrong before."""
+"""The end of the job: how far the job came, and what went wrong before."""
 
 from harness.timeline.lineage import NEVER
 from harness.timeline.phase_names import phase_words
@@ -18,12 +18,12 @@ def reached(run: Timeline) -> str:
 
 
 def given_up_early(run: Timeline) -> bool:
-    """Returns True if the harness gave the job up before any of its faults had struck."""
+    """Returns True if the harness aborted the job before any planned fault struck."""
     return run.outcome == "aborted" and bool(run.plan.get("faults")) and first_strike(run.faults) == NEVER
 
 
 def spoiler(run: Timeline) -> FaultRecord | None:
-    """Returns the last fault that damaged a checkpoint, if the job restored nothing after it."""
+    """Returns the last fault that damaged a checkpoint, if the job restored nothing after this fault."""
     struck = [fault for fault in run.faults if fault.spoils and fault.injected is not None]
     if not struck or any((process.restored or 0) > (struck[-1].injected or 0) for process in run.processes):
         return None

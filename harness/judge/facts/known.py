@@ -1,4 +1,4 @@
-"""The strength of a fact's evidence. Each fact carries it, so no guarantee decides it."""
+"""The strength of a fact's evidence. Each fact has its own strength, so no guarantee chooses one."""
 
 import enum
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from typing import Protocol
 class By(enum.IntEnum):
     """Strength of evidence, from the strongest to the weakest."""
 
-    SEEN = 0  # the harness saw it, or the accused process told it
-    TOLD = 1  # one word against another, or only the trainer could know
-    MISSING = 2  # it follows from missing evidence
+    SEEN = 0  # the harness saw the fact, or the accused process logged it
+    TOLD = 1  # one process contradicts another, or only the trainer could know the fact
+    MISSING = 2  # the fact follows from missing evidence
 
     @property
     def by(self) -> "By":
@@ -27,7 +27,7 @@ class Known(Protocol):
 
 
 def weakest(*facts: Known) -> By:
-    """Returns the strength of what follows from all these facts. Without facts it is the harness's own sight."""
+    """Returns the strength of a conclusion from all these facts. Without facts, the strength is `SEEN`."""
     return max((fact.by for fact in facts), default=By.SEEN)
 
 
@@ -42,7 +42,7 @@ class Word:
 @dataclass(frozen=True)
 class Abnormal:
     """An abnormal event that the log shows, in words. `survives`: its steps were not rolled back. `may_be_named`: the
-    first and the last step that an alarm about it may name; `None`: any step."""
+    first and the last step that an alarm about this event may name; `None`: any step."""
 
     words: str
     step: int
@@ -53,7 +53,7 @@ class Abnormal:
 
 @dataclass(frozen=True)
 class Odd:
-    """A fact that must not be, in words."""
+    """A fact that a correct job and a correct log never show, in words."""
 
     words: str
     by: By = By.SEEN

@@ -1,8 +1,8 @@
-"""The ledger: every allocated GPU-nanosecond is booked in exactly one account. All amounts are integers.
+"""The ledger: every allocated GPU-nanosecond is assigned to exactly one account. All amounts are integers.
 
-A slot (one GPU of one node) is covered by the step intervals of the workers that ran on it; what a step does
-not cover is booked by the phase the whole job was in at that time. The accounts of a slot add up to its
-allocated time; that is asserted here, for every slot of every run.
+A slot is one GPU of one node. Time inside the steps of the slot's workers is assigned by the parts of each step. Time
+outside these steps is assigned by the phase of the whole job at that time. The accounts of each slot add up to the
+allocated time of the slot, and `settle` asserts this sum.
 """
 
 import bisect
@@ -20,7 +20,7 @@ from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Bools, Ints, Segment, Slot, Timeline
 
 S = 1e9
-ENDLESS = 2**60  # ns: without a baseline nothing is called drag
+ENDLESS = 2**60  # ns; limit of a step without a baseline, so that no time counts as drag
 ACCOUNTS = (
     "productive",
     "recompute",
@@ -39,7 +39,7 @@ ACCOUNTS = (
 )
 _INDEX = {name: index for index, name in enumerate(ACCOUNTS)}
 _OF_STEPS = ("recompute", "data_wait", "checkpoint_stall", "straggler_drag", "productive")
-# Account for a slot's time outside its steps, by phase of the job, if the slot has a worker in the world that steps.
+# Account for a slot's time outside its steps, by phase of the job, if the slot has a worker in the current world.
 _ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
     "running": "unattributed",
     "recompute": "unattributed",
@@ -72,18 +72,18 @@ def settle(
     windows: Sequence[Window],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
-    """Books all slots. `windows` are the times that faults caused: episodes and slowed intervals.
-    `own_steps`: how long a step of this job takes, by the job itself, at world sizes without a baseline.
+    """Assigns the time of all slots to accounts. `windows`: the times that faults caused (episodes, slowed intervals).
+    `own_steps`: step times from the job's own steps, for world sizes without a baseline.
 
-    A step belongs to the window in which it ended; other time is split at the window's edges exactly.
-    Raises `AssertionError` when the accounts of a slot do not add up: that would be our own bug.
+    A step belongs to the window in which the step ended. Time outside steps is split exactly at the edges of windows.
+    Raises `AssertionError` if the accounts of a slot do not add up, which would be a bug of this module.
     """
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
     of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)
     shares = _StepShares(timeline, baselines, own_steps or {})
     rows_of, between = _rows_by_slot(timeline), _Between(timeline, segments)
-    total = blamed = np.zeros(len(ACCOUNTS), object)  # as objects: what all slots book may not fit into 64 bits
+    total = blamed = np.zeros(len(ACCOUNTS), object)  # objects, because the sum of all slots may exceed 64 bits
     for number, slot in enumerate(timeline.slots):
         ended, of_steps, free = shares.of(slot, rows_of[number])
         where, amounts = between.accounts(slot), _by_segment(*free, segments)
@@ -96,7 +96,7 @@ def settle(
 
 
 def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
-    """Sums one slot by account: its steps, as from `_StepShares.of`, and its time outside of them."""
+    """Returns the time of one slot by account: its steps, as from `_StepShares.of`, and its time outside the steps."""
     sums = np.zeros(len(ACCOUNTS), np.int64)
     sums[[_INDEX[name] for name in _OF_STEPS]] = of_steps.sum(axis=1)
     np.add.at(sums, accounts, amounts)
@@ -104,10 +104,10 @@ def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
 
 
 def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
-    """Returns how much of these sorted, disjoint intervals lies in each segment, exactly."""
+    """Returns the exact time of these sorted, disjoint intervals that lies in each segment."""
     edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
     lengths = np.concatenate([[0], np.cumsum(end - begin)])
-    # Free time before an instant: all intervals that ended, plus the part of the one it falls into.
+    # Free time before an edge: all intervals that ended by then, plus the first part of an interval that the edge cuts.
     index = np.searchsorted(end, edges, side="right")
     partial = np.zeros(len(edges), np.int64)
     within = index < len(begin)
@@ -116,7 +116,7 @@ def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
 
 
 class _StepShares:
-    """The shares of accounts in each step; computed per slot so that memory stays small."""
+    """The time of each step by account. One slot is computed at a time, so that memory stays small."""
 
     def __init__(self, timeline: Timeline, baselines: Mapping[int, Band], own: Mapping[int, StepTime]):
         self.steps = timeline.steps
@@ -130,7 +130,7 @@ class _StepShares:
         self.disturbed, self.frozen = by_time.disturbed(timeline), frozen(timeline)
 
     def of(self, slot: Slot, rows: Ints) -> tuple[Ints, Ints, tuple[Ints, Ints]]:
-        """Returns when each step of a slot ended, its time by account (`_OF_STEPS`), and the intervals in between."""
+        """Returns the ends of a slot's steps, their times by account (`_OF_STEPS`), and the intervals between steps."""
         steps = self.steps
         ended = steps.end[rows]
         end = np.clip(ended, slot.allocated, slot.released)
@@ -150,8 +150,9 @@ class _StepShares:
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
-        """Returns how long each step stood still over a fault, without a fault-free run to tell: while frozen processes
-        were let go in its middle, or beyond the job's own longest step if it took several times as long."""
+        """Returns how long each step stood still because of a fault, at world sizes without a fault-free run. The
+        result is the longer of two times. One is the time of a freeze that ended within the step. The other is the time
+        beyond the job's own longest step, if the step took several times as long."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)
@@ -179,14 +180,14 @@ class _Between:
     def __init__(self, timeline: Timeline, segments: Sequence[Segment]):
         processes, epochs = timeline.processes, list(enumerate(timeline.epochs))
         members = ((number, processes[row]) for number, epoch in epochs for row in epoch.processes)
-        self._worked = grouped(((*p.key, p.local_rank), number) for number, p in members)  # its epochs
+        self._worked = grouped(((*p.key, p.local_rank), number) for number, p in members)  # epochs by slot
         self._at_work = np.array([_INDEX[_ACCOUNT_OF_PHASE[each.phase]] for each in segments], np.int64)
-        others = [  # a rank without a log may have worked; else this GPU idles while others step
+        others = [  # this GPU may have worked if a rank has no log; otherwise this GPU idles while others step
             _INDEX["unattributed" if timeline.epochs[each.epoch].unheard else "idle"] if each.epoch >= 0 else account
             for each, account in zip(segments, self._at_work.tolist(), strict=True)
         ]
         self._apart = np.array(others, np.int64)
-        self._epoch = np.array([each.epoch for each in segments], np.int64)  # -1: the last of `works`
+        self._epoch = np.array([each.epoch for each in segments], np.int64)  # -1: the last of `works`, always False
         self._epochs = len(timeline.epochs) + 1
 
     def accounts(self, slot: Slot) -> Ints:
@@ -196,7 +197,7 @@ class _Between:
 
 
 def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segment]:
-    """Cuts segments at the edges of the windows."""
+    """Returns the segments, cut at the edges of the windows."""
     edges = sorted({edge for window in windows for edge in window})
     result = []
     for segment in segments:
@@ -207,5 +208,5 @@ def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segme
 
 
 def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
-    """Marks the moments in a window, its end included and its begin not. `windows` are sorted and disjoint."""
+    """Marks the moments in a window, including its end but not its begin. `windows` are sorted and disjoint."""
     return ~by_time.quiet(at - 1, at, windows)

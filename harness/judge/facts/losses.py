@@ -19,8 +19,8 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied")
 
 @dataclass(frozen=True)
 class Curve:
-    """One row per surviving step: the values of the lowest rank that tells a loss, the same rank in every run. With
-    other layouts of ranks the loss is the mean of all ranks."""
+    """One row per surviving step, with the values of the lowest rank that logs a loss. This rank is the same in every
+    run. If runs differ in the layout of ranks, the loss is the mean of all ranks."""
 
     step: Ints
     loss: Floats
@@ -30,7 +30,7 @@ class Curve:
     first: Ints
     count: Ints
     applied: Ints  # 0: the update was skipped
-    took_ns: Ints  # by the slowest rank
+    took_ns: Ints  # duration on the slowest rank
 
     def __len__(self) -> int:
         return len(self.step)
@@ -39,14 +39,14 @@ class Curve:
         return type(self)(**{name: column[rows] for name, column in vars(self).items()})
 
     def until(self, later: Self) -> Self:
-        """Returns the steps before those of a later curve, and then that one."""
+        """Returns the steps of this curve before the first step of `later`, followed by `later`."""
         kept = vars(self.at(np.flatnonzero(self.step < later.step[0])))
         return type(self)(**{name: np.concatenate([column, getattr(later, name)]) for name, column in kept.items()})
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:
-    """Returns the surviving history, one row per step. `of_all`: its loss is the mean of all ranks that tell one, by
-    the number of their samples."""
+    """Returns the surviving history, one row per step. `of_all`: the loss is the mean of all ranks that log a loss,
+    weighted by their samples."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
@@ -59,7 +59,7 @@ def surviving(steps: Steps, of_all: bool = False) -> Curve:
 
 
 def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
-    """Returns the mean loss of each step, and what `is_told` marks as untold if no rank tells one."""
+    """Returns the mean loss of each step. If no rank logs a loss, the mean is a NaN that `is_told` does not mark."""
     samples, told = steps.rank_samples[rows], is_told(steps.loss[rows])
     weight = np.where(told, samples if (samples[told] > 0).all() else 1, 0)
     total = np.bincount(cell, weight, count)
@@ -71,13 +71,13 @@ def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
 
 def counted(steps: Steps) -> Bools:
     """Marks surviving rows. A step that not all ranks did counts only if later steps build on it."""
-    last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # what came after may have been undone
+    last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # later steps may have been rolled back
     return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Chooses one of these rows per step, in order of step: of the lowest rank that ever tells a loss, so that ranks
-    with losses of their own are compared with themselves; else of the lowest rank that did the step."""
+    """Returns one of these rows per step, in order of step. The row is from the lowest rank that ever logs a loss, so
+    that the losses of one rank are compared. If this rank did not do the step, the lowest rank that did counts."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
     speaker = int(telling.min(initial=np.iinfo(np.int64).max))
@@ -85,7 +85,7 @@ def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
     order = np.argsort(np.where(rank == speaker, -1, rank).astype(small), kind="stable")[::-1]
     cell, count = cells(steps.step[rows])
     first = np.full(count, -1)
-    first[cell[order]] = rows[order]  # the last one to write wins
+    first[cell[order]] = rows[order]  # the last write stays
     return first[first >= 0]
 
 
@@ -96,16 +96,16 @@ class Comparison:
     step: Ints
     run: Curve
     fault_free: Curve
-    differs: dict[str, Bools]  # per curve, bit for bit
+    differs: dict[str, Bools]  # per curve: rows that differ in any bit
     fault_free_last: int
-    run_steps: int  # with steps that the fault-free run lacks
+    run_steps: int  # number of steps, including those that the fault-free run lacks
 
     @property
     def max_abs_diff(self) -> float | None:
         return float(np.max(self.apart("loss"))) if len(self.step) else None
 
     def alone(self, curve: str) -> Ints:
-        """Returns the steps at which only one of the two tells this; a few holes of the fault-free run are ignored."""
+        """Returns the steps at which only one run logs `curve`. A few gaps of the fault-free run are ignored."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
         return self.step[mine != other if only_mine.sum() > limits.HOLES_MAX else other & ~mine]
@@ -120,7 +120,8 @@ class Comparison:
 
     @property
     def final_gap_percent(self) -> float | None:
-        """Returns the percent gap of the last steps' mean loss to the fault-free run's; `None`: not comparable."""
+        """Returns how far the mean loss of the last steps is above the fault-free run's, in percent of the latter.
+        `None`: the losses are not comparable."""
         mine, other = self._last_losses
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
             return None
@@ -129,8 +130,8 @@ class Comparison:
 
     @property
     def final_scatter_percent(self) -> float:
-        """Returns half the 99 % interval of `final_gap_percent`, by batch means over stretches of equal length; 0 for
-        too few steps. (Schmeiser, Batch size effects in the analysis of simulation output, 1982.)"""
+        """Returns half the 99 % confidence interval of `final_gap_percent`, by batch means over stretches of equal
+        length; 0 for too few steps. (Schmeiser, Batch size effects in the analysis of simulation output, 1982.)"""
         mine, other = self._last_losses
         length = len(mine) // limits.BLOCKS
         if length < 2:
@@ -143,7 +144,7 @@ class Comparison:
 
     @property
     def near_zero(self) -> bool:
-        """Returns True if the last losses cancel out or are tiny compared with how far the loss moved."""
+        """Returns True if the last losses cancel out or are tiny compared with the range of the loss."""
         _, last = self._last_losses
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         size = abs(float(np.mean(last))) if len(last) else np.nan
@@ -174,7 +175,7 @@ def bits(values: Floats) -> Ints:
 
 
 def unlike(a: Floats, b: Floats) -> Bools:
-    """Marks values that differ in any bit. Values that only one of them tells are left out: see `Comparison.alone`."""
+    """Marks values that differ in any bit. Values that only one side logs are left out: see `Comparison.alone`."""
     return np.asarray((bits(a) != bits(b)) & is_told(a) & is_told(b), np.bool_)
 
 
@@ -186,8 +187,8 @@ def distance(a: Floats, b: Floats) -> Floats:
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
-    """Returns the surviving steps that both have, ascending, and the largest |run - fault-free run| of the loss over
-    the ranks that tell it in both. Two NaNs differ by 0, a single one by infinity."""
+    """Returns the surviving steps that both runs have, ascending, and the largest |run - fault-free run| of the loss
+    over the ranks that log a loss in both. Two NaNs differ by 0, a single NaN by infinity."""
     rows, others = paired(run, fault_free)
     step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
@@ -196,7 +197,7 @@ def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
 
 
 class ByRank(NamedTuple):
-    """One row per surviving step and rank, the last one logged: sorted keys, and rows of the steps."""
+    """The last logged row of each surviving step and rank: sorted keys, and rows in the steps."""
 
     key: Ints
     row: Ints
@@ -221,21 +222,21 @@ def ulps(values: Floats) -> Floats:
 
 
 def terms(run: Timeline) -> int:
-    """Returns the number of terms in a loss or gradient norm: one per parameter, by the size that a save tells."""
+    """Returns the number of terms in a loss or gradient norm: one per parameter, counted by the size of a save."""
     told = max((each.get("tensor_bytes") or 0 for each in run.published), default=0)
     return int(max(limits.TERMS_LEAST, told // limits.PARAMETER_BYTES))
 
 
 def rounding(values: Floats, terms: int) -> Floats:
-    """Returns how far two sums of as many terms in another order may be apart, as 32-bit floats: sqrt(n) u of the sum,
-    as errors are random (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput.
-    41, 2019). A unit in the last place is 2 u of a value, or less."""
+    """Returns how far two 32-bit sums of `terms` terms may differ if their order differs: sqrt(n) u of the sum, because
+    errors are random (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput.
+    41, 2019). A unit in the last place is at most 2 u of a value."""
     return np.asarray(np.sqrt(terms) * ulps(values) / 2)
 
 
 def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> Ints:
-    """Returns the steps after `before` that no surviving epoch did: of `told`, the fault-free run's steps, or else of
-    every `stride`-th. At most `MISSING_MAX`: a log may claim a step of any number."""
+    """Returns the expected steps that the curve lacks, at most `MISSING_MAX` because a log may claim any step number.
+    `told`: the expected steps, from the fault-free run. `None`: every `stride`-th step after `before` is expected."""
     if not len(curve):
         return np.zeros(0, np.int64)
     if told is None:
@@ -249,8 +250,8 @@ def by_scale(skipped: Bools) -> Bools:
     """Marks the skipped updates that a loss scale accounts for; one row per update, in order.
 
     `torch.amp.GradScaler` starts at a scale of 2^16, halves it with each update that it skips, and doubles it after
-    2000 updates in a row (its documented defaults). It is never 0: gradients that are no number at a scale of 1 are
-    none without any scale either, and its documentation asks to look at the model then. So the number of skipped
+    2000 updates in a row (its documented defaults). The scale is never 0: gradients that are NaN or infinite at a scale
+    of 1 are so without a scale, too, and the documentation then asks to check the model. So the number of skipped
     updates is bounded.
     """
     excused = np.zeros(len(skipped), np.bool_)

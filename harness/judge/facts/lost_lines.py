@@ -1,7 +1,7 @@
-"""Lines that the log of a worker or launcher lacks, by their numbers, and the cause of each loss.
+"""Lines that the log of a worker or launcher lacks, found by line numbers, and the cause of each loss.
 
-A process that lived to its last word, or ended well, wrote all of its lines. If its log lacks some, they were lost on
-the way here, or removed.
+A process that logged its own exit, or ended with a clean code, wrote all of its lines. If the log of such a process
+lacks lines, these lines were lost during transfer or removed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ from harness.units import counted, format_duration
 
 @dataclass(frozen=True)
 class Lost:
-    """The lines that one log lacks, in words, without those lost to a full disk. `killed`: its process was killed."""
+    """The lines that one log lacks, in words, without lines lost to a full disk. `killed`: the process was killed."""
 
     words: str
     killed: bool
 
 
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:
-    """Yields the losses. `taken`: when a fault took each process; -1: never. `ends`: the ends of all processes."""
+    """Yields the losses by log. `taken`: when a fault struck each process; -1: never. `ends`: of all processes."""
     died = {row for end in ends if end.code not in CLEAN_CODES for row in end.processes}
     gone = {slot.key for slot in run.slots if not slot.kept}
     for row, each in enumerate(run.processes):

@@ -1,9 +1,9 @@
-"""The task of a run that the harness makes for comparison, and whether the run did it.
+"""The task of a run that the harness makes for comparison, and whether the run did this task.
 
-The harness makes fault-free runs, repeats, runs that stop at a save or go on from it, restore drills and restarts. Each
-is evidence like the run itself. One that has another size, seed or code, or that restored another save, proves nothing.
-Fault-free runs that change the size of their world do so where the run did: one stops at a save, and others resume from
-it. A band from runs that resumed from another save is a band for another moment.
+The harness makes fault-free runs, repeats, runs that stop at a save or resume from a save, restore drills and restarts.
+A run with another size, seed or code, or a run that restored another save, proves nothing. Fault-free runs change the
+size of their world where the judged run did: one stops at a save, and others resume from this save. Runs that resumed
+from another save would give a band for another moment.
 """
 
 import re
@@ -16,9 +16,9 @@ from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Timeline
 
 JOB = {"args": "arguments", "data": "training data", "checkpoint": "checkpoints"}
-TELLS = {"tells", "read", "observe", "digest", "scenario_dir"}  # how a trainer is watched; where its files are
+TELLS = {"tells", "read", "observe", "digest", "scenario_dir"}  # options for watching a trainer, and its folder
 CODE = {"source_digest": "by other code", "image_digest": "with another image", "torch": "with another torch"}
-RESUMED = "resumed-"  # prefix of their folders in the run's folder
+RESUMED = "resumed-"  # prefix of the folders of runs that stop at a save or resume
 BEFORE, SAME = RESUMED + "before", RESUMED + "same"
 AT = re.compile(rf"{RESUMED}at-(\d{{1,18}})\Z")  # folder of a run that resumes from another save
 
@@ -27,9 +27,10 @@ AT = re.compile(rf"{RESUMED}at-(\d{{1,18}})\Z")  # folder of a run that resumes 
 class Asked:
     """The task of a run for comparison: the same job without faults.
 
-    `plan`, `environment`: those of the judged run, as in its log. `nodes`: another number of nodes. `ranks_count`:
-    the trainer tells as many ranks as are planned. `resumes_at`: the step of the save that it must go on from, 0 for
-    none, `None` for any. `stops_at`: the step of the save at which it must stop; `None`: it does all steps.
+    `plan`, `environment`: from the log of the judged run. `nodes`: the number of nodes, if not as planned.
+    `ranks_count`: the judged run had as many ranks as planned, so this run must, too. `resumes_at`: the step of the
+    save that the run must resume from; 0: no save; `None`: any. `stops_at`: the step of the save at which the run must
+    stop; `None`: the run does all steps.
     """
 
     plan: Mapping[str, Any]
@@ -41,7 +42,7 @@ class Asked:
 
     @classmethod
     def by(cls, run: Timeline, **more: Any) -> Self:
-        """Returns the task of a run that is to be compared with this one."""
+        """Returns the task of a run for comparison with `run`."""
         as_planned = bool(run.epochs) and run.epochs[0].size == run.planned_size.world_size
         return cls(run.plan, run.environment, ranks_count=as_planned, **more)
 
@@ -80,7 +81,7 @@ class Asked:
 
 
 def committed(run: Timeline) -> set[int]:
-    """Returns the steps of all saves told as committed; if none was told, of those that the harness saw."""
+    """Returns the steps of all saves logged as committed. If none was logged, the saves that the harness saw count."""
     told = {event["step"] for event in run.checkpoints if event["event"] == COMMITTED}
     return told or {event["step"] for event in run.published if type(event.get("step")) is int}
 
@@ -105,7 +106,7 @@ def _save(step: int) -> str:
 
 
 def _differ(mine: Any, other: Any) -> bool:
-    """Returns True if both values are told and differ."""
+    """Returns True if both values are known and differ."""
     return None not in (mine, other) and mine != other
 
 
@@ -117,7 +118,8 @@ class Resize(NamedTuple):
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns where the run first changed its number of nodes: at the newest save that a fault-free run has, too."""
+    """Returns where the run first changed its number of nodes: at the newest save of the fault-free run until then.
+    Without such a save, the planned interval between saves gives the step."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)

@@ -1,9 +1,9 @@
-"""Impossible times: the times that processes tell contradict each other, or the harness.
+"""Impossible times: logged times contradict each other, or contradict what the harness saw.
 
-No step is done before its node was given to the job, before its process began, or before the previous step was over;
-no part of a step takes longer than the step; no step ends on one rank before another has begun it; no worker takes the
-place of one that has not ended. A save or recovery that the harness sees was not told long before. A contradiction that
-the fault-free run has, too, is ignored as the trainer's way of telling.
+A step cannot begin before the job has the node, before the process begins, or before the previous step ends. No part of
+a step takes longer than the step. A step cannot end on one rank before another rank has begun the step. A worker cannot
+take the place of a worker that has not ended. A save or recovery cannot be logged long before the harness sees it. A
+contradiction that a fault-free run also has is ignored, because it is this trainer's way of logging.
 """
 
 import functools
@@ -22,7 +22,7 @@ from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 
-# Large and odd numbers, so that sums do not collide.
+# Large odd weights, so that the weighted sums of different lengths differ.
 FACTORS = np.array([2654435761, 40503, 1, 2246822519, 3266489917]) * 4294967311
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
@@ -30,7 +30,7 @@ PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint",
 def impossible(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window], resumed: Iterable[Timeline] = ()
 ) -> Iterator[Odd]:
-    """Yields the worst contradiction of each kind. `resumed`: more fault-free runs; no log may be a copy of theirs."""
+    """Yields the worst contradiction of each kind. `resumed`: more fault-free runs, used only to find copied logs."""
     told, usual = Told(run), [Told(other) for other in fault_free_runs]
     for words, excesses, limit in _rules(told, usual):
         over, whose = max(excesses(told), default=(0, ""))
@@ -46,7 +46,7 @@ def impossible(
 
 
 class Told:
-    """Steps process by process, in order of time."""
+    """The steps of a run by process, in order of time."""
 
     def __init__(self, run: Timeline):
         order, _ = run.rows_by_process
@@ -55,7 +55,7 @@ class Told:
         started = np.array([process.started for process in run.processes], np.int64)
         self.first = np.append(True, np.diff(self.process) != 0)[: len(order)]
         self.started = started[self.process]
-        self.free = np.where(self.first, self.started, np.roll(self.end, 1))  # the process did nothing else since then
+        self.free = np.where(self.first, self.started, np.roll(self.end, 1))  # since then the process did nothing else
         self.began = np.where(self.begin < self.end, self.begin, self.free)  # the latest possible begin
 
     def named(self, row: int) -> str:
@@ -64,14 +64,14 @@ class Told:
 
     @functools.cached_property
     def grain(self) -> int:
-        """Returns the clock's granularity: the greatest common divisor of step lengths."""
+        """Returns the clock's granularity in ns: the greatest common divisor of step lengths."""
         taken = (self.end - self.free)[~self.first]
         return int(np.gcd.reduce(taken[: limits.STEPS_LOOKED_AT]))
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
-        """Returns fingerprints of the lengths of some steps in a row, each of a different length and the last one a
-        multiple of their number; and the row of that last step."""
+        """Returns fingerprints of the step lengths in some sequences of steps, and the row of the last step of each.
+        A sequence is `COPIED_STEPS` steps of different lengths. Its last step is a multiple of `COPIED_STEPS`."""
         last = np.arange(limits.COPIED_STEPS - 1, len(self.end))
         last = last[self.run.steps.step[self.order[last]] % limits.COPIED_STEPS == 0]
         first = last - limits.COPIED_STEPS + 1
@@ -85,11 +85,11 @@ class Told:
         return column[self.order]
 
 
-Excesses = Callable[[Told], Iterable[tuple[int, str]]]  # by how many ns a time is impossible, and whose it is
+Excesses = Callable[[Told], Iterable[tuple[int, str]]]  # by how many ns a time is impossible, and whose time it is
 
 
 def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, int]]:
-    """Yields each kind of contradiction in words, its times, and its limit in ns. A fault-free run may exceed it."""
+    """Yields for each kind of contradiction its words, its excesses, and the limit in ns for an excess."""
     margin = told.run.uncertainty_ns + told.grain
     coarse = limits.COARSE_NS + margin
     yield "{} ended {} before it began", _worst_step(lambda told: told.begin - told.end), margin
@@ -108,7 +108,7 @@ def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, i
 
 
 def _worst_step(excess: Callable[[Told], Ints]) -> Excesses:
-    """Returns what finds the step with the largest excess."""
+    """Returns a function that yields the step with the largest excess."""
 
     def worst(told: Told) -> Iterator[tuple[int, str]]:
         over = excess(told)
@@ -132,7 +132,7 @@ def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
 
 
 def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields the step that ended on one rank longest before another rank of its world began it."""
+    """Yields the step with the longest time from its end on one rank to its begin on another rank of the same world."""
     steps = told.run.steps
     key = (steps.epoch << 31 | steps.step)[told.order]
     order = np.argsort(key, kind="stable")
@@ -144,7 +144,7 @@ def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def _two_in_one_place(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields workers that were ready before the worker whose place they take had ended or said its last word."""
+    """Yields each successor of a worker, and how long the successor was ready before the worker's exit or last line."""
     places = grouped(((*each.key, each.local_rank), each) for each in told.run.processes)
     for before, after in itertools.chain.from_iterable(map(itertools.pairwise, places.values())):
         ready = max(after.started, after.rendezvous or 0)
@@ -152,25 +152,25 @@ def _two_in_one_place(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def _last_words(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields processes that say something after their end. Another process may tell the end of a save later."""
+    """Yields each process, and how long its last line came after its end."""
     return ((each.last_seen - _ended(each), f"rank {each.rank} on {each.node}") for each in told.run.processes)
 
 
 def _longer_saves(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields for each save by how much its told duration exceeds the time since its begin."""
+    """Yields each save, and by how much its logged duration exceeds the time from its begin to its commit."""
     begun: dict[tuple[int, object], int] = {}
     for event in told.run.checkpoints:
         key = event["process"], event.get("step")
         if event["event"] == STARTED:
             begun[key] = event["at"]
-        elif event["event"] == COMMITTED and event.get("duration_ns") and key[0] >= 0:  # -1: from before a rehearsal
+        elif event["event"] == COMMITTED and event.get("duration_ns") and key[0] >= 0:  # -1: before a rehearsal
             since = begun.get(key, told.run.processes[key[0]].started)
             text = f"the checkpoint of step {key[1]} by rank {event['rank']}"
             yield event["duration_ns"] - (event["at"] - since), text
 
 
 def outside_node(run: Timeline) -> Iterator[Odd]:
-    """Yields steps before their node was given to the job, and parts of steps longer than the job had the node."""
+    """Yields steps that began before the job had the node, and parts of steps longer than the job had the node."""
     told = Told(run)
     if not len(told.end):
         return
@@ -193,15 +193,16 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Returns the earliest begin of steps: when the job had the node, with a margin for a first node told late."""
+    """Returns the earliest possible begin of a process's steps: when the job got the node. A first incarnation gets a
+    margin, because its allocation may be logged late."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else limits.ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
-    """Yields steps whose lengths equal, to the nanosecond, those of another process in this or another run, if clocks
-    are fine enough to tell."""
+    """Yields steps with the same lengths, to the nanosecond, as steps of another process in this or another run. Logs
+    with coarse clocks are left out."""
     logs = [each for each in (run, *others) if 0 < each.grain < limits.FINE_NS]
     if run not in logs:
         return
@@ -209,7 +210,7 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
     owners = np.concatenate([told.process[told.tracks[1]] for told in logs])
     number = np.repeat(np.arange(len(logs)), [len(told.tracks[0]) for told in logs])
     rows = np.concatenate([told.tracks[1] for told in logs])
-    order = np.argsort(tracks, kind="stable")  # this run's tracks come first among equals
+    order = np.argsort(tracks, kind="stable")  # among equal tracks, this run's tracks come first
     one, two = order[:-1], order[1:]
     other = (owners[one] != owners[two]) | (number[one] != number[two])
     for place in np.flatnonzero((tracks[one] == tracks[two]) & (number[one] == 0) & other)[:1].tolist():
@@ -221,7 +222,7 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
 
 
 def _noticed_before(run: Timeline) -> Iterator[Odd]:
-    """Yields a worker that told of a notice before any fault had given one."""
+    """Yields a worker that logged a notice long before any fault gave one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
     struck, apart = (begun, limits.APART_NS) if begun < NEVER else (first_strike(run.faults), limits.NOTICED_NS)
@@ -231,8 +232,8 @@ def _noticed_before(run: Timeline) -> Iterator[Odd]:
 
 
 def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
-    """Yields recoveries that were told long before the harness, which watches the steps, saw them: the fault's id, the
-    told end of the recovery, and when the harness saw it."""
+    """Yields recoveries that the job logged long before the harness saw a new step: the fault's id, the logged end of
+    the recovery, and when the harness saw the recovery."""
     if not any(fault.kills and fault.recovered is not None for fault in run.faults) or not len(run.steps):
         return
     epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
@@ -248,7 +249,7 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
         later = slice(int(np.searchsorted(run.progress.end, epoch.begin)), None)
         beyond = np.flatnonzero(run.progress.step[later] > before)
         told = int(run.progress.end[later][beyond[0]]) if len(beyond) else fault.recovered
-        # The harness's usual delay, from the step at which it was to inject the fault.
+        # The harness's usual delay: the time from the end of the planned step to the injection.
         planned = [each.get("when") or {} for each in run.plan.get("faults") or () if each.get("id") == fault.id]
         at = run.progress.end[run.progress.step == (planned[0].get("step") if planned else None)]
         usual = limits.USUAL_FACTOR * max(0, fault.injected - int(at[0])) if len(at) else 0
@@ -259,7 +260,7 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
 def _saved_before_it_was_seen(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
 ) -> Iterator[Odd]:
-    """Yields saves in a row that the harness saw much later after their commit than it sees fault-free ones."""
+    """Yields consecutive saves that the harness saw much later after their commits than saves without a fault."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)
@@ -275,7 +276,7 @@ def _saved_before_it_was_seen(
 
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
-    """Returns for each save seen in the store when it was told as committed, and how much later it was seen."""
+    """Returns for each save in the store when its commit was logged, and how many ns later the harness saw it."""
     committed = (event for event in run.checkpoints if event["event"] == COMMITTED)
     by_step = grouped((event.get("step"), (event["at"], event["at"])) for event in committed)
     told = [(last_by(by_step.get(event.get("step"), ()), event["at"]), event["at"]) for event in run.published]

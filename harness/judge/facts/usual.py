@@ -1,11 +1,11 @@
-"""Durations without a fault, from the fault-free runs, and the slowdowns of a run compared with them.
+"""Usual durations, measured in the fault-free runs, and how much slower the judged run was.
 
-*Degraded:* an interval in which a fault slowed the job without stopping it, and by how much.
+*Degraded:* an interval in which a fault slowed the job without stopping it, and the slowdown.
 
-*Pace:* the time of all undisturbed steps after the last recovery, over the time of the same steps in the fault-free run
-at the same world size; pauses in either count. The median step is compared, too: a pause in the fault-free run does not
-move it. A busy host also slows a healthy job, so the pace before the first fault is measured as well, the run's best
-stretch, and the worst stretch of the fault-free runs.
+*Pace:* the time of all undisturbed steps after the last recovery, divided by the time of the same steps in the
+fault-free run at the same world size. Pauses in either run count. The median step is compared, too, because a pause in
+the fault-free run does not change the median. A busy host also slows a healthy job. So three more figures are measured:
+the pace before the first fault, the run's fastest stretch, and the slowest stretch without a fault.
 """
 
 import enum
@@ -32,16 +32,16 @@ UNMEASURABLE = "cannot be measured against the fault-free runs"
 
 @dataclass(frozen=True)
 class Times:
-    """Steps that follow another of their epoch, in order of time, with their durations. If a trainer tells only some
-    steps, the time between two told ones is shared among the steps."""
+    """Steps that follow another step of their epoch, in order of time, with their durations. If a trainer logs only
+    some steps, the time between two logged steps is divided equally among the steps."""
 
     step: Ints
-    after: Ints  # the step that was told before it
+    after: Ints  # the previous logged step
     size: Ints  # of the world
-    begin: Ints  # the end of that step
+    begin: Ints  # the end of the previous logged step
     end: Ints
     taken: Floats
-    saved: Bools  # True if a save was begun in that time, or finished if begins are not told
+    saved: Bools  # True if a save began in this interval, or ended if the log has no begins
 
     @classmethod
     def of(cls, run: Timeline) -> Self:
@@ -61,14 +61,14 @@ class StepTime:
 
     usual: int
     upper: int
-    steady: int  # longest running median; a single pause does not widen it
+    steady: int  # longest running median, which a single pause does not raise
 
 
 @dataclass(frozen=True)
 class Band:
     """The longest fault-free working part of a step (without data wait and checkpoint stall).
 
-    `first` is for the first step of a process, which warms up; `steps` and `runs` are the numbers it was taken from.
+    `first`: the limit for the first step of a process, which warms up. `steps`, `runs`: how many were measured.
     """
 
     upper: int
@@ -78,10 +78,10 @@ class Band:
 
 
 class Usual:
-    """Durations in these fault-free runs.
+    """Usual durations, from these fault-free runs.
 
-    `own`: the job itself. The steps that it did before any fault show how long one takes at a world size that no
-    fault-free run has. They are few, so they tell only a standstill from a step.
+    `own`: the judged job. Its steps before any fault show the step time at a world size that no fault-free run has.
+    These steps are few, so a comparison with them can find only a standstill.
     """
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
@@ -94,7 +94,7 @@ class Usual:
 
     @cached_property
     def steps(self) -> dict[int, StepTime]:
-        """Returns step times per world size, without sizes whose clock is too coarse to tell a step's length."""
+        """Returns step times per world size. Sizes with a clock too coarse to measure a step are left out."""
         sizes = ((times, size) for times in self.times for size in np.unique(times.size).tolist())
         by_size = grouped((size, times.taken[times.size == size]) for times, size in sizes)
         found: dict[int, StepTime] = {}
@@ -107,7 +107,7 @@ class Usual:
 
     @cached_property
     def bands(self) -> dict[int, Band]:
-        """Returns bands for the working part of a step per world size, with the first step of a process apart."""
+        """Returns bands for the working part of a step per world size. A process's first step has its own limit."""
         by_size: dict[int, list[tuple[Ints, Ints]]] = {}
         for run in self.runs:
             steps, first = run.steps, first_rows(run)
@@ -138,7 +138,7 @@ class Usual:
 
     @cached_property
     def sync(self) -> float | None:
-        """Returns the longest usual gradient sync, at any world size."""
+        """Returns the longest usual gradient sync in ns, at any world size."""
         times = np.concatenate([np.zeros(0), *(run.steps.sync_ns[run.steps.sync_ns > 0] for run in self.runs)])
         return float(np.quantile(times, limits.SYNC_QUANTILE)) if len(times) else None
 
@@ -155,7 +155,7 @@ def _upper(times: npt.NDArray[Any]) -> int:
 
 
 def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floats:
-    """Returns the median of each `window` values in a row; `of_each`: around each value, with the ends repeated."""
+    """Returns the medians of `window` consecutive values. `of_each`: one around each value, with the ends repeated."""
     if of_each:
         values = np.pad(values, (window // 2, window - 1 - window // 2), mode="edge")
     found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, window), axis=1)
@@ -167,19 +167,19 @@ def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floa
 
 @dataclass(frozen=True)
 class Degraded:
-    """A fault slowed the job from `begin` until `end`; `recovered`: steps were back in the band then."""
+    """A fault slowed the job from `begin` to `end`. `recovered`: the steps after `end` were back in the band."""
 
     fault: str
     begin: int
     end: int
     recovered: bool
-    factor: float  # mean step time in the interval over the usual one
-    before: float | None = None  # median step time before, over the usual one, if the job was slow already
-    own: bool = False  # compared with the job's own steps: no fault-free run has this world size
+    factor: float  # mean step time in the interval, divided by the usual step time
+    before: float | None = None  # the same for the median step before the fault, if the job was already slow
+    own: bool = False  # compared with the job's own steps, because no fault-free run has this world size
 
 
 def standstill_ns(run: Timeline, interval: Degraded) -> int:
-    """Returns the longest time without a step in the interval: how long the job stood still in place."""
+    """Returns the longest time in ns between the ends of two consecutive steps in the interval."""
     first, last = np.searchsorted(run.progress.end, [interval.begin, interval.end], "right")
     return int(np.diff(run.progress.end[max(0, first - 1) : last]).max(initial=0))
 
@@ -190,9 +190,9 @@ class _Relative:
 
     begin: Ints
     end: Ints
-    taken: Floats  # in multiples of the usual time; NaN if that is not known
+    taken: Floats  # in multiples of the usual time; NaN if no usual time is known
     upper: Floats  # upper limit of the band, in the same unit
-    steady: Floats  # 0 where the usual time is the job's own
+    steady: Floats  # 0 where the job's own steps give the usual time
 
     @classmethod
     def of(cls, run: Timeline, usual: Usual) -> Self:
@@ -219,8 +219,8 @@ class _Relative:
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if the job stayed as fast as before in the few steps from `first` to `stop` and in those after:
-        no five in a row took much longer than its own before."""
+        """Returns True if the job stayed as fast as before `first` in the few steps up to `stop` and in those after.
+        Then no median of five consecutive steps is much larger than the median before `first`."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -239,9 +239,9 @@ class Slowed:
 
     @cached_property
     def degraded(self) -> list[Degraded]:
-        """Returns intervals in which a fault slowed the job measurably without stopping it: from the injection to the
-        last slow step before it was healed, and slow steps that follow closely. An interval may span another fault's
-        episode, which has no steps of its own."""
+        """Returns intervals in which a fault slowed the job measurably without stopping it. An interval lasts from the
+        injection to the last slow step before the healing, plus slow steps that follow closely. An interval may span
+        the episode of another fault, because an episode contains no steps."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
@@ -264,17 +264,18 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Returns intervals that show all of a fault's effect. Compared with the job's own steps only a standstill
-        shows: for a fault that may stop a job that is all, for a slow link it is not."""
+        """Returns intervals that show all of a fault's effect. A comparison with the job's own steps shows only a
+        standstill. A standstill is the whole effect of a fault that may stop a job, but not that of a slow link."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
-        """Returns faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. The
-        steps during or after the fault had a world size without a fault-free run. Or most were slower than any stretch
-        of the fault-free runs, but a pause there widened the band. Or the job was so fast before that steps in the band
-        may be twice as slow; not if the fault was soon over and the job stayed as fast by its own steps."""
+        """Returns faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. (1) The
+        steps during or after the fault had a world size without a fault-free run. (2) Most of these steps were slower
+        than any stretch of the fault-free runs, but a pause in a fault-free run widened the band. (3) The job was so
+        fast before the fault that steps inside the band may be twice as slow. Reason 3 is ignored if the fault was soon
+        over and the job stayed as fast as before."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
@@ -294,28 +295,28 @@ class Slowed:
 
     @property
     def another_pace(self) -> bool:
-        """Returns True if a fault that stops nothing found the job much slower or faster than its fault-free runs: they
-        were made on a busier or quieter host and do not show its speed."""
+        """Returns True if the job was much slower or faster than its fault-free runs before a fault that stops nothing.
+        Then the fault-free runs had a busier or quieter host and do not show this job's speed."""
         gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns for each fault the first step that ended after it struck, and the first begun after it was healed."""
+        """Returns per fault the first step that ended after the injection, and the first begun after the healing."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
 
 
 def frozen(run: Timeline) -> list[Window]:
-    """Returns when faults held processes still, as the harness measured it."""
+    """Returns the windows in which faults froze processes, as measured by the harness."""
     struck = (each for each in run.faults if each.freezes and each.injected is not None)
     held = (each for each in struck if any(effect.get("ok") for effect in each.effects))
     return by_time.union((acted_at(each), by_time.healed_at(run, each)) for each in held)
 
 
 def stood_frozen(run: Timeline) -> list[Window]:
-    """Returns when processes were frozen, until the steps were over that this interrupted."""
+    """Returns the windows in which processes were frozen, each extended to the end of the interrupted steps."""
     begin, end = run.steps.begin, run.steps.end
     return [(since, int(end[(begin < until) & (end > until)].max(initial=until))) for since, until in frozen(run)]
 
@@ -335,21 +336,21 @@ class Slow(enum.Enum):
 
 @dataclass(frozen=True)
 class Pace:
-    """The pace after the last recovery. All but the first three are multiples of the fault-free pace."""
+    """The pace after the last recovery. `median` to `worst` are multiples of the fault-free pace."""
 
     steps: int
     taken: int  # ns, for these steps
     usual: int  # ns, for the same steps in the fault-free run
-    median: float  # step after the last recovery
+    median: float  # median step after the last recovery
     at_least: float  # lower bound of mean or median, with 95 % confidence
-    best: float  # mean of the fastest quarter of the steps in a row
-    slowest: float  # `at_least` of the slowest quarter; or the mean without the longest step
-    last: float  # `at_least` of the last quarter, or half of that mean: a busy host's slow stretch is over by then
-    before: float  # mean or median before the first fault; 1 where too little came before
-    worst: float  # slowest `STEPS_MIN` steps in a row without any fault, in this run and in the fault-free ones
-    known: bool  # a fault-free run had this world size
-    others: float = 0.0  # extra share of the host's CPUs (0 to 1) that others took in these steps
-    usual_taken: bool = False  # True if others took most of the host during a fault-free run
+    best: float  # mean of the fastest consecutive quarter of the steps
+    slowest: float  # `at_least` of the slowest quarter, or the mean without the longest step if larger
+    last: float  # `at_least` of the last quarter, or half of the same mean; a busy host's slow stretch is over then
+    before: float  # mean or median before the first fault, whichever is larger; 1 if too few steps came before
+    worst: float  # slowest `STEPS_MIN` consecutive steps without a fault, in this run or a fault-free one
+    known: bool  # True if a fault-free run had this world size
+    others: float = 0.0  # extra share of the host's CPUs (0 to 1) that other programs used during these steps
+    usual_taken: bool = False  # True if other programs used most of the host during a fault-free run
 
     @property
     def slowdown(self) -> float:
@@ -366,7 +367,8 @@ class Pace:
         return bound * max(1.0, self.before)
 
     def slow(self, bound: float) -> Slow:
-        """Compares with the bound; the pace before the first fault counts if the fault-free run was much slower."""
+        """Compares this pace with the bound. If the fault-free run was much slower, the pace before the first fault is
+        another limit."""
         usual = (1 if self.usual_taken else limits.WORST_FACTOR) * bound * self.before
         before = usual if self.before < limits.FAST_BEFORE else float("inf")
         if self.at_least > self.allowed(bound):
@@ -379,7 +381,7 @@ class Pace:
 
 
 def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str:
-    """Returns the pace after the last recovery, or why it is not judged."""
+    """Returns the pace after the last recovery, or the reason why this pace is not judged."""
     if not disturbed:
         return "nothing disturbed the job"
     mine, struck = Times.of(run), disturbed[0][0]
@@ -414,13 +416,13 @@ def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str
 
 
 def others_share(run: Timeline, begin: int, end: int) -> float:
-    """Returns the mean share of the host's CPUs that others took, 0 to 1."""
+    """Returns the mean share of the host's CPUs that other programs used, 0 to 1."""
     shares = [each["others"] for each in run.host_load if begin <= each["at"] <= end]
     return float(np.mean(shares)) if shares else 0.0
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Returns rows of the last undisturbed stretch of one world size after `since` that is long enough."""
+    """Returns the rows of the last long enough stretch after `since` that has one world size and no disturbance."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
@@ -432,11 +434,11 @@ def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
 
 @dataclass(frozen=True)
 class _Same:
-    """Steps of a run beside the same steps of the slowest of some fault-free runs."""
+    """Steps of a run, each with the same step of the fault-free run that is slowest there."""
 
     taken: Floats
     usual: Floats  # the fault-free time of the same step, with pauses
-    typical: Floats  # fault-free median around that step: a pause does not count
+    typical: Floats  # fault-free median around the same step, so a pause does not count
     saved: Bools
 
     def of(self, rows: Bools | slice) -> Self:
@@ -448,16 +450,16 @@ class _Same:
 
     @property
     def _in_all(self) -> float:
-        return float(max(1.0, self.usual.sum()))  # a coarse clock may tell no time at all
+        return float(max(1.0, self.usual.sum()))  # a coarse clock may measure 0 ns
 
     def mean(self, pauses: bool = True) -> float:
-        """Returns the mean pace; the longest step counts like the second longest, as a single pause is no slowdown."""
+        """Returns the mean pace. The longest step counts as the second longest: a single pause is no slowdown."""
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Returns a lower bound: the median is below it with a chance of 5 % (an order statistic; the binomial taken as
-        normal), the mean with 2.5 %. A single pause scatters too much to raise the mean. Pauses at each save and steady
-        growth are no scatter: steps with a save stand apart."""
+        """Returns the larger of two lower bounds. The median is below the first with a chance of 5 % (an order
+        statistic; the binomial taken as normal). The mean is below the second with a chance of 2.5 %. A single pause
+        scatters too much to raise the second. Pauses at each save and steady growth do not count as scatter."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
@@ -469,7 +471,7 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Returns for each quarter of the steps in a row its time over the time in `beside`."""
+        """Returns the time of each consecutive quarter of the steps, divided by its time in `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -484,15 +486,15 @@ class _Same:
 
 
 def _scatter(kind: Floats) -> float:
-    """Returns the variance of these steps, or that of successive differences if it is less (von Neumann's mean square
-    successive difference, https://doi.org/10.1214/aoms/1177731677), widened for few steps as by Student's t."""
+    """Returns the variance of these steps, or that of successive differences if smaller (von Neumann's mean square
+    successive difference, https://doi.org/10.1214/aoms/1177731677). Few steps widen the result as by Student's t."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
     return float(variance * (n + 1) / (n - 2))
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
-    """Returns those rows that a reference has, too. `size` `None`: the slowest world size counts."""
+    """Returns the steps in `rows` that a reference also has. `size` `None`: the slowest world size counts."""
     usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:
@@ -509,15 +511,15 @@ def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int
 
 
 def _worst(prior: Floats, references: Sequence[Times]) -> float:
-    """Returns the slowest stretch without a fault, over the usual pace of its run."""
+    """Returns the time of the slowest stretch without a fault, divided by the median time in its run; at least 1."""
     told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= limits.STEPS_MIN]
     stretches = ((medians(each, limits.STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
     return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])
 
 
 def exit_ns(run: Timeline) -> int | None:
-    """Returns the time from the last step (or the last disturbance, if later) to the end of the last command; `None` if
-    no command ended after it."""
+    """Returns the time from the last step (or the last disturbance, if later) to the end of the last command. `None`:
+    no command ended later, or the job did not complete."""
     if not len(run.progress) or run.outcome != "completed":
         return None
     last = int(run.progress.end[-1])

@@ -36,7 +36,7 @@ class Work:
         return int(max([self.last_end, *saved, *(process.started for process in self._run.processes)]))
 
     def furthest(self, moment: int) -> int:
-        """Returns the furthest step that was done by then."""
+        """Returns the furthest step that had ended by `moment`; 0 if none had."""
         done = int(np.searchsorted(self._run.steps.end, moment, "right"))
         return int(self._furthest[done - 1]) if done else 0
 
