@@ -244,8 +244,9 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
-    """Maps each save to the share of its pieces that a save before earlier updates already held, and to the newest step
-    of such a save. The share is that of the pieces' number or of their bytes, whichever is larger."""
+    """Maps each save to the share of its pieces that an older save already held, and to the newest step of such older
+    saves. A save is older if updates were applied after it. The larger share counts: that of the pieces' number or
+    bytes."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -377,7 +378,7 @@ def too_early(store: Store) -> Found:
 
 
 def holds_another(store: Store) -> Found:
-    """Yields saves whose content is of another step than the one that was reported for the save."""
+    """Yields saves whose content is of another step than their process reported."""
     for save in store.named:
         steps = {each.step for each in store.looks_at(save) if each.step is not None}
         if steps and save.step not in steps:

@@ -195,7 +195,7 @@ class Saves:
         return found
 
     def of_step(self, step: int, until: int) -> bool:
-        """Returns True if a save of this step was begun or committed by `until` and did not fail since."""
+        """Returns True if a save of this step was begun or committed by `until` and had not failed by then."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
     def only_begun(self, step: int, until: int) -> Word | None:
@@ -240,8 +240,8 @@ class Saves:
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a test for saves: True if no fault before `moment` may have damaged the save. Either the save was
-        begun after such faults were over, or their damage is known and in other saves."""
+        """Returns a test for saves: True if no fault by `moment` may have damaged the save. Either the save was begun
+        after such faults were over, or their damage is known to be in other saves."""
         overs, damaged = self._spoilt
         over = last_by(overs, moment)
 

@@ -91,7 +91,7 @@ class Seen:
     step: int | None
     path: str
     size: int | None
-    digests: tuple[str, str]  # of its files, of its tensors; if it is large, perhaps only of samples
+    digests: tuple[str, str]  # of its files, of its tensors; in a large checkpoint, perhaps of samples
     told: Mapping[str, Any]
     by = tellers.SEEN
 
@@ -212,7 +212,7 @@ class Store:
 
     @cached_property
     def named(self) -> Sequence[Save]:
-        """Returns the last save at each path that only one step uses, if there are several such paths; else nothing."""
+        """Returns the last save at each path that only one step uses. The result is empty for a single such path."""
         steps = grouped((save.path, save.step) for save in self.whole)
         last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
