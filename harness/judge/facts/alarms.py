@@ -181,7 +181,7 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
     consumed = told & (steps.first < end) & (steps.first + steps.count > begin)
     if consumed.any():
         yield f"but consumed some of them at step {steps.step[consumed].min()}"
-    # The limit for all rollbacks together: the batches that each fault spoiled, and those around one spike of each.
+    # The limit for all rollbacks together: for each fault, the batches that it spoiled and those around one spike.
     lasted = {fault.id: fault.spoilt_steps for fault in _diverging((*run.beside.earlier, *run.faults))}.values()
     most = sum(lasts + abnormal.LEFT_OUT_STEPS for lasts in lasted if lasts is not None) * largest
     together = sum(until - first for first, until in union([*(each for each, _ in accepted), (begin, end)]))

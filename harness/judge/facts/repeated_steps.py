@@ -22,7 +22,7 @@ from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
-DIGITS_MAX = 16  # a figure with more digits after the point counts as a full float
+DIGITS_MAX = 16  # a figure with as many digits after the point counts as a full float
 COMPUTED = ("loss", "grad_norm")
 _SAMPLES = {"samples": "samples", "digest": "inputs", "first": "position in the data", "count": "number of samples"}
 _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
@@ -30,7 +30,7 @@ _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
 
 @dataclass(frozen=True)
 class Executed:
-    """The steps of a job in the order of execution: one row per step and rank. `life` grows with each restart.
+    """The steps of a job in the order of execution: one row per step and rank. `life`: grows with each restart.
     `places`: reported samples of each row, by column; `same`: marks pairs of rows with the same samples. `size`: number
     of ranks in the world of each row. `saved`: by life, the newest step that was saved before that life began."""
 
@@ -58,9 +58,10 @@ class Off(NamedTuple):
 
 @dataclass(frozen=True)
 class Again:
-    """The steps that one life repeated. `differ`: differences that a correct restart never makes, each with its first
-    step; `off`: losses and gradient norms; `compared`: steps with one of these figures in both executions. `anew`: the
-    life began at the first step of the job; `saved`: the newest step that was saved before, or 0."""
+    """The steps that were repeated after one restart, in one `life`. `differ`: differences that a correct restart never
+    makes, each with its first step; `off`: losses and gradient norms; `compared`: steps with one of these figures in
+    both executions. `anew`: the restart began at the first step of the job; `saved`: the newest step saved before, or
+    0."""
 
     life: int
     first: int

@@ -148,7 +148,7 @@ class Saves:
     @cached_property
     def seen(self) -> Sequence[Save]:
         """Returns saves that the harness saw with their step. The result is empty if the job had not yet done one of
-        these steps when the harness saw it."""
+        these steps when the harness saw the save."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
