@@ -1,8 +1,8 @@
-"""The drills after the run: the job's command starts once more, on a copy of what the run had saved.
+"""The drills after the run: the harness starts the job's command once more, on a copy of the run's saves.
 
-The *restore drill* starts it from the last save, and is over when that is restored. The *second restart* starts it from
-the save before the last one, to the end of the job. The harness tells how each ended. Each has a log of its own, and is
-a run: the guarantees that hold for it are asked of that.
+The *restore drill* starts the job from the last save, and is over when that save is restored. The *second restart*
+starts the job from the save before the last one, and lasts to the end of the job. The harness reports how each drill
+ended. Each drill has its own log, and is judged as a run by the guarantees that apply to drills.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,9 +29,9 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 
 @dataclass(frozen=True)
 class Made:
-    """One drill. `told`: its end, as the harness tells it. `step`: the step of the save that it started from. One of
-    four is set: `silent`: why it says nothing of the job; `failed`: how it failed; `open`: why its result is not known;
-    `done`: its log, if it did what it was to do."""
+    """One drill. `told`: its end, as the harness reports it. `step`: the step of the save from which the drill started.
+    One of four fields is set: `silent`: why the drill says nothing about the job; `failed`: how the drill failed;
+    `open`: why its result is unknown; `done`: its log, if the drill was completed."""
 
     folder: str
     told: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Made:
 
 
 def newest_save(evidence: Analysis) -> int:
-    """Returns the newest committed step with more than the model, or 0."""
+    """Returns the step of the newest good save that holds more than the model, or 0."""
     return max((save.step for save in evidence.saves.good if save.holds != ("model",)), default=0)
 
 
@@ -81,8 +81,8 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
 
 
 def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
-    """Yields why a drill's result is not known or not as asked. A restore drill saves nothing, so the harness sees the
-    copy there; and it ends its workers itself, so their ends are no crashes."""
+    """Yields reasons why a drill's result is unknown or not as asked. A restore drill saves nothing, so the harness
+    sees only the copy in its store. The harness ends the workers of a restore drill, so such an end is no crash."""
     run, log, step = evidence.run, made.done, made.step
     if log is None:
         yield from [made.open] if made.open else []
@@ -109,8 +109,8 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
 
 
 def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
-    """Yields a drill that begins before the run's last step, and workers that start or restore outside of its time.
-    Times are compared only on one clock."""
+    """Yields a flaw if a drill begins before the run's last step is over, or if its workers start or restore outside of
+    the drill's time. Workers' times are compared only if both logs have the same clock."""
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
         return
@@ -124,8 +124,8 @@ def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iter
 
 
 def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
-    """Yields if some ranks of the run did not restore this save, by their own word or by their first step, or if the
-    world was not as large as planned."""
+    """Yields a flaw if some ranks of the run did not restore this save, or if the world was not as large as planned. A
+    rank's report or its first step shows what it restored."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
     told = [each for each in log.processes if each.restored_step == step]
@@ -155,5 +155,5 @@ def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[s
 
 
 def tensors(run: Timeline) -> dict[int, str]:
-    """Maps each step to the digest of the tensors in the save of it that the harness saw last."""
+    """Maps each step to the tensor digest of the last save of that step that the harness saw."""
     return {event.get("step") or 0: str(event["tensors"]) for event in run.published if event.get("tensors")}

@@ -1,4 +1,4 @@
-"""What ranks tell of each step, compared with other ranks and with the fault-free run."""
+"""The figures that ranks report for each step, compared with other ranks and with the fault-free run."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,14 +24,15 @@ def unbound(evidence: Analysis) -> str:
 
 
 def own_losses(evidence: Analysis) -> bool:
-    """Returns True if each rank of the fault-free run tells a loss of its own."""
+    """Returns True if each rank of the fault-free run reports its own loss."""
     usual = evidence.fault_free.steps if evidence.fault_free else None
     return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
 
 def disagreements(evidence: Analysis) -> Iterator[Odd]:
-    """Yields values of a step on which ranks disagree. Values that each rank has for itself are compared with the same
-    rank of the fault-free run; the run before its first fault shows which these are if there is no fault-free run."""
+    """Yields figures of a step on which ranks disagree. A figure that each rank has for itself is compared with the
+    same rank of the fault-free run. The fault-free run shows which figures these are, or else the steps before the
+    first fault."""
     run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return
@@ -57,8 +58,8 @@ def disagreements(evidence: Analysis) -> Iterator[Odd]:
 
 
 def far_off(evidence: Analysis) -> Iterator[Odd]:
-    """Yields ranks with a loss of their own whose last losses are mostly above nearly all fault-free ones, or constant.
-    Such a replica may have diverged or be dead."""
+    """Yields ranks with a loss of their own whose last losses are mostly above nearly all fault-free losses, or
+    constant. The replica of such a rank may have diverged or be dead."""
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not own_losses(evidence):
         return
@@ -77,7 +78,7 @@ def far_off(evidence: Analysis) -> Iterator[Odd]:
 
 
 def untold(evidence: Analysis) -> Iterator[Odd]:
-    """Yields figures that only one of the two runs tells, so that they cannot be compared."""
+    """Yields figures that only one of the two runs reports, so that they cannot be compared."""
     run, fault_free, comparison, bounds = evidence.run, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -92,7 +93,8 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
-    """Yields a loss or gradient norm that stays the same over many steps, but changes at each without a fault."""
+    """Yields a loss or gradient norm that stays the same over many steps, though it changes at each of these steps in
+    the fault-free run."""
     if comparison is None:
         return
     for name in ("loss", "grad_norm"):
@@ -105,7 +107,8 @@ def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
 
 
 def others_consumed(evidence: Analysis) -> Iterator[Odd]:
-    """Yields the number of steps that consumed other samples than the fault-free run, except for allowed ones."""
+    """Yields the number of steps that consumed other samples than the fault-free run. Steps for which the scenario
+    allows other samples are not counted."""
     comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return
@@ -123,7 +126,8 @@ def others_consumed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
-    """Returns the fault-free run as if these samples were left out. Steps beyond its end have no digest."""
+    """Returns the fault-free run as if these samples had been left out. Steps whose batch the fault-free run did not
+    reach have no digest."""
     if not left_out.accepted or not len(fault_free) or (fault_free.first < 0).any():
         return fault_free
     first, order = left_out.moved(fault_free.first), np.argsort(fault_free.first)

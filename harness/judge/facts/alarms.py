@@ -1,10 +1,10 @@
 """Abnormal steps of a training, and the trainer's alarms about them.
 
-Spikes: lasting rises of the loss, by the rule that the trainer uses. A trainer that goes back before a spike may leave
-out the samples around it, once, if it says which. Nothing else is excused: its steps must show the spike, and it may
-leave out no other samples.
+Spikes are lasting rises of the loss, found by the rule that the trainer uses. A trainer that goes back to a step before
+a spike may leave out the samples around the spike once, if it reports which. The trainer's steps must show the spike.
+No other samples may be left out.
 
-Alarms: what the trainer said, and whether there was something to see where no fault was at work.
+Alarms are the trainer's reports of abnormal steps. An alarm while no fault is active must be confirmed by the steps.
 """
 
 import bisect
@@ -28,20 +28,21 @@ from harness.timeline.sorted_events import acted_at, first_strike
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 UNTOLD = "and the trainer did not say so"
-Event = Mapping[str, Any]  # of the log: what was left out, or an alarm
+Event = Mapping[str, Any]  # of the log: left-out samples, or an alarm
 
 
 @dataclass(frozen=True)
 class Spike(Abnormal):
-    """Steps `step` to `seen` of one rank, the first ones of the spike."""
+    """A spike of one rank, as its first steps show, `step` to `seen`."""
 
     seen: int
-    end: int  # ns, of the step at which it was to be seen
+    end: int  # ns, of the step `seen`
     before: int  # row of the step from which samples may be left out
 
 
 def spikes(run: Timeline) -> list[Spike]:
-    """Returns spikes in order of time. Steps are searched only if a fault or the trainer gives a reason."""
+    """Returns spikes in order of time. The search begins shortly before the first fault, alarm or left-out sample that
+    points to a spike; without any of these, nothing is searched."""
     moments = [acted_at(fault) for fault in _diverging(run.faults)]
     told = [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
     moments += [each["at"] for each in (*told, *run.left_out) if each["at"] >= run.begin]
@@ -53,18 +54,18 @@ def spikes(run: Timeline) -> list[Spike]:
 
 
 def _diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
-    """Returns the faults that struck and drive the loss away."""
+    """Returns the faults that struck and make the loss diverge."""
     return [fault for fault in faults if fault.diverges and fault.injected is not None]
 
 
 def after_a_fault(run: Timeline, found: Iterable[Spike]) -> Sequence[Spike]:
-    """Returns spikes after the first diverging fault. Without a fault a spike may pass without an alarm."""
+    """Returns spikes after the first diverging fault. Earlier spikes need no alarm."""
     return [spike for spike in found if spike.end >= first_strike(_diverging(run.faults))]
 
 
 def unseen(evidence: Evidence) -> str:
-    """Explains why a spike would not be seen: the loss is told in less than half of the steps. Empty if it would be
-    seen, or if no fault drove the loss away."""
+    """Explains why a spike would not be seen: the loss is reported in too few steps. The text is empty if a spike would
+    be seen, or if no fault made the loss diverge."""
     told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
     if not _diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
@@ -72,22 +73,22 @@ def unseen(evidence: Evidence) -> str:
 
 
 def _rows_of_one_rank(run: Timeline) -> Ints:
-    """Returns the rows of the lowest rank that tells a loss, in order of time, without steps that a loss scale
-    skipped."""
+    """Returns the rows of the lowest rank that reports a loss, in order of time. Steps that were skipped because of the
+    loss scale are left out."""
     steps = run.steps
     told = is_told(steps.loss)
     if not told.any():
         return np.zeros(0, np.int64)
     rows: Ints = np.flatnonzero(steps.rank == steps.rank[told].min())
     odd = (steps.applied[rows] == 0) & ~np.isfinite(steps.grad_norm[rows])
-    # Going back takes the scale back, too: each life may skip as many.
+    # A rollback also resets the loss scale, so the steps after it may skip as many again.
     lives = np.split(odd, np.flatnonzero(np.diff(steps.step[rows]) <= 0) + 1)
     rows = rows[~np.concatenate([losses.by_scale(life) for life in lives])]
     return rows[told[rows]]
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes in these rows. A step that is done again replaces itself and all later ones."""
+    """Yields the spikes in these rows. A repeated step replaces its first execution and all later steps."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -107,33 +108,33 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
             yield Spike(words, first, begin, survives, may_be_named, seen, int(run.steps.end[row]), before)
 
 
-# What was left out: places in the shuffled order, from the first one until before the last one
+# Left-out samples: ranges of positions in the shuffled order, without the end
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """`accepted`: sorted places that count as left out. `odd`: claims of the trainer that its steps contradict or do
-    not show."""
+    """`accepted`: sorted ranges of positions that count as left out. `odd`: claims of the trainer that its steps
+    contradict or do not show."""
 
     accepted: Sequence[Window] = ()
     odd: Sequence[Odd] = ()
 
     def within(self, begin: int, end: int) -> int:
-        """Counts the accepted places in this range."""
+        """Counts the accepted positions in this range."""
         return sum(max(0, min(end, until) - max(begin, first)) for first, until in self.accepted)
 
     def moved(self, first: Ints) -> Ints:
-        """Shifts the first sample of each batch by the samples that were left out before it."""
+        """Shifts the first position of each batch by the samples that were left out before that batch."""
         for begin, end in self.accepted:
             first = np.where(first >= begin, first + end - begin, first)
         return first
 
 
-Accepted = list[tuple[Window, Spike | None]]  # places, and the spike over which they were left out
+Accepted = list[tuple[Window, Spike | None]]  # ranges of positions, and the spike around which each was left out
 
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
-    """Checks what the trainer said that it left out against its steps."""
+    """Checks the samples that the trainer reports as left out against its steps."""
     if not run.left_out:
         return LeftOut()
     accepted, odd = Accepted(), list[Odd]()
@@ -141,7 +142,7 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     for event in run.left_out:
         places, seen = _places(event), int(event["at_step"])
         spike = next((each for each in reversed(found) if each.end <= event["at"] + run.uncertainty_ns), None)
-        # Nothing shows a spike if a step that it would consist of has no loss in the log.
+        # The spike is hidden if one of its steps has no loss in the log.
         first, last = np.searchsorted(told_steps, [seen - abnormal.SPIKE_STEPS + 1, seen + 1])
         hidden = bool(seen <= told_steps.max(initial=0) and last - first < abnormal.SPIKE_STEPS)
         hidden &= event["at"] >= run.begin
@@ -158,8 +159,8 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
 
 
 def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
-    """Yields why these samples may not be left out. Only their number is checked for a spike that is hidden or before
-    this rehearsal."""
+    """Yields reasons why these samples may not be left out. A spike that is hidden, or before this rehearsal, limits
+    only their number, not their positions."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
@@ -170,7 +171,7 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
     else:
         first, batches = int(steps.first[spike.before]), abnormal.LEFT_OUT_STEPS * int(steps.count[spike.before])
         known = LeftOut(union(each for each, cause in accepted if cause is not spike))
-        again = known.within(begin, end)  # it meets samples left out before
+        again = known.within(begin, end)  # samples that were already left out before
         if first < 0 or batches < 0 or begin < first or end > first + batches + again:
             yield f"but those around the spike at step {spike.step} are {_words((first, first + batches))}"
     since, at = (spike.step, spike.end) if spike else (int(event["at_step"]), event["at"])
@@ -180,7 +181,7 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
     consumed = told & (steps.first < end) & (steps.first + steps.count > begin)
     if consumed.any():
         yield f"but consumed some of them at step {steps.step[consumed].min()}"
-    # The limit for all rollbacks together: the batches that each fault spoiled, and those around its last spike.
+    # The limit for all rollbacks together: for each fault, the batches that it spoiled and those around one spike.
     lasted = {fault.id: fault.spoilt_steps for fault in _diverging((*run.beside.earlier, *run.faults))}.values()
     most = sum(lasts + abnormal.LEFT_OUT_STEPS for lasts in lasted if lasts is not None) * largest
     together = sum(until - first for first, until in union([*(each for each, _ in accepted), (begin, end)]))
@@ -189,8 +190,8 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
 
 
 def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
-    """Returns True if a fault accounts for this spike: it begins while the fault acts, or within the steps that a
-    spoilt state may stay unseen."""
+    """Returns True if a fault explains a spike that begins at step `since`. The spike must begin while the fault acts,
+    or within the steps for which a spoilt state may stay unseen."""
     for fault in _diverging(run.faults):
         healed = run.end if fault.healed is None else fault.healed
         last = int(run.steps.step[run.steps.end <= healed].max(initial=0))
@@ -212,7 +213,7 @@ def _words(places: Window) -> str:
 
 
 class Said:
-    """The trainer's alarms of one kind, found by the step that they name and by their time."""
+    """An index of the trainer's alarms of one kind, by the step that each alarm names and by its time."""
 
     def __init__(self, run: Timeline, kind: str):
         alarms = [alarm for alarm in run.anomalies if alarm.get("kind") == kind]
@@ -223,7 +224,8 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Returns True if an alarm since `begin` names one of these steps or no step. `None`: any step."""
+        """Returns True if an alarm since `begin` names one of these steps or no step. If `steps` is `None`, any step
+        counts."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
@@ -231,7 +233,8 @@ class Said:
 
 
 def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
-    """Yields abnormal events that were not told, or whose steps survived. `kind`: the trainer's word for them."""
+    """Yields abnormal events that the trainer did not report, or whose steps survived. `kind`: the trainer's name for
+    such events."""
     said = Said(run, kind)
     for each in found:
         told = said.of(each.begin, each.may_be_named)
@@ -240,8 +243,8 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms outside of the windows `at_work` (ns) that the steps do not confirm. An alarm may come some steps
-    after its window."""
+    """Returns alarms outside of the disturbed windows `at_work` (ns) that the steps do not confirm. An alarm may come
+    some steps after such a window."""
     over = np.append(run.progress.end, run.end)
     last = np.searchsorted(over, [end for _, end in at_work]) + SETTLING_STEPS
     late = over[np.minimum(last, len(over) - 1)].tolist()
@@ -252,7 +255,8 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
 
 
 def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms that the steps contradict, also alarms about non-finite figures at steps that tell finite ones."""
+    """Returns alarms that the steps contradict. An alarm about a non-finite figure is contradicted, too, if its step
+    reports finite figures."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
     finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))
@@ -262,21 +266,21 @@ def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
 
 
 def _about(alarm: Event) -> int:
-    """Returns the rank that an alarm is about; any rank may raise it."""
+    """Returns the rank that an alarm is about. Another rank may have raised the alarm."""
     return int(alarm["rank"] if alarm.get("suspect") is None else alarm["suspect"])
 
 
 class _Borne:
-    """The steps of a run, to check alarms against. A rank that a busy host slows is a true straggler."""
+    """Checks alarms against the steps of a run. A rank that a busy host slows down is a true straggler."""
 
     def __init__(self, run: Timeline, found: Sequence[Spike]):
-        self.run, self.spikes = run, dict[int, int]()  # by step: the moment at which its spike can be seen
+        self.run, self.spikes = run, dict[int, int]()  # step `seen` → when its spike can be seen
         for spike in found:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Event) -> Ints:
-        """Returns rows up to the step that the alarm names, or up to its time: of the rank that it is about, or else of
-        the process that raised it."""
+        """Returns rows up to the step that the alarm names, or else up to the time of the alarm. The rows are those of
+        the rank that the alarm is about, or else of the process that raised the alarm."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
@@ -300,7 +304,7 @@ class _Borne:
         return rows, self.run.steps.step[rows]
 
     def by_the_rules(self, alarm: Event) -> bool:
-        """Returns True if the steps confirm the alarm by the very rule that it names."""
+        """Returns True if the rule for alarms of this kind, applied to the steps, raises the same alarm."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
@@ -313,7 +317,8 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Event) -> bool:
-        """Returns True if the rank's time per step, without waits, exceeded its peers' about as much as told."""
+        """Returns True if the rank's time per step, without waits, exceeded that of its peers by about as much as the
+        alarm says."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False
@@ -330,8 +335,8 @@ class _Borne:
         waits = sum(np.maximum(each[rows], 0) for each in (steps.sync_ns, steps.data_ns, steps.checkpoint_ns))
         own = np.split(steps.end[rows] - steps.begin[rows] - waits, begins[1:])
         medians = {rank: float(np.median(each)) for rank, each in zip(ranks.tolist(), own, strict=False)}
-        # The lower median: with two ranks, the faster one is the yardstick.
+        # This is the lower median: of two ranks, the faster one is the yardstick.
         usual = sorted(medians.values())[(len(medians) - 1) // 2] if medians else 0.0
-        # The log's own time holds a constant part that a trainer does not compare, so an absolute excess says more.
+        # A step's time in the log has a constant part that trainers do not compare: the absolute excess says more.
         excess = max(EXCESS_MIN * usual, SHARE_BORNE_OUT * float(alarm.get("excess_ns", (told - 1) * usual)))
         return bool(usual > 0 and medians.get(_about(alarm), 0.0) - usual >= excess)

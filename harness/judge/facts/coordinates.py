@@ -1,4 +1,4 @@
-"""The places of ranks in the job's mesh, as they told it, beside the mesh of the scenario."""
+"""The places of ranks in the job's mesh, as the ranks reported them, compared with the mesh of the scenario."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,13 +24,14 @@ def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> 
 
 
 def replicas(run: Timeline) -> Ints:
-    """Returns a number per process, the same for processes with the same weights: for all if no mesh is told."""
+    """Returns a number per process. Processes that should hold the same weights have the same number; without a
+    reported mesh, all have the same."""
     places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
     return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)
 
 
 def layouts(run: Timeline) -> frozenset[str]:
-    """Returns the told layouts of ranks, as `tp 2`. Data parallelism splits no model and is left out."""
+    """Returns the reported layouts of ranks, as `tp 2`. Data parallelism does not split the model and is left out."""
     told = [each.coordinates for each in run.processes if each.coordinates]
     parts = [
         [f"{axis} {size}" for axis, (_, size) in sorted(each.items()) if axis not in DATA and size > 1] for each in told
@@ -39,6 +40,7 @@ def layouts(run: Timeline) -> frozenset[str]:
 
 
 def new_layout(run: Timeline, others: Sequence[Timeline]) -> str:
-    """Returns a layout of this run's ranks that none of the other runs had, though all of them told theirs."""
+    """Returns a layout of this run's ranks that no other run had. The text is empty if there is none, or if some run
+    did not report its layout."""
     known = [layouts(each) for each in others]
     return min(layouts(run) - frozenset().union(*known), default="") if known and all(known) else ""

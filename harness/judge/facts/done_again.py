@@ -1,7 +1,8 @@
 """The run's last steps compared with the same steps of its second restart.
 
-Where a repeat of the run is the same bit for bit, these must be, too: the run is its fault-free run's in all steps, or
-in as many before its first fault. Else a figure may be off by a few times as much as those two are in these steps.
+If the run equals its fault-free run bit for bit, the second restart must equal the run, too. The two runs must be equal
+in all steps, or in as many steps before the first fault as are compared here. Otherwise a figure of the second restart
+may be off by a few times as much as the two runs differ in these steps.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,17 +28,17 @@ NO_BOUND = "the scenario sets no bound on what each step computes"
 class DoneAgain:
     def __init__(self, evidence: Analysis, made: Made, log: Timeline):
         self._evidence, self.made, self.log, usual = evidence, made, log, evidence.fault_free
-        self.reached = int(log.steps.step.max(initial=0))  # the last step of any rank: a line may be lost
+        self.reached = int(log.steps.step.max(initial=0))  # the last step of any rank: lines of others may be lost
         self.compared = losses.compare(evidence.curve, losses.surviving(log.steps, bool(evidence.other_layout)))
         self._bounds: Any = (evidence.run.plan.get("expect") or {}).get("loss_continuity")
         unplanned = usual is not None and usual.planned_steps is None
         self.went_on = unplanned and self.reached > evidence.run.reached_step
         as_usual = usual is not None and usual.reached_step == evidence.run.reached_step
-        self.ends_there = as_usual and self.compared.identical  # a job that its time ends may go on
+        self.ends_there = as_usual and self.compared.identical  # a job that a time limit ends may go on
 
     @cached_property
     def not_compared(self) -> str:
-        """Explains why its figures prove nothing; empty if they are compared."""
+        """Explains why the second restart's figures are not compared; empty if they are compared."""
         run, disturbed, step = self._evidence.run, self._evidence.disturbed, self.made.step
         begun = run.steps.begin[run.steps.survives & (run.steps.step > step)]
         elsewhere = any(each.restored_step not in (None, step) for each in self.log.processes)
@@ -67,7 +68,8 @@ class DoneAgain:
 
     @property
     def unbound(self) -> bool:
-        """Returns True if no bound applies to its losses. The learning rate depends on the step alone."""
+        """Returns True if no bound applies to the second restart's losses. The learning rate is still compared: it
+        depends on the step alone."""
         return not self.not_compared and self._bounds.get("mode") == "final" and not self.repeats
 
     @property
@@ -86,7 +88,7 @@ class DoneAgain:
                 yield f"{counted(steps, 'step')} at which only it, or only the run, tells the {WORDS[name]}"
 
     def off(self) -> Iterator[Odd]:
-        """Yields for each figure the first step in which it is off, in order of steps."""
+        """Yields for each figure the first step in which the figure is too far off, in order of steps."""
         found = []
         for name in self._curves:
             mine, other = getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
@@ -97,7 +99,7 @@ class DoneAgain:
             yield Odd(text, tellers.figure_again(self.repeats, name))
 
     def _band(self, name: str, mine: Floats) -> Floats | float:
-        """Returns how far a figure may be off. A value that only one of the two tells is ignored."""
+        """Returns how far a figure may be off. A value that only one of the two runs reports is ignored."""
         usual = self._evidence.comparison
         if self.repeats or usual is None:
             return 0.0
@@ -106,7 +108,7 @@ class DoneAgain:
         return np.maximum(DRILL_FACTOR * most, losses.rounding(mine, losses.terms(self._evidence.run)))
 
     def of_ranks(self, names: Mapping[str, str]) -> Iterator[str]:
-        """Describes the first value of each name that a rank tells differently than in the run."""
+        """Describes the first value of each name that differs from the same rank's value in the run."""
         for name, words in names.items():
             rows, same = ranks.beside(self.log.steps, self._evidence.run.steps, name)
             for row in rows[~same][:1]:
@@ -115,12 +117,12 @@ class DoneAgain:
 
 
 def done_again(evidence: Analysis) -> DoneAgain | None:
-    """Returns the second restart beside the run; `None` if it did not complete as asked."""
+    """Returns the comparison of the run with its second restart; `None` if that restart did not complete as asked."""
     made = second_restart(evidence)
     return None if made.done is None else DoneAgain(evidence, made, made.done)
 
 
 def not_done(evidence: Analysis) -> str:
-    """Explains why no second restart shows that the same steps are done once more."""
+    """Explains why no second restart shows whether the same steps can be repeated."""
     again = done_again(evidence)
     return again.not_compared if again else second_restart(evidence).silent

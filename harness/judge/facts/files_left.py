@@ -1,4 +1,4 @@
-"""The files beside the saves when all nodes had ended, as the harness saw them: in a run and in its fault-free run."""
+"""The files beside the saves of a run and of its fault-free run, as the harness saw them after all nodes had ended."""
 
 from harness.judge.facts.evidence import Evidence
 from harness.timeline.timeline import Timeline
@@ -24,7 +24,7 @@ def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
 
 
 def _listed(run: Timeline) -> frozenset[str] | str:
-    """Returns the files that the harness saw; or why it does not know all of them."""
+    """Returns the names of the files that the harness saw; or why it does not know all of them."""
     if run.unseen:
         return f"the harness did not see all files: {run.unseen[0]}"
     if run.files_left is None:

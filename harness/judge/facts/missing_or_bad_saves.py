@@ -1,8 +1,9 @@
-"""Saves told as committed that are missing or bad: small rules, each with its words.
+"""Saves that were reported as committed but are missing or bad: small rules, each with its reason in words.
 
-Where what was told and what the harness saw in the store differ, the store is right. Nothing follows from one save that
-was not seen, unless it lay there for long or should still be there at the end; and nothing at all for a store that was
-never seen. The first rule that finds a save is told.
+If a report and the store differ, the store is right. One unseen save alone proves nothing: it must have stayed for
+long, or the harness must have seen the next save beside it, or the save should still be there at the end. In a store
+that the harness never saw, no save counts as missing. If several rules find the same save, the first one gives the
+reason.
 """
 
 import itertools
@@ -42,7 +43,7 @@ DIGITS_MAX = 18  # most digits of a size in a log
 
 @dataclass(frozen=True)
 class NoSave:
-    """A save that was told as committed, but is missing or bad."""
+    """A save that was reported as committed but is missing or bad."""
 
     save: Save
     why: str
@@ -53,18 +54,19 @@ Found = Iterator[NoSave]
 
 
 def missing(store: Store, is_watched: Callable[[str], bool]) -> Found:
-    """Yields saves that the harness should have seen but did not, or saw for a shorter time than without a fault."""
+    """Yields saves that the harness should have seen but did not, and saves that were removed too early."""
     for series, saves in grouped((save.series, save) for save in store.whole).items():
         for rule in (unseen, passed_by, gone, not_kept) if is_watched(series) else ():
             yield from rule(store, saves)
 
 
 def bad(store: Store) -> Found:
-    """Yields saves that were seen or told and do not hold what they should."""
+    """Yields saves whose content, size or time is wrong, as the harness saw them or as the trainer reported them."""
     for rule in (small, empty, hollow, stale, unlike, of_another_step, still_damaged):
         yield from rule(store)
     for rule in (changed, too_early, holds_another):
-        if store.usual is None or not any(rule(store.usual)):  # else this trainer names its saves in its own way
+        # A rule that finds a fault-free save does not fit the way in which this trainer names its saves.
+        if store.usual is None or not any(rule(store.usual)):
             for none in rule(store):
                 yield replace(none, by=weakest(none, tellers.beside(store.usual, tellers.SAVES_BESIDE)))
 
@@ -73,7 +75,8 @@ def bad(store: Store) -> Found:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves never seen though each stayed longer than a look takes, and all in a row much longer."""
+    """Yields the saves of each row of consecutive saves that the harness never saw. Each save must have been the newest
+    one for longer than the harness usually needs to see a save, and the whole row for much longer."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -89,7 +92,8 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that were never seen though the next one was: as many are kept as without a fault."""
+    """Yields saves that the harness never saw, though it saw the next save while both should have been in the store.
+    The store should keep as many of the newest saves as in the fault-free run."""
     number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
@@ -108,12 +112,12 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that are missing when all nodes have ended: the last one, and since the last restart as many of the
-    newest as stay without a fault."""
+    """Yields saves that are missing after all nodes have ended. The last save must be there, and so must as many of the
+    newest saves since the last restart as the fault-free run keeps."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
     there = set(store.left_steps(last.series))
     if max(there, default=0) > last.step:
-        return  # a newer save is there that nobody told
+        return  # a newer save is there that nobody reported
     why = "the harness did not find it in the store when all nodes had ended"
     if lacks(store, last, dated):
         yield NoSave(last, why)
@@ -125,8 +129,8 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
-    """Returns how many of the newest saves stay at the end (0: not known, or others stay), and whether the content
-    found there tells the step of the last one."""
+    """Returns how many of the newest saves the fault-free run keeps to its end, and whether the content of its last
+    save shows the step. The number is 0 if it is unknown or if the kept saves are not the newest ones."""
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False
@@ -138,8 +142,8 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Returns True if the save was missing or incomplete when all nodes had ended, and no fault accounts for it.
-    `dated`: the step in its content must match, too, not only that of its name."""
+    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault explains that.
+    `dated`: the step in the content of the save must match, too."""
     if store.left is None or store.is_hidden(save.last_at, NEVER):
         return False
     left, seen = store.left_of(save), store.undamaged.get(save)
@@ -152,9 +156,10 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store) -> Found:
-    """Yields saves far smaller than all before the first fault, or all of the fault-free run. A world that shrank may
-    save less, if most saves are smaller. If fault-free sizes hardly differ, a slightly smaller save is too small; but
-    other layouts of ranks have other sizes."""
+    """Yields saves that are far smaller than all fault-free saves, or than all saves before the first fault if there
+    are no fault-free ones. Saves of a smaller world may be smaller in proportion, if most saves of the run are smaller.
+    If fault-free sizes are nearly equal, even a slightly smaller save is too small, unless the layout of ranks is
+    new."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
@@ -187,7 +192,8 @@ def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
 
 
 def empty(store: Store) -> Found:
-    """Yields saves with more zeros than any without a fault: weights or an optimizer's state that were never filled."""
+    """Yields saves with a larger share of zeros than any fault-free save. Such zeros are weights or optimizer state
+    that were never filled."""
     usual = store.usual.undamaged.items() if store.usual is not None else ()
     shares = _by_series((save, seen.zeros) for save, seen in usual)
     for save, seen in store.undamaged.items():
@@ -198,7 +204,7 @@ def empty(store: Store) -> Found:
 
 
 def hollow(store: Store) -> Found:
-    """Yields saves with a manifest, but without the data that it lists."""
+    """Yields saves that have a manifest, but not the data that the manifest lists."""
     for save, seen in store.undamaged.items():
         bare = seen.digests[0] and not seen.digests[1] and seen.told.get("layout") in OF_TENSORS
         if bare and (seen.size or 0) < HOLLOW_BYTES:
@@ -206,8 +212,9 @@ def hollow(store: Store) -> Found:
 
 
 def stale(store: Store) -> Found:
-    """Yields saves that hold content of an earlier step, though updates were applied in between: as a whole, or more of
-    their tensors than fault-free ones. One fault-free save that holds far more than the others is ignored then."""
+    """Yields saves that hold content of an earlier step, though updates were applied in between. Either the whole
+    content is old, or a larger share of the tensors than in fault-free saves. If one fault-free save holds far more old
+    content than the others, that outlier is ignored; then only tensors are judged, and the evidence is weaker."""
     for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
         for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
@@ -221,8 +228,8 @@ def stale(store: Store) -> Found:
 
 
 def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, float, bool]]:
-    """Yields saves that hold more of an earlier step than fault-free ones: that step, the share, the largest usual
-    share, and whether one fault-free save holds far more than the others and is ignored."""
+    """Yields each save that holds more content of an earlier step than fault-free saves do: the save, that step, the
+    share, the largest usual share, and whether a fault-free outlier was ignored."""
     mine, theirs = _shares(store, kind), _shares(store.usual, kind) if store.usual is not None else {}
     before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
     usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
@@ -237,8 +244,9 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
-    """Returns for each save the share of its pieces (or of their bytes, if larger) that an earlier save of another step
-    held, and the last such step."""
+    """Maps each save to the share of its pieces that an older save already held, and to the newest step of such older
+    saves. A save is older if updates were applied after it. The larger share counts: that of the pieces' number or
+    bytes."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -253,7 +261,7 @@ def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
 
 
 def _pieces(store: Store) -> Mapping[str, Pieces]:
-    """Maps each kind of content to the saves of which it is known."""
+    """Maps each kind of content to the saves for which that content is known."""
     seen = store.undamaged.items()
     return {
         "told": ((save, [(1, save.tensors)]) for save in store.whole if save.tensors),
@@ -264,14 +272,14 @@ def _pieces(store: Store) -> Mapping[str, Pieces]:
 
 
 def _bytes_of(tensor: str) -> int:
-    """Parses the size in `BYTES DIGEST`."""
+    """Returns the size from `BYTES DIGEST`, or 0 if the size is not valid."""
     size = tensor.partition(" ")[0]
     return int(size) if size.isascii() and size.isdecimal() and len(size) <= DIGITS_MAX else 0
 
 
 def unlike(store: Store) -> Found:
-    """Yields saves without a property that all fault-free saves but the first share, in a world of the same size and
-    layout."""
+    """Yields saves that lack a property that all fault-free saves but the first share. Saves are compared only between
+    worlds of the same sizes and layouts."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -282,8 +290,8 @@ def unlike(store: Store) -> Found:
 
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
-    """Yields saves without a property that all saves of other stores share, except the first of each: the save, its own
-    value, the property in words, and the value of the others."""
+    """Yields saves that lack a property that all saves of other stores share, apart from the first save of each store:
+    the save, its own value, the property in words, and the shared value."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)
@@ -298,7 +306,8 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def of_another_step(store: Store) -> Found:
-    """Yields saves begun before their process had done the step, or long after, if fault-free ones are not."""
+    """Yields saves that their process began before it had done the saved step, or long after that step. Fault-free
+    saves, and those before the first fault, show what is usual."""
     mine = _ahead(store)
     usual = [*(_ahead(store.usual).values() if store.usual is not None else ())]
     usual += [ahead for save, ahead in mine.items() if save.last_at < first_strike(store.run.faults)]
@@ -313,7 +322,8 @@ def of_another_step(store: Store) -> Found:
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
-    """Returns for each save how many steps further its process was when it began it, if it told the save's step."""
+    """Maps each save to how many steps after the saved step its process was when the save began. Saves of a step that
+    their process did not report are left out."""
     found: dict[Save, int] = {}
     order, places = store.run.rows_by_process
     for process, saves in grouped((save.process, save) for save in store.whole if save.process >= 0).items():
@@ -328,7 +338,8 @@ def _ahead(store: Store) -> Mapping[Save, int]:
 
 
 def still_damaged(store: Store) -> Found:
-    """Yields saves told under the name of a damaged one, when nothing new was seen under that name."""
+    """Yields saves that were reported under the name of a damaged checkpoint, if the harness saw no new checkpoint
+    under that name."""
     known = [event for fault in store.run.faults for event in fault.damaged if event.get("checkpoint")]
     damaged = {last_name(str(event["checkpoint"])): event["at"] for event in known}
     patience_ns = max(UNSEEN_FACTOR * store.late_ns(max), REMOVAL_NS)
@@ -340,7 +351,7 @@ def still_damaged(store: Store) -> Found:
                 yield NoSave(save, "a fault had damaged what was there, and the harness saw nothing new in its place")
 
 
-# Rules for saves named by their step. A rule that finds one in a fault-free run, too, is ignored.
+# Rules for saves that are named by their step. A rule that finds a save in the fault-free run, too, is ignored.
 
 
 def changed(store: Store) -> Found:
@@ -352,7 +363,8 @@ def changed(store: Store) -> Found:
 
 
 def too_early(store: Store) -> Found:
-    """Yields saves that were seen whole before any rank had done their step. A job that resumes finds saves there."""
+    """Yields saves that the harness saw whole before any rank had done the saved step. If the job resumed, looks before
+    its first step are ignored, as older saves were there."""
     run = store.run
     steps, first = np.unique(run.steps.step, return_index=True)  # rows are in order of time
     done = dict(zip(steps.tolist(), run.steps.end[first].tolist(), strict=True))
@@ -366,7 +378,7 @@ def too_early(store: Store) -> Found:
 
 
 def holds_another(store: Store) -> Found:
-    """Yields saves whose content is of another step than their name."""
+    """Yields saves whose content is of another step than their process reported."""
     for save in store.named:
         steps = {each.step for each in store.looks_at(save) if each.step is not None}
         if steps and save.step not in steps:

@@ -1,7 +1,7 @@
-"""The ranks of each step compared with each other: the values that they tell, their weights, their samples.
+"""The ranks of each step compared with each other: their reported values, their weights, their samples.
 
-Ranks that agree on a value at hardly any step of the fault-free run tell values of their own: then each rank is
-compared with the same rank there. A value that a rank leaves out now and then switches no check off.
+If ranks disagree on a value at most steps of the fault-free run, each rank has its own value. Then each rank is
+compared with the same rank of the fault-free run. A rank that leaves out a value now and then switches no check off.
 """
 
 from collections import Counter
@@ -25,7 +25,8 @@ def of_ranks(ranks: Sequence[int], size: int) -> str:
 
 
 def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
-    """Counts steps with weight digests of several replicas, and returns those that differ, in order of time."""
+    """Returns the number of steps with weight digests from several ranks that should hold the same weights, and the
+    steps whose digests differ, in order of time."""
     steps = run.steps
     rows = np.flatnonzero(steps.weights != 0)
     if not len(rows):
@@ -40,7 +41,7 @@ def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
 
 
 def _apart(steps: Steps, rows: Ints) -> Abnormal:
-    """Names the ranks that the majority outvotes, or all of them if there is no majority."""
+    """Describes a step by the ranks that the majority outvotes, or by all ranks if there is no majority."""
     digests = dict(zip(steps.rank[rows].tolist(), steps.weights[rows].tolist(), strict=True))
     usual, votes = Counter(digests.values()).most_common(1)[0]
     outvoted = votes > len(digests) / 2
@@ -52,8 +53,8 @@ def _apart(steps: Steps, rows: Ints) -> Abnormal:
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
-    """Returns rows up to step `last` that tell this figure in both runs for the same rank, in order of steps, and
-    whether both tell the same."""
+    """Returns the rows up to step `last` whose rank reports this figure in both runs, in order of steps, and marks
+    those with equal values in both runs."""
     rows, others = paired(run, fault_free)
     both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
     rows, others = rows[both], others[both]
@@ -61,15 +62,15 @@ def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple
 
 
 def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
-    """Returns the steps for which several ranks tell their weights."""
+    """Returns the steps for which several ranks report digests of their weights."""
     told = (steps.weights != 0) & (True if of is None else of)
     step, count = np.unique(np.unique((steps.step[told] << 32) | steps.rank[told]) >> 32, return_counts=True)
     return np.asarray(step[count > 1], np.int64)
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
-    """Returns the first surviving step with the very weights of an older one, and that older step, though updates were
-    made in between. A step at a learning rate of 0 is no update."""
+    """Returns the first surviving step whose weights equal those of an older step despite updates in between, and that
+    older step. A step at a learning rate of 0 is no update."""
     rows = by_rank(steps).row
     updates = np.unique(steps.step[rows][(steps.applied[rows] != 0) & (steps.lr[rows] != 0)])
     rows = rows[steps.weights[rows] != 0]
@@ -81,7 +82,8 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
 
 
 def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
-    """Returns the first step that tells its digest after this fault acted and before the rank restored anything."""
+    """Returns the first step after the fault acted, but before a restart, for which the rank reports a digest of its
+    weights; else an empty list."""
     rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
     rows = rows[np.argsort(steps.begin[rows], kind="stable")]
     told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
@@ -93,7 +95,7 @@ def tells_samples(steps: Steps) -> Bools:
 
 
 def samples_counted(run: Timeline) -> Ints:
-    """Returns rows of surviving steps for which all ranks tell their samples and those of the batch."""
+    """Returns the rows of surviving steps for which all ranks report how many samples they and the whole batch had."""
     steps, sizes = run.steps, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = np.flatnonzero(steps.survives & steps.complete)
     told = tells_samples(steps)[rows]
@@ -103,8 +105,8 @@ def samples_counted(run: Timeline) -> Ints:
 
 
 def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
-    """Returns the surviving steps whose ranks did not compute with as many different samples as their batch has, in
-    order. Each names the rank with the fewest."""
+    """Returns the steps, in order, whose ranks together did not compute with as many different samples as their batch
+    has. Each result names the rank with the fewest samples."""
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(asked, cell, steps.count[rows])
@@ -123,8 +125,8 @@ def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
 
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Returns per step, in order: the number of ranks, the row of the rank with the fewest samples, and of the rank
-    with the most. `rows`: from `samples_counted`."""
+    """Returns per step, in order: the number of ranks, the row of the rank with the fewest samples, and the row of the
+    rank with the most. `rows`: from `samples_counted`."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
@@ -132,7 +134,7 @@ def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
     return end - begin, rows[order[begin]], rows[order[end - 1]]
 
 
-# Do they agree?
+# Agreement of ranks
 
 
 def _told(steps: Steps, name: str, rows: Ints) -> Bools:
@@ -148,7 +150,7 @@ def _exact(steps: Steps, name: str) -> Ints:
 
 
 def telling(steps: Steps, name: str) -> Bools:
-    """Marks the ranks that tell this figure at most of their steps."""
+    """Marks the ranks that report this figure in more than half of their steps."""
     rows = np.flatnonzero(steps.survives & steps.complete)
     ranks = int(steps.rank.max(initial=-1)) + 1
     told = np.bincount(steps.rank[rows], weights=_told(steps, name, rows), minlength=ranks)
@@ -156,8 +158,9 @@ def telling(steps: Steps, name: str) -> Bools:
 
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
-    """Returns True if ranks tell values of their own: they disagree at most of the steps that several tell. Also if a
-    higher rank tells it mostly, and the lowest one, whose values are compared, only now and then."""
+    """Returns True if each rank has its own value: ranks disagree in most steps that several ranks report. If no step
+    has several reports, returns True if the lowest rank reports the figure only now and then, and a higher one
+    mostly."""
     rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
     lowest = int(steps.rank[rows].min(initial=len(telling)))
     rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
@@ -177,7 +180,7 @@ def _rows_of(steps: Steps, telling: Bools) -> Ints:
 
 
 def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> Bools:
-    """Marks the rows that differ from the first one of their step."""
+    """Marks the rows whose value differs from the first row of their step."""
     first = np.full(count, -1)
     first[cell[::-1]] = rows[::-1]
     exact = _exact(steps, name)
@@ -185,9 +188,10 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 
 
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
-    """Returns the first surviving step on which ranks that tell this disagree, and two of these ranks."""
+    """Returns the first surviving step in which the ranks that report this figure disagree, and two of these ranks;
+    else `None`."""
     rows = _rows_of(steps, telling)
-    # Holes in these are found by other checks.
+    # Other checks find missing values of these figures.
     if name in ("first", "count", *CURVES):
         rows = rows[_told(steps, name, rows)]
     cell, count = cells(steps.step[rows])
@@ -200,14 +204,16 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
-    """Yields each curve and the rows without its value, though the same rank tells it there in the fault-free run."""
+    """Yields the name of each curve, and the rows that lack its value though the same rank reports it in the fault-free
+    run."""
     rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
-    """Returns the first row that differs from the same rank's in the fault-free run. The lowest rank is left out."""
+    """Returns the first row whose value differs from that of the same rank in the fault-free run, or `None`. The lowest
+    rank is left out."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

@@ -1,8 +1,8 @@
-"""Steps that a job did again after a restart, compared with the first time that it did them.
+"""Steps that a job repeated after a restart, compared with their first execution.
 
-A right resume does the same samples, at the same learning rate, with the same losses. Jobs that do not repeat bit for
-bit may be off by as much as earlier repetitions in the same log, as many steps after their restart. An error in both
-executions is not seen, and neither is one in steps that are never done again.
+A correct restart repeats the same samples, at the same learning rate, with the same losses. In jobs that do not repeat
+bit for bit, a difference may be as large as in earlier repetitions of the same log after the same number of steps. An
+error in both executions cannot be seen, nor one in steps that are never repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
-DIGITS_MAX = 16  # most digits after the point that are told apart from a full float
+DIGITS_MAX = 16  # a figure with as many digits after the point counts as a full float
 COMPUTED = ("loss", "grad_norm")
 _SAMPLES = {"samples": "samples", "digest": "inputs", "first": "position in the data", "count": "number of samples"}
 _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
@@ -30,9 +30,9 @@ _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
 
 @dataclass(frozen=True)
 class Executed:
-    """The steps of a job in the order of execution: one row per step and rank. `life` grows with each restart.
-    `places`: what it told of its samples, by name; `same`: marks rows that consumed the same samples. `size`: the ranks
-    of each row's world. `saved`: by life, the newest step that was saved before it began."""
+    """The steps of a job in the order of execution: one row per step and rank. `life`: grows with each restart.
+    `places`: reported samples of each row, by column; `same`: marks pairs of rows with the same samples. `size`: number
+    of ranks in the world of each row. `saved`: by life, the newest step that was saved before that life began."""
 
     rank: Ints
     step: Ints
@@ -45,22 +45,23 @@ class Executed:
 
 
 class Off(NamedTuple):
-    """A figure that is told both times, one row per step and rank, in order of steps. `after`: number of the step since
-    the restart; `apart`: difference, as a share of the figure's size; `digit`: one unit of its last digit, as a share
-    of its size."""
+    """A figure that is reported in both executions: one row per step and rank, in order of steps. `after`: number of
+    the step since the restart; `apart`: difference, as a share of the figure's size; `digit`: one unit of the last
+    reported digit, as a share of the same size."""
 
     after: Ints
     apart: Floats
     digit: Floats
-    moves: int  # values that differ from the row before; a constant figure shows nothing
+    moves: int  # number of values that differ from the row before; a constant figure shows nothing
     words: Callable[[int], tuple[int, str]]  # return a row's step, and both values in words
 
 
 @dataclass(frozen=True)
 class Again:
-    """The steps that were done again in one life. `differ`: differences that a right resume never makes, with their
-    first step; `off`: losses and gradient norms; `compared`: steps with one of these told both times. `anew`: it began
-    where the job began; `saved`: a step that was saved by then, or 0."""
+    """The steps that were repeated after one restart, in one `life`. `differ`: differences that a correct restart never
+    makes, each with its first step; `off`: losses and gradient norms; `compared`: steps with one of these figures in
+    both executions. `anew`: the restart began at the first step of the job; `saved`: the newest step saved before, or
+    0."""
 
     life: int
     first: int
@@ -71,7 +72,7 @@ class Again:
     compared: int
     anew: bool = False
     saved: int = 0
-    resized: bool = False  # on another number of ranks, so that nothing is compared
+    resized: bool = False  # this life had another number of ranks, so nothing is compared
 
     @property
     def apart(self) -> float:
@@ -105,7 +106,7 @@ def done_again(told: Executed) -> list[Again]:
 
 
 def _means(told: Executed) -> Bools:
-    """Marks the first row of each rank and life, if lines may be means since the line before."""
+    """Marks the first row of each rank and life, if a log line may be a mean over all steps since the line before."""
     order = np.lexsort((told.step, told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     firsts = np.ones(len(order), np.bool_)
@@ -116,8 +117,8 @@ def _means(told: Executed) -> Bools:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A figure over a whole log. `digit`: one unit of the last digit that is told; `scale`: its usual size; `means`:
-    marks rows that may be means over steps of two lives, and show nothing."""
+    """A figure over a whole log. `digit`: one unit of the last reported digit; `scale`: usual size of the figure;
+    `means`: marks rows that may be means over steps of two lives, and therefore show nothing."""
 
     name: str
     digit: float
@@ -164,7 +165,7 @@ def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> t
 
 def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Sequence[_Figure], begin: int) -> Again:
     number = np.unique(told.step[again])
-    if told.size is not None:  # a different number of ranks shares samples differently
+    if told.size is not None:  # another number of ranks splits samples differently
         alike = told.size[before] == told.size[again]
         before, again = before[alike], again[alike]
     differ = list[tuple[int, str]]()
@@ -187,13 +188,15 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
 
 
 class _Band:
-    """The differences of earlier repetitions, by steps since their restart: rounding grows with them."""
+    """The largest differences of earlier repetitions, by the number of steps since their restart. Rounding errors grow
+    with that number."""
 
     def __init__(self) -> None:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the first row that is too far off, and the first one for which evidence is too little."""
+        """Returns the first row that is surely too far off, and the first row for which there is too little
+        evidence."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach
@@ -203,12 +206,12 @@ class _Band:
         evidence = np.where(known, counts, 0)
         needed = np.where(band > 0, np.maximum(NOISE_STEPS, np.arange(1, len(place) + 1)), CALIBRATING_STEPS)
         beyond, sure = off.apart > REPEAT_FACTOR * np.maximum(band, off.digit), evidence >= needed
-        near = (off.apart > 0) & (band == 0) & ~beyond  # noise hidden by the digits told so far
+        near = (off.apart > 0) & (band == 0) & ~beyond  # noise that rounding may have hidden so far
         wrong, unsure = np.flatnonzero(beyond & sure), np.flatnonzero((beyond & ~sure) | near)
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
 
     def learn(self, off: Off) -> None:
-        """Adds these differences to the band. A restart can at most double it, so no drift becomes usual."""
+        """Adds these differences to the band. One restart can at most double the band, so no drift becomes usual."""
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1
@@ -222,7 +225,7 @@ class _Band:
 
 
 class Compared(NamedTuple):
-    """Whether a restart did its steps the same once more, in words, too."""
+    """The result for one restart: whether its repeated steps gave the same figures, also in words."""
 
     same: bool
     words: str
@@ -264,7 +267,7 @@ def compared(found: Sequence[Again]) -> Iterator[Compared]:
 
 
 def values(found: Sequence[Again]) -> list[dict[str, Any]]:
-    """Returns the figures as in report.json."""
+    """Returns the figures in the form of report.json."""
     return [
         {"restart": each.life, "first": each.first, "last": each.last, "steps": each.steps, "apart": each.apart}
         for each in found

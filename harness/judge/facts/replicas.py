@@ -13,11 +13,11 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import acted_at, first_strike
 from harness.timeline.timeline import FaultRecord, Ints
 
-REPLICA, DATA_SKEW = "replica", "data_skew"  # a trainer's words for both kinds of anomaly
+REPLICA, DATA_SKEW = "replica", "data_skew"  # kinds of anomaly as a trainer names them
 
 
 def weights_unseen(evidence: Analysis) -> str:
-    """Explains why the ranks' agreement on weights is not judged; empty if it is."""
+    """Explains why the ranks' agreement on weights is not judged; empty if it is judged."""
     if evidence.own_weights:
         return "the ranks of the fault-free run differ, too"
     return "the log holds no digest of the weights" if _drifted(evidence) and not evidence.weights_apart[0] else ""
@@ -28,7 +28,7 @@ def _drifted(evidence: Analysis) -> Sequence[FaultRecord]:
 
 
 def unnoticed(evidence: Analysis) -> Iterator[Odd]:
-    """Yields faults that changed a rank's weights, if the trainer said nothing or named another rank."""
+    """Yields faults that changed a rank's weights, if the trainer did not report them or named another rank."""
     run, said = evidence.run, Said(evidence.run, REPLICA)
     for fault in _drifted(evidence):
         since = acted_at(fault) - run.uncertainty_ns
@@ -45,13 +45,13 @@ def unnoticed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def other_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yields the first step with other weights than in the fault-free run, though all steps before it were equal. Where
-    each rank holds its own part, only worlds of the same size are compared."""
+    """Yields the first step whose weights differ from the fault-free run, though all steps before it were equal. If
+    each rank holds its own part of the weights, only worlds of the same size are compared."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
     spoilt = any(fault.injected is not None and (fault.drifts or fault.diverges) for fault in run.faults)
-    last = comparison.first_divergent_step or NEVER  # it began with the same weights, too, unless a fault spoilt them
+    last = comparison.first_divergent_step or NEVER  # that step begins with equal weights, too, unless spoilt
     rows, same = ranks.beside(run.steps, fault_free.steps, "weights", last - spoilt)
     if evidence.own_weights:
         alike = np.array([epoch.size == fault_free.largest_world for epoch in run.epochs], np.bool_)
@@ -69,7 +69,8 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def same_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yields weights that an update left unchanged, unless those of the fault-free run stay the same, too."""
+    """Yields a step with the weights of an older step despite updates in between, unless the fault-free run has such a
+    step, too."""
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
@@ -77,7 +78,8 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_together(evidence: Analysis) -> Iterator[Odd]:
-    """Yields if no two ranks told their weights in the same step since the last restart, though fault-free ones do."""
+    """Yields a flaw if no two ranks reported their weights in the same step since the last restart, though ranks of the
+    fault-free run do."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
     if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
         return
@@ -90,17 +92,18 @@ def never_together(evidence: Analysis) -> Iterator[Odd]:
 
 
 def batches_unseen(evidence: Analysis) -> str:
-    """Explains why it is not judged whether batches are whole; empty if it is."""
+    """Explains why the completeness of batches is not judged; empty if it is judged."""
     usual = evidence.fault_free
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
     return "the ranks of the fault-free run leave samples out, too" if also else ""
 
 
 def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
-    """Yields a rank with no sample of a batch that is large enough for all, or with far fewer than another, if as many
-    ranks share batches evenly in the fault-free run. `rows`: from `samples_counted`, at least one."""
+    """Yields a rank that had no sample of a batch that is large enough for all ranks, or far fewer samples than another
+    rank. A fault-free world of the same size shows whether that is usual. `rows`: from `samples_counted`, at least
+    one."""
     run, fault_free = evidence.run, evidence.fault_free
-    usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one
+    usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:
         usual, *theirs = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))
         usual_few, usual_many = (fault_free.steps.rank_samples[each] for each in theirs)
@@ -124,7 +127,8 @@ def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
 
 
 def samples_untold(evidence: Analysis) -> Iterator[Odd]:
-    """Yields steps for which a trainer that tells its samples elsewhere does not: something may be hidden there."""
+    """Yields the first step in which a rank does not report its samples, though ranks report them in other steps or in
+    the fault-free run. The missing report may hide a flaw."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()
@@ -133,7 +137,7 @@ def samples_untold(evidence: Analysis) -> Iterator[Odd]:
     if not here.any():
         yield Odd("the ranks did not report their samples, but those of the fault-free run did", tellers.UNTOLD)
         return
-    usual = usual if len(usual) else run.steps.rank  # a rank that is silent there is silent by rule
+    usual = usual if len(usual) else run.steps.rank  # a rank that is silent in the fault-free run may be silent
     silent = np.flatnonzero(run.steps.survives & run.steps.complete & ~here & np.isin(run.steps.rank, usual))
     if len(silent):
         row = silent[np.lexsort((run.steps.rank[silent], run.steps.step[silent]))[0]]

@@ -1,9 +1,8 @@
 """The kinds of evidence that a run's log holds, and those that its writers promised.
 
-A *kind* of evidence is told when the log holds some of it. It is *promised* by the schema that a writer declares in its
-header (`tells`), by the plan where it names the trainer's, and, in the steps of a rank, by those that tell it. What is
-promised and not there is missing: the verdict is inconclusive. What nobody promised is not judged, and the verdict says
-so.
+A *kind* of evidence is *told* if the log holds some of it. It is *promised* if a writer declares it in its header
+(`tells`), if the plan declares it for the trainer, or if a rank reports it in other steps. If a promised kind is
+missing, the verdict is inconclusive. A kind that nobody promised is not judged, and the verdict says so.
 """
 
 import bisect
@@ -21,7 +20,7 @@ from harness.timeline.save_events import COMMITTED, FAILED, STARTED
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Bools, Steps, Stretch, Timeline
 
-# The item that each kind of evidence lets us judge. Kinds of one item stand in for each other.
+# The item that each kind of evidence lets us judge. Kinds of the same item can replace each other.
 ITEMS: Mapping[str, str] = {
     "steps": "steps",
     "loss": "loss",
@@ -37,7 +36,7 @@ ITEMS: Mapping[str, str] = {
 }
 BY_FAULT = ("weights",)  # required only if a fault made ranks differ: `guarantees/result_replicas_together.py`
 BY_BOUND = dict.fromkeys(("loss", "positions", "samples", "digests"), "loss_continuity")
-# The reference trainer tells places in the shuffled order instead of samples, and weights only on request.
+# The reference trainer reports positions in the shuffled order instead of samples, and weights only on request.
 NOT_OF_REFERENCE = frozenset({"samples", "weights"})
 COLUMNS: Mapping[str, Callable[[Steps], Bools]] = {
     "loss": lambda steps: np.isfinite(steps.loss),
@@ -54,7 +53,7 @@ EVENTS = {
 }
 NO_STEPS = "the log holds no step of the job, so its progress is not known"
 APART = "the steps cannot be followed: a process resumed from an unknown step, or is not observed any more"
-# The kinds that measure each phase of a recovery; a phase is not measured if one is not told.
+# The kinds that are needed to measure each phase of a recovery.
 PHASE_NEEDS = {
     "interrupted_step": {"exits"},
     "detect": {"exits"},
@@ -69,7 +68,7 @@ PHASE_NEEDS = {
 
 def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
     """Returns the kinds that the plan promises: nearly all for the reference trainer, those in `tells` for a command.
-    `None`: the command does not say."""
+    Returns `None` if the plan has no `tells` for the command."""
     trainer = (plan.get("workload") or {}).get("trainer", "reference")
     if trainer == "reference":
         return frozenset(TELLS) - NOT_OF_REFERENCE
@@ -78,7 +77,7 @@ def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def told(run: Timeline) -> frozenset[str]:
-    """Returns the kinds that the log holds. Clocks count as told unless a host's was never compared."""
+    """Returns the kinds that the log holds. Clocks are included unless the clock of a host was never compared."""
     found = {kind for kind, test in COLUMNS.items() if test(run.steps).any()}
     found |= {kind for kind, names in EVENTS.items() if not run.told_events.keys().isdisjoint(names)}
     found |= {"steps"} if len(run.steps) else set()
@@ -92,7 +91,7 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     trainer = (run.plan.get("workload") or {}).get("trainer")
     promised = (declared(run.plan) if trainer is not None else None) or frozenset[str]()
     if trainer == "reference" and evidence.fault_free is not None:
-        promised &= told(evidence.fault_free)  # a log under that name may come from another trainer
+        promised &= told(evidence.fault_free)  # another trainer may use that name
     promised = promised.union(*(process.tells or () for process in run.processes))
     for kind in TELLS if len(run.steps) else ():
         if kind in here and kind in COLUMNS:
@@ -107,13 +106,14 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
-    """Returns these kinds, and all others of the same items."""
+    """Returns these kinds, and all other kinds of the same items."""
     items = {ITEMS[kind] for kind in tells}
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
 
 
 def _never_saved(evidence: Evidence) -> bool:
-    """Returns True if the run neither tells nor restores a checkpoint, though the fault-free run had one by then."""
+    """Returns True if the run restored no checkpoint, though it went beyond the first checkpoint of the fault-free
+    run."""
     run, fault_free = evidence.run, evidence.fault_free
     if fault_free is None or "checkpoints" not in told(fault_free):
         return False
@@ -122,8 +122,9 @@ def _never_saved(evidence: Evidence) -> bool:
 
 
 def _was_due(run: Timeline, kind: str) -> bool:
-    """Returns True if there was an occasion to tell this kind: the job came beyond its first checkpoint, a worker did
-    its first step, or a node's command ended by itself, so that its workers had ended."""
+    """Returns True if the run had an occasion to report this kind. For weights, a worker logged its first step; for
+    checkpoints, the job went beyond the first planned one; for exits, a node's command ended by itself or the job
+    completed."""
     if kind == "weights":
         firsts = np.array([process.first_step or 0 for process in run.processes])
         return bool((run.steps.step == firsts[run.steps.process]).any())
@@ -134,13 +135,13 @@ def _was_due(run: Timeline, kind: str) -> bool:
 
 
 class _Lives:
-    """The surviving steps in which each process tells a figure."""
+    """The surviving steps in which each process reports one kind of figure."""
 
     def __init__(self, run: Timeline, kind: str):
         rows, counts = COLUMNS[kind](run.steps), run.steps.survives
-        self.mute = np.bincount(run.steps.process, minlength=len(run.processes))  # steps, if it never tells this
+        self.mute = np.bincount(run.steps.process, minlength=len(run.processes))  # by process; 0 if it reports any
         self.mute[run.steps.process[rows]] = 0
-        if kind == "loss":  # a loss that is no number is not told; other checks judge it
+        if kind == "loss":  # steps without any finite loss do not count; other checks judge them
             counts = counts & np.isin(run.steps.step, run.steps.step[rows])
         order, begins = run.rows_by_process
         self.begins = np.concatenate([[0], np.cumsum(counts[order])])[begins]  # by process: first surviving row
@@ -149,16 +150,17 @@ class _Lives:
         self.of_rank = grouped((run.processes[row].rank, row) for row in np.flatnonzero(np.diff(self.cuts)).tolist())
 
     def gaps(self, lives: Sequence[int]) -> list[int]:
-        """Returns the steps between two reports of these processes, without the first one: many report at their first
-        step, and then at common ones. After a single report: the number of steps."""
+        """Returns the steps between two reports of these processes. The first gap counts only if there is no other:
+        many processes report at their first step, and then at common steps. After a single report, returns the number
+        of steps."""
         told = [self.told[self.cuts[row] : self.cuts[row + 1]] for row in lives]
         first, later = ([gap for each in told for gap in np.diff(each[skip:]).tolist()] for skip in (0, 1))
         return later or first or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
 
 
 def _ceased(evidence: Evidence, kind: str) -> str:
-    """Names the first rank that told a figure regularly and then missed it in many surviving steps. Earlier holes are
-    left to the comparison with the fault-free run."""
+    """Names the first rank with a process that ends with too many surviving steps without this figure. Holes before the
+    last report are left to the comparison with the fault-free run."""
     run, lives = evidence.run, _Lives(evidence.run, kind)
     usual = None if evidence.fault_free is None else _Lives(evidence.fault_free, kind)
     told = np.diff(lives.cuts)
@@ -169,7 +171,7 @@ def _ceased(evidence: Evidence, kind: str) -> str:
         theirs = usual.gaps(usual.of_rank.get(rank, [])) if usual else []
         return _too_long(lives.gaps(lives.of_rank.get(rank, [])) + theirs)
 
-    rows = np.flatnonzero(silent > 2).tolist()  # two steps are never too long
+    rows = np.flatnonzero(silent > 2).tolist()  # two steps without a report are never too many
     for rank, row in sorted((run.processes[row].rank, row) for row in rows):
         if silent[row] > (_too_long(lives.gaps([row])) if told[row] > 2 else too_long_for(rank)):
             if told[row]:
@@ -181,7 +183,8 @@ def _ceased(evidence: Evidence, kind: str) -> str:
 
 
 def _too_long(gaps: Sequence[int]) -> float:
-    """Returns the longest silence that is still usual, from the steps between reports; infinite if there are none."""
+    """Returns the largest usual number of steps without a report, given the steps between reports; infinite if there
+    are none."""
     if not gaps:
         return np.inf
     usual = int(np.median(gaps))
@@ -189,7 +192,8 @@ def _too_long(gaps: Sequence[int]) -> float:
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (item, why) for each kind that is not told or has no expectation, and for what the harness cannot see."""
+    """Yields (item, why) for each kind that the log does not hold or the scenario does not bound, and for a store that
+    the harness cannot see."""
     if why := next(iter(evidence.run.unseen), "") or unseen_store(evidence.run):
         yield "checkpoints in their store", why
     here = stood_in_for(told(evidence.run))
@@ -204,7 +208,7 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def unseen_store(run: Timeline) -> str:
-    """Explains why nothing shows that the checkpoints are what was told; empty if the harness saw any in the store."""
+    """Explains that nothing confirms the reported checkpoints; empty if the harness saw any in the store."""
     saw = run.published or (run.left or {}).get("checkpoints")
     return "" if saw or not run.checkpoints else "the harness saw none there"
 
@@ -217,8 +221,8 @@ def unmeasured_phase(run: Timeline, phase: str) -> str:
 
 
 def from_scratch(run: Timeline) -> str:
-    """Explains why a job without a told checkpoint may have lost everything: it began again with its first step, though
-    by the plan a checkpoint had been due. Else returns an empty text."""
+    """Explains why a job without a reported checkpoint may have lost everything, or returns an empty text. Such a job
+    started again from its first step, though a checkpoint had been due by the plan."""
     every = run.saves_every
     kept = any(event["event"] == COMMITTED for event in run.checkpoints)
     kept |= any(process.restored_step for process in run.processes)
@@ -235,9 +239,9 @@ def from_scratch(run: Timeline) -> str:
 
 
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
-    """Returns the steps between two reports for each rank that follows a rule."""
+    """Maps each rank that reports regularly to the number of steps between two of its reports."""
     told: dict[int, list[Stretch]] = {}
-    for timeline in (run, fault_free or run):  # the second one takes precedence
+    for timeline in (run, fault_free or run):  # the fault-free run takes precedence
         told |= grouped((timeline.processes[each.process].rank, each) for each in timeline.stretches)
     found = dict[int, int]()
     for rank, mine in told.items():
@@ -249,7 +253,7 @@ def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, in
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:
     """Explains why nothing that depends on steps can be judged, or returns an empty text. If only the fault-free run
-    tells steps, the job did none."""
+    reports steps, the text is empty: this job did no step."""
     if not len(run.steps) and (fault_free is None or not len(fault_free.steps)):
         return NO_STEPS
     return APART if run.apart else ""

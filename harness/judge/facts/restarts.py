@@ -1,4 +1,5 @@
-"""The restarts of a run: the members of each, the state that each member named, and the saves that were there."""
+"""The restarts of a run: the members of each, the state that each member reported as restored, and the available
+saves."""
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from harness.timeline.timeline import Epoch, Stretch, Timeline
 
 @dataclass(frozen=True)
 class PassedOver:
-    """A checkpoint that a process saw and did not take."""
+    """A checkpoint that a process found but did not restore."""
 
     step: int | None
     place: str
@@ -32,36 +33,36 @@ class PassedOver:
             if mine.startswith(theirs) or theirs.endswith(mine):
                 return True
         if self.place and not save.path and self.step is None:
-            return True  # nothing shows that it is a different one
+            return True  # nothing shows that the save is a different one
         return self.step is not None and self.step == save.step
 
     def is_damaged(self, damage: Damage) -> bool:
         if self.place:
             return damage.is_named(self.place)
-        return self.step is None or self.step == damage.step  # without a name it may be any
+        return self.step is None or self.step == damage.step  # without a path and a step, any checkpoint may be meant
 
 
 class Restore(NamedTuple):
-    """The state that a process said it restored, and the step that it did next."""
+    """The state that a process reported as restored, and the step that the process did next."""
 
     process: int  # row in Timeline.processes
     rank: int
     at: int
     step: int | None  # 0: from scratch; `None`: it is not known
     source: str
-    other_step: int | None  # the step of its source, if that is another one
+    other_step: int | None  # the step saved at its source, if that is another one
     elsewhere: str  # where this run saved the same name, if never at `source`
     content: str
-    saved: str  # the content that was committed there
-    entered: tuple[str, ...]  # whose state
-    parts: tuple[str, ...]  # where the parts of it were, if there were several
+    saved: str  # the content that was committed for this step
+    entered: tuple[str, ...]  # restored parts of the state, as `model`
+    parts: tuple[str, ...]  # paths of the parts, if there were several
     passed_over: tuple[PassedOver, ...]
     went_on: int
-    by: By = tellers.SEEN  # a process told it of itself
+    by: By = tellers.SEEN  # a process reports its own restore
 
     @property
     def digests(self) -> Word:
-        """Returns the strength of its digests: only the trainer knows what was restored and committed."""
+        """Returns the strength of the digests: only the trainer knows what it restored and committed."""
         return Word(self.at)
 
     @property
@@ -71,22 +72,23 @@ class Restore(NamedTuple):
 
     @property
     def is_another(self) -> str:
-        """Describes a restored content that differs from the committed one: damage, or a save that nobody saw."""
+        """Describes a restored content that differs from the committed one, or returns an empty text. Such a difference
+        means damage, or a save that nobody saw."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         where = self.source or "a state"
         return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
-        """Returns True if it took this checkpoint while damaged, or before the harness saw a new one there. A restore
-        without a source took it if no other checkpoint had the same step."""
+        """Returns True if this restore used the damaged checkpoint, after the damage and before the harness saw a new
+        one there. A restore without a source counts if no other checkpoint had the same step."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
 
 
 class Member(NamedTuple):
-    """A process that took part. `restores`: also restores while the others went on."""
+    """A process that took part in an epoch. `restores`: all its restores, even those while other members went on."""
 
     stretch: Stretch
     rank: int
@@ -102,14 +104,14 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Restart:
-    """The states with which the members of one epoch began. The first one is the start of the job."""
+    """The states with which the members of one epoch began. The first restart is the start of the job."""
 
     number: int
     epoch: Epoch
     members: Sequence[Member]
-    own_decision: bool  # the world went back without forming anew
+    own_decision: bool  # the same world rolled back without forming anew
     moment: int  # earliest time at which a member may have chosen a checkpoint
-    passed_over: Sequence[PassedOver]  # by members, or by processes that tried before
+    passed_over: Sequence[PassedOver]  # by members, or by processes that tried to start before
     by = tellers.RESTART
 
     @cached_property
@@ -118,12 +120,12 @@ class Restart:
 
     @cached_property
     def states(self) -> list[tuple[Restore, int]]:
-        """Returns the restores that tell their step, with that step."""
+        """Returns the restores with a known step, each with that step."""
         return [(each, each.step) for each in self.restores if each.step is not None]
 
     @cached_property
     def from_a_member(self) -> int:
-        """Returns the last step that a remaining member had done; -1: all are new."""
+        """Returns the last step that any member had done before this restart; -1 if all members are new."""
         before = (member.stretch.before for member in self.members)
         return max((step for step in before if step is not None), default=-1)
 
@@ -152,14 +154,14 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
 
 
 def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
-    """Yields restores after which their process did no step, so that they belong to no restart."""
+    """Yields restores after which their process did no step. Such a restore belongs to no restart."""
     for number, process in enumerate(run.processes):
         yield from (restore(run, saves, number, told, NEVER) for told in process.idle)
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints that this job restores from: those it restored, and all others except exported
-    weights and saves of a process that ends by an error or a lost peer."""
+    """Returns the series of checkpoints that this job restores from. These are the series that it did restore, and all
+    others except exported weights and saves after the last step of processes that ended by an error or a lost peer."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:
@@ -206,14 +208,14 @@ def _passed_over(items: Iterable[object]) -> list[PassedOver]:
     return [PassedOver(each.get("step"), str(each.get("path") or each.get("source") or "")) for each in told]
 
 
-# The checkpoints that each restart could have taken
+# The checkpoints that each restart could have used
 
 
 @dataclass(frozen=True)
 class Choice:
-    """`newest`: the newest sound save that was there. `unnamed`: the newest that no restart had passed over so far.
-    `named`: how `newest` was passed over. `may_be_bad`: a fault may have damaged it; or it went with a lost node, if
-    the harness never saw it in a store."""
+    """`newest`: the newest sound save at the restart. `unnamed`: the newest such save that no restart had passed over
+    so far. `named`: the report that `newest` was passed over. `may_be_bad`: there is no `newest`, a fault may have
+    damaged or hidden it, or it may have been lost with its node."""
 
     restart: Restart
     newest: Save | None
@@ -223,7 +225,7 @@ class Choice:
 
 
 def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Choice]:
-    """Returns the choice of each restart, without those by which the job went back by its own decision."""
+    """Returns the choice of each restart, except for those in which the job rolled back by its own decision."""
     there, found = _There(run, saves), list[Choice]()
     for restart in restarts:
         there.named += restart.passed_over
@@ -238,8 +240,8 @@ def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Ch
 
 
 class _There:
-    """The checkpoints there at each restart, restart by restart. If none is told as committed: those that the harness
-    saw, and those that were begun and whose end nobody told."""
+    """The checkpoints that exist at each restart, for restarts in order. If no checkpoint is reported as committed,
+    these are those that the harness saw, and those that were begun and whose end nobody reported."""
 
     def __init__(self, run: Timeline, saves: Saves):
         self._saves, self._margin_ns, told = saves, run.uncertainty_ns, bool(saves.whole)
@@ -249,10 +251,10 @@ class _There:
         self._of_all = Newest(whole)
         self._of_series = Newest(each for each in whole if not told or each[2].series in series)
         self.named: list[PassedOver] = []  # passed over by this restart and earlier ones
-        self._went_back: list[tuple[int, int]] = []  # when, and to which step; steps ascend
+        self._went_back: list[tuple[int, int]] = []  # time and step of each rollback; steps ascend
 
     def leave_behind(self, restart: Restart) -> None:
-        """Excludes saves after the state that the job went back to by its own decision."""
+        """Excludes earlier saves of steps after the one to which the job rolled back by its own decision."""
         if restart.states:
             step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:

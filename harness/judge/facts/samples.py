@@ -1,11 +1,12 @@
 """The samples that the surviving history consumed, compared with the fault-free run: repeated, skipped, out of order.
 
-Each rank of an observed trainer tells which indices it consumed in each step (`samples`), or a digest of its inputs.
-The multiset of all ranks is compared with the fault-free run's, pass by pass over the data set. Samples that the
-fault-free run repeats, as a sampler's padding, may be repeated. If both runs consume as many samples in each step, the
-same steps are compared; if not (as with another number of ranks), whole passes.
+Each rank of an observed trainer reports which indices it consumed in each step (`samples`), or a digest of its inputs.
+The multiset of all ranks' samples is compared with that of the fault-free run, for each pass over the data set. A run
+may repeat samples that the fault-free run repeats, such as the padding of a sampler. If both runs consume the same
+number of samples in each step, the same steps are compared. Otherwise, as with another number of ranks, whole passes
+are compared.
 
-If the order differs between fault-free runs, it is not compared.
+If the order of samples differs between fault-free runs, samples are not compared.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ Kind = Literal["samples", "digests", "places"]
 @dataclass(frozen=True)
 class Consumed:
     """`repeated`, `skipped`: numbers of samples (or inputs of steps); `None`: not known, see `why`.
-    `others`: samples consumed once that the fault-free run did not consume in its steps.
+    `others`: number of samples that this run consumed once and the fault-free run did not consume in the same pass.
 
-    `moved`: number of steps with other samples than in the fault-free run; the first is `first_moved`. `unproven`: no
-    undisturbed step shows that the order is the same in every run.
+    `moved`: number of steps with other samples than in the fault-free run; the first is `first_moved`. `unproven`:
+    neither a step before any fault nor another fault-free run shows that the order is the same in every run.
     """
 
     kind: Kind = "samples"
@@ -56,7 +57,7 @@ class Consumed:
 
 
 def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
-    """Returns how samples can be followed: by indices, or by digests if no run tells places; else `None`."""
+    """Returns how samples can be followed: by indices, or by digests if neither run reports positions; else `None`."""
     timelines = [each for each in (run, fault_free) if each is not None]
     if any((each.steps.samples >= 0).any() for each in timelines):
         return "samples"
@@ -66,7 +67,7 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 
 def consumed(evidence: Evidence) -> Consumed | None:
-    """Compares consumed samples with the fault-free run's; `None` if the trainer tells neither indices nor digests."""
+    """Compares the consumed samples with the fault-free run's. Returns `None` if no samples can be followed."""
     run, fault_free = evidence.run, evidence.fault_free
     kind = told_kind(run, fault_free)
     if kind is None:
@@ -89,29 +90,30 @@ def consumed(evidence: Evidence) -> Consumed | None:
     totals = [np.bincount(place, weights=counts, minlength=len(step)) for place, counts in places]
     as_much = (totals[0] == totals[1]).all()
     found = _by_steps(step, sides) if as_much else not_told if untold else _by_passes(mine, theirs)
-    if untold:  # amounts are not known, but moved steps are
+    if untold:  # numbers of samples are not known, but moved steps are
         found = replace(not_told, moved=found.moved, first_moved=found.first_moved)
     return replace(found, unproven=unproven)
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Follows the surviving steps in order: each must begin where the one before ended, except for left-out samples."""
+    """Follows the surviving steps in order. Each step must begin at the sample where the step before it ended, apart
+    from accepted left-out samples."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
-    jump[np.diff(curve.step) != 1] = 0  # gaps at missing steps are reported elsewhere
+    jump[np.diff(curve.step) != 1] = 0  # other checks report gaps at missing steps
     for row in np.flatnonzero(jump > 0) if left_out.accepted else ():
         jump[row] -= left_out.within(int(curve.first[row] + curve.count[row]), int(curve.first[row + 1]))
     rows = np.flatnonzero(jump)
-    jumps: list[int] = jump[rows].tolist()  # a sum of forged positions has more than 64 bits
+    jumps: list[int] = jump[rows].tolist()  # a sum of forged positions may need more than 64 bits
     where = f"at step {curve.step[rows[0] + 1]}" if jumps else ""
     repeated, skipped = sum(-each for each in jumps if each < 0), sum(each for each in jumps if each > 0)
     return Consumed("places", repeated, skipped, where=where)
 
 
 class _History:
-    """The surviving rows of a run, one per step and rank, in order; only steps that all ranks did and told the samples
-    of. `untold`: number of rows without samples."""
+    """The surviving rows of a run in order, one per step and rank. Only steps are included that all ranks did and whose
+    samples all ranks reported. `untold`: number of rows without reported samples."""
 
     def __init__(self, run: Timeline, kind: Kind):
         self.run, self.kind, self.steps = run, kind, run.steps
@@ -125,7 +127,7 @@ class _History:
         self.step, self.data_pass = run.steps.step[self.row], run.steps.data_pass[self.row]
 
     def expanded(self, rows: Ints) -> Ints:
-        """Returns the samples that these rows consumed, one after the other."""
+        """Returns the samples that these rows consumed, row after row."""
         if self.kind == "digests":
             return self.steps.digest[rows]
         return self.run.samples.expanded(self.steps.samples[rows])
@@ -142,8 +144,8 @@ Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
 
 
 def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
-    """Returns the steps that both runs did, and their rows, without rows that consumed the same as the same rank in the
-    other run."""
+    """Returns the steps that both runs did, and the rows of each run in these steps. A row is left out if the same rank
+    consumed the same samples in the other run."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
     ours, other = mine.row[left], theirs.row[right]
@@ -157,10 +159,10 @@ def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
 
 
 def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
-    """Explains why sample order cannot be the same in every run, and returns whether nothing shows that it is. Steps
-    before any fault show it, and further fault-free runs."""
+    """Explains why the order of samples may differ from run to run, and returns True if nothing shows that the order is
+    always the same. Steps before any fault can show that, and so can other fault-free runs."""
     run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
-    later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # the lowest of any rank
+    later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # lowest step of any rank
     if len(_moved(sides, later)):
         return "it differed from the fault-free run before any fault struck", False
     theirs = sides[1][0]
@@ -174,15 +176,15 @@ def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
 
 
 def _moved(sides: Sides, later: int = NEVER) -> Ints:
-    """Returns the steps before `later` that consumed other samples than the fault-free run's, on whatever rank."""
+    """Returns the steps before `later` whose samples, of all ranks together, differ from the fault-free run's."""
     early = ((history, rows[history.steps.step[rows] < later]) for history, rows in sides)
     beyond, missing = _difference(*(_Bag.of(history, rows, history.steps.step[rows]) for history, rows in early))
     return np.union1d(beyond.part, missing.part)
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares step by step. Passes are those of the fault-free run's lowest rank, as a restarted trainer may count
-    from 0; or by the order of samples if no rank counts passes."""
+    """Compares samples step by step. The fault-free run's lowest rank shows the pass of each step, as a restarted
+    trainer may count passes from 0. If no rank counts passes, the order of samples shows them."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -201,7 +203,7 @@ def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
 
 
 def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
-    """Marks the samples that the run consumed more than once in their pass."""
+    """Marks the samples of `beyond` that the run consumed more than once in their pass."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
     rows = mine.row[np.isin(mine.step, step)]
@@ -218,7 +220,7 @@ def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> 
 
 @dataclass(frozen=True)
 class _Bag:
-    """Consumed samples, each with its rank and with the part of the run that it counts in: a pass, or a step."""
+    """Consumed samples. Each has its rank and its part of the run: a pass, or a step."""
 
     part: Ints
     item: Ints
@@ -235,7 +237,8 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Returns what the first bag holds more often than the second, and vice versa: the last samples of each."""
+    """Returns the samples that the first bag holds more often than the second, and vice versa. The last copies of a
+    sample count as the surplus."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -244,7 +247,7 @@ def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
 
 
 def _beyond(cell: Ints, allowed: Ints) -> Bools:
-    """Marks the items beyond the allowed number in their cell."""
+    """Marks the items that exceed the allowed number in their cell."""
     order = np.argsort(cell, kind="stable")
     begin = np.searchsorted(cell[order], cell[order])
     late = np.zeros(len(cell), np.bool_)
@@ -253,13 +256,13 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares passes that both runs completed, as they began another one. Padding differs with the number of ranks: by
-    less than one sample per rank and pass."""
+    """Compares the passes that both runs completed. A pass is complete if the run began another one. The number of
+    padding samples depends on the number of ranks, and varies by less than one sample per rank and pass."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
     if not len(both):
         why = "steps consume another number of samples than in the fault-free run"
-        if not any((history.data_pass >= 0).any() for history in (mine, theirs)):  # a sampler's epoch is never set
+        if not any((history.data_pass >= 0).any() for history in (mine, theirs)):  # the sampler's epoch is never set
             untold = "the trainer does not report where a pass over the data begins"
             return Consumed(mine.kind, why=f"sample order: not comparable; {why}, and {untold}", comparable=False)
         return Consumed(mine.kind, why=f"{why}, and no complete pass over the data can be compared")
@@ -270,7 +273,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops samples of passes with fewer samples than ranks: they are padding."""
+    """Drops the samples of a pass if there are fewer of them than ranks, as they may be padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
@@ -279,8 +282,8 @@ def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
 
 
 def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
-    """Returns the last step of each pass over the data except the last pass, by the order of samples (`told_kind`): a
-    step whose samples were mostly seen in this pass begins the next one. `None`: not known."""
+    """Returns the last step of each pass over the data except the last pass; `None` if unknown. A step begins the next
+    pass if most of its samples were already seen in the current pass. `kind`: from `told_kind`."""
     if kind is None:
         return _told_ends(run)
     history = _History(run, kind)
@@ -301,7 +304,8 @@ def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """Returns pass ends by the passes that the trainer counts, or by its place in the endless order of the samples."""
+    """Returns the ends of passes from the trainer's count of passes, or else from the positions of its samples and the
+    size of the data set."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass
@@ -318,7 +322,8 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Describes samples: their number per rank if equal, their share if several passes add up, and their indices."""
+    """Describes samples: their number per rank if all ranks have as many, their share if they are of several passes,
+    and their indices."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])

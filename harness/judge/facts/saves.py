@@ -1,6 +1,6 @@
-"""The saves of a run, as their processes told of them, and the damage that faults did to them.
+"""The saves of a run, as its processes reported them, and the damage that faults did to the saves.
 
-They are indexed by step, by path and by time.
+Saves are indexed by step, by path and by time.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 T = TypeVar("T")
-AS_TOLD = "path", "tensors", "kind", "duration_ns", "write_ns", "content"  # fields with the same name in events
+AS_TOLD = "path", "tensors", "kind", "duration_ns", "write_ns", "content"  # fields of events and saves
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Damage that a fault did to a file of a checkpoint that was whole."""
+    """Damage that a fault did to a file of a whole checkpoint."""
 
     fault: str
     at: int
-    anew: Word  # when a new one was written, by the trainer or the harness
-    unseen_until: int  # when the harness saw a new one, if it watches
+    anew: Word  # when a new checkpoint took its place, as the trainer reported or the harness saw
+    unseen_until: int  # when the harness saw a new checkpoint; as reported if it never saw any there
     step: int | None
-    names: frozenset[str]  # names that a restore may use for it
+    names: frozenset[str]  # names that a restore may use for the checkpoint
     copies: bool  # True if other checkpoints hold the same step
     tensor_bytes: int  # lost or changed bytes of tensors
     how: str
@@ -51,7 +51,8 @@ class Damage:
 
 
 class Newest(Generic[T]):
-    """An index that finds the highest step at a moment. It looks back only as far as a higher one may be."""
+    """An index that finds the thing with the highest step at a moment. A search stops once no earlier thing can have a
+    higher step."""
 
     def __init__(self, things: Iterable[tuple[int, int, T]]):  # when, step, what
         self._things = sorted(things, key=lambda each: each[0])
@@ -59,7 +60,8 @@ class Newest(Generic[T]):
         self._highest = list(itertools.accumulate((step for _, step, _ in self._things), max))
 
     def before(self, moment: int, good: Callable[[T], bool], least: int = 0) -> T | None:
-        """Returns the highest good thing before a moment, with a step from `least` on; of equal steps the last one."""
+        """Returns the good thing with the highest step before a moment; the last one if steps are equal. Steps below
+        `least` are ignored."""
         found: T | None = None
         for place in range(bisect.bisect_left(self._at, moment) - 1, -1, -1):
             if self._highest[place] < least:
@@ -71,7 +73,7 @@ class Newest(Generic[T]):
 
 
 class Saves:
-    """The saves of a run, in the order in which they were told of. `usual`: those of its fault-free run."""
+    """The saves of a run, in order of their first reports. `usual`: the saves of the fault-free run."""
 
     by = tellers.FAULT_FREE_SAVES
 
@@ -81,7 +83,7 @@ class Saves:
 
     @cached_property
     def whole(self) -> Sequence[Save]:
-        """Returns committed saves in the order of their commits. A part by one of several ranks is no save."""
+        """Returns committed saves in order of their commits. The part of one of several ranks is not a save."""
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
@@ -96,14 +98,15 @@ class Saves:
 
     @cached_property
     def none(self) -> Mapping[Save, NoSave]:
-        """Maps each committed save that is missing or bad to what is wrong with it."""
+        """Maps each committed save that is missing or bad to the reason."""
         found: dict[Save, NoSave] = {}
         for none in itertools.chain(self.missing, bad(self.store)):
             found.setdefault(none.save, none)
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Returns True if the harness sees saves under such names, in the fault-free run, too, if it saw any there."""
+        """Returns True if the harness sees saves of this series. If the harness saw any save of the fault-free run,
+        that run decides: the harness must have seen each of its saves of the series."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
@@ -113,15 +116,16 @@ class Saves:
 
     @cached_property
     def seen_steps(self) -> frozenset[int] | None:
-        """Returns all steps that the harness saw; `None` if it does not see all saves, or not their steps."""
+        """Returns the steps of all saves that the harness saw; `None` if the harness watches no series of this run, or
+        if the step of a save is unknown."""
         left = (self.store.left or {}).values()
         known = {each.step for each in self.store.seen} | {each.get("step") for each in left}
         watched = any(map(self._is_watched, {save.series for save in self.store.whole}))
         return None if None in known or not watched else frozenset(step for step in known if step is not None)
 
     def never_seen(self, step: int, since: int, until: int) -> bool:
-        """Returns True if the harness should have seen a save of this step by then, but saw none, and found none at the
-        end either."""
+        """Returns True if the harness should have seen a save of this step by `until`, but did not. A save that the
+        harness first saw long after `until` counts as not seen."""
         if self.seen_steps is None or self.store.is_hidden(since, until):
             return False
         seen = self.store.by_step.get(step, ())
@@ -129,19 +133,22 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Returns the newest step found at the end, if nobody told it or a later one; else 0."""
+        """Returns the newest step that the harness found at the end, if no process reported a save of that or a later
+        step; else 0."""
         newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
-        """Returns committed saves that are sound; for a trainer that tells no saves, those that the harness saw."""
+        """Returns committed saves that are neither missing nor bad. If the trainer reports no saves, returns those that
+        the harness saw."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Returns saves that the harness saw under names with steps; empty if such a step was not done by then."""
+        """Returns saves that the harness saw with their step. The result is empty if the job had not yet done one of
+        these steps when the harness saw the save."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
@@ -150,7 +157,7 @@ class Saves:
 
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
-        """Maps each step without a good save to a missing or bad one of it."""
+        """Maps each step that has saves, but no good one, to one of its missing or bad saves."""
         good = {save.step for save in self.good}
         return {none.save.step: none for none in self.none.values() if none.save.step not in good}
 
@@ -161,7 +168,7 @@ class Saves:
 
     @property
     def open(self) -> Sequence[Save]:
-        """Returns saves whose end nobody told, though their process went on with its steps."""
+        """Returns saves whose end nobody reported, though their process began another step afterwards."""
         return [save for save, end, step in self._followed if save.step >= 0 and end == NEVER > step]
 
     @property
@@ -173,7 +180,8 @@ class Saves:
 
     @cached_property
     def _followed(self) -> Sequence[tuple[Save, int, int]]:
-        """Returns each begun save, the next told end of a save of its step, and the process's next begin of a step."""
+        """Returns each begun save, the next reported end of a save of the same step and process, and the time at which
+        the process next began a step."""
         order, places = self.run.rows_by_process
         ended = sorted((save for save in self.all if save.how), key=attrgetter("last_at"))
         ends = grouped(((save.process, save.step), save.last_at) for save in ended)
@@ -187,38 +195,39 @@ class Saves:
         return found
 
     def of_step(self, step: int, until: int) -> bool:
-        """Returns True if a save of this step was committed by then, or begun and not failed."""
+        """Returns True if a save of this step was begun or committed by `until` and had not failed by then."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
     def only_begun(self, step: int, until: int) -> Word | None:
-        """Returns the first word of a save of this step, if nobody told by then that one was committed."""
+        """Returns the first report of a save of this step, if nobody had reported a commit by `until`; else `None`."""
         words = self._words.get(step, [])
         done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
         return Word(words[0][0]) if words and not done else None
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
-        """Returns the last step at this path by then, if it never held the given step; else `None`."""
+        """Returns the last step saved at this path by `until`, if the path had never held the given step by then; else
+        `None`."""
         last = last_by(self._by_path.get(path, []), until)
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Returns where a save of this name was last by then, if none ever was at this absolute path; else an empty
-        text."""
+        """Returns the path of the last save of this name by `until`, if no save was ever at this absolute path; else an
+        empty text."""
         paths, by_last_name = self._absolute
         if not path.startswith("/") or path.rstrip("/") in paths:
             return ""
         return last_by(by_last_name.get(last_name(path), []), until) or ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """Returns the content of a checkpoint of this step, or of its part at this path, committed by then; empty if
-        several contents were told."""
+        """Returns the digest of the content committed by `until` for this step and path, or else for this step. The
+        text is empty if several contents were reported."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
 
     @cached_property
     def parts(self) -> Mapping[int, Mapping[int, Mapping[str, str]]]:
-        """Maps steps to ranks, and these to the digests of the tensors that the rank committed, by path."""
+        """Maps each step, then each rank and each path, to the digest of the tensors that the rank committed there."""
         found: dict[int, dict[int, dict[str, str]]] = {}
         for save in (save for save in self.all if save.told and save.process >= 0):
             rank = self.run.processes[save.process].rank
@@ -231,8 +240,8 @@ class Saves:
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a test for saves: True if no fault by then may have damaged this one. Either it was begun after such
-        faults were over, or their damage is known and elsewhere."""
+        """Returns a test for saves: True if no fault by `moment` may have damaged the save. Either the save was begun
+        after such faults were over, or their damage is known to be in other saves."""
         overs, damaged = self._spoilt
         over = last_by(overs, moment)
 
@@ -244,8 +253,8 @@ class Saves:
 
     @cached_property
     def _spoilt(self) -> tuple[Sequence[tuple[int, int]], Mapping[int, int]]:
-        """Returns when each fault struck that may damage any save, with the time when such faults were over; and maps
-        the steps of known damage to the time since when their saves may be damaged."""
+        """Returns the time of each fault that may have damaged any save, with the time when all such faults so far were
+        over. The second result maps each step with known damage to the time of the first damage."""
         overs, damaged = list[tuple[int, int]](), dict[int, int]()
         spoilers = (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
         for fault in sorted(spoilers, key=acted_at):
@@ -261,7 +270,7 @@ class Saves:
         names, at = frozenset(told.get("names") or ()), told["at"]
         step = told["step"] if "step" in told else self._last_of(names, at)
         words = [] if step is None else self._words.get(step, [])
-        begun = [at for at, what in words if what == STARTED]  # a commit told late belongs to the save before
+        begun = [at for at, what in words if what == STARTED]  # a later commit belongs to the save before
         told_anew = first_from(begun or [at for at, _ in words], at + 1)
         published = self._published.get(told.get("checkpoint"))
         later = (event for event in published or () if event["at"] > at and event.get("sha256") != told.get("sha256"))
@@ -285,8 +294,8 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
-        """Maps each step, and each step with a path, to when its content was first told, and that content; empty if
-        contents differ."""
+        """Maps (step, path), and (step, no path), to the time of the first report of a content, and to that content;
+        the content is empty if reports differ."""
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for save in (save for save in self.all if save.told and save.content):
             for key in {(save.step, ""), (save.step, save.path)}:
@@ -296,12 +305,12 @@ class Saves:
 
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:
-        """Maps each step to the events about its saves: when, and which."""
+        """Maps each step to the time and kind of each event about its saves."""
         return grouped((int(e["step"]), (e["at"], e["event"])) for e in self.run.checkpoints if "step" in e)
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """Maps each path to when it was told, and its step then; a path may be reused."""
+        """Maps each path to the time and step of each save there; a path may be reused."""
         return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
 
     @cached_property
@@ -310,7 +319,7 @@ class Saves:
 
     @cached_property
     def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
-        """Returns all absolute paths, and maps their last part to when they were told, and the whole path."""
+        """Returns all absolute paths, and maps the last part of each to the time of each save and its whole path."""
         told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
         return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
 
@@ -321,7 +330,8 @@ class Saves:
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Joins the begin and the end of each save: an end belongs to what its process had begun last for that step."""
+    """Joins the begin and the end of each save. An end belongs to the last save of the same step that its process had
+    begun."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
         key = event["process"], int(event.get("step", -1))

@@ -1,6 +1,6 @@
-"""A save as it was told, and the harness's own looks at it in the store.
+"""A save as a process reported it, and the harness's own looks at the store.
 
-The harness looks at the store now and then: a save that is soon overwritten or removed may stay unseen.
+The harness looks at the store only from time to time: a save that is soon overwritten or removed may stay unseen.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED, PART, family
 from harness.timeline.timeline import Ints, Timeline
 
-SoundAt = Callable[[int], Callable[["Save"], bool]]  # for a moment: a test that no fault had damaged a save by then
+SoundAt = Callable[[int], Callable[["Save"], bool]]  # from a moment to a test: no fault had damaged the save by then
 
 
 @dataclass(frozen=True)
 class Save:
-    """One checkpoint as one process told of it: its begin, its end, or both."""
+    """One checkpoint as one process reported it: the begin, the end, or both."""
 
     step: int  # -1: not known
-    process: int  # row in Timeline.processes; -1: from before the window
+    process: int  # row in Timeline.processes; -1: no process, or one from before the window
     begun: int | None
     ended: int | None
-    how: str  # event that told its end or was the harness's look; empty: none
+    how: str  # event that reported its end, or the harness's look; empty: neither
     path: str = ""
     holds: tuple[str, ...] = ()  # parts of the state in it, as `model`
-    tensors: str = ""  # their digest
+    tensors: str = ""  # digest of the tensors
     kind: str = "untold"
     duration_ns: int = 0
-    size: int | None = None  # as told, in bytes
-    a_step: int | None = None  # micro-batches of the step before it
+    size: int | None = None  # as reported, in bytes
+    a_step: int | None = None  # micro-batches of the step before the save
     amid: int | None = None  # micro-batches already done of the next step
-    begun_path: str = ""  # the path that was written first
+    begun_path: str = ""  # the path that was reported when the save began
     files: tuple[str, ...] = ()  # files that its process wrote, relative to its folder
     write_ns: int | None = None  # ns until the files were written
     content: str = ""  # digest of the files
 
     @property
     def at(self) -> int:
-        """Returns when it was first told of."""
+        """Returns the time of the first report of this save."""
         return self.begun if self.begun is not None else self.ended or 0
 
     @property
     def last_at(self) -> int:
-        """Returns when it was last told of."""
+        """Returns the time of the last report of this save."""
         return self.ended if self.ended is not None else self.at
 
     @cached_property
@@ -64,7 +64,7 @@ class Save:
 
     @property
     def told(self) -> bool:
-        """Returns True if its process told that the save, or its own part of it, is committed."""
+        """Returns True if the process reported that the save, or the process's part of it, is committed."""
         return self.how in (COMMITTED, PART)
 
     @property
@@ -73,7 +73,7 @@ class Save:
 
     @property
     def word(self) -> Word:
-        """Returns a claim of the strength of things that only the trainer knows of it."""
+        """Returns a claim about this save that only the trainer can make."""
         return Word(self.last_at)
 
     @property
@@ -85,13 +85,13 @@ class Save:
 
 @dataclass(frozen=True)
 class Seen:
-    """A checkpoint as the harness saw it: whole, and equal in two looks. `told`: all fields of that event."""
+    """A checkpoint that the harness saw whole, and equal in two looks. `told`: all fields of the harness's event."""
 
     at: int
     step: int | None
     path: str
     size: int | None
-    digests: tuple[str, str]  # of its files, of its tensors; those of a large one may be of samples
+    digests: tuple[str, str]  # of its files, of its tensors; in a large checkpoint, perhaps of samples
     told: Mapping[str, Any]
     by = tellers.SEEN
 
@@ -103,17 +103,17 @@ class Seen:
 
     @property
     def tensors(self) -> Sequence[str]:
-        """Returns its largest tensors, as bytes and digest."""
+        """Returns the largest tensors of the checkpoint, each as `BYTES DIGEST`."""
         return self.told.get("tensor_digests") or ()
 
     @property
     def zeros(self) -> float:
-        """Returns the share of tensor bytes in tensors that are all zeros."""
+        """Returns the share of tensor bytes that lie in tensors of zeros only."""
         return float(self.told.get("zero_bytes", 0) / max(self.told.get("tensor_bytes", 0), 1))
 
 
 class Store:
-    """The harness's looks at the store of a run. `whole`: saves told as committed, in that order. `usual`: the
+    """The harness's looks at the store of a run. `whole`: committed saves, in order of their commits. `usual`: the
     fault-free run's store."""
 
     def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
@@ -123,36 +123,38 @@ class Store:
         self.seen = list(map(Seen.of, run.published))
         self.by_name = grouped((last_name(seen.path), seen) for seen in self.seen)
         self.by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
-        self.left: Mapping[str, Mapping[str, Any]] | None = None  # all checkpoints there when all nodes had ended
+        self.left: Mapping[str, Mapping[str, Any]] | None = None  # checkpoints after all nodes had ended
         if run.left is not None and not run.unseen and not run.beside.job_goes_on:
             left = {last_name(each["path"]): each for each in run.left.get("checkpoints") or ()}
             self.left = left if len(left) == run.left.get("count") else None
 
     def name_of(self, save: Save) -> str | None:
-        """Returns the harness's name for this save, if it saw anything that may be it."""
+        """Returns the part of the save's path under which the harness saw a checkpoint; `None` if there is no such
+        part."""
         parts = _last_parts(save.path)
         return next((part for part in parts if part in self.by_name or part in (self.left or ())), None)
 
     def looks_at(self, save: Save) -> Sequence[Seen]:
-        """Returns the looks at the name of this save."""
+        """Returns the harness's looks at any checkpoint with the name of this save."""
         return self.by_name.get(self.name_of(save) or "", [])
 
     def left_of(self, save: Save) -> Mapping[str, Any]:
-        """Returns the checkpoint under this save's name when all nodes had ended."""
+        """Returns the checkpoint with the name of this save after all nodes had ended, or an empty mapping."""
         return (self.left or {}).get(self.name_of(save) or "", {})
 
     def saw(self, step: int, until: int) -> bool:
-        """Returns True if the harness had seen a whole checkpoint of this step by then."""
+        """Returns True if the harness had seen a whole checkpoint of this step by `until`."""
         return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
 
     def left_steps(self, series: str | None = None) -> list[int]:
-        """Returns the steps of whole checkpoints, or of those of one series, found when all nodes had ended."""
+        """Returns the steps of whole checkpoints, or of those of one series, found after all nodes had ended."""
         whole = {path: each.get("step") for path, each in (self.left or {}).items() if each.get("whole")}
         return [step for path, step in whole.items() if isinstance(step, int) and series in (None, family(path))]
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save that was seen to the looks at it: its files may come one after the other."""
+        """Maps each save that the harness saw to its looks. There may be several: files may arrive one after the
+        other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -170,8 +172,8 @@ class Store:
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to looks that show its content: before a fault may have damaged it, and not during its
-        removal, when only some of its files may be left."""
+        """Maps each save to the looks that show its true content. Looks after a fault may have damaged the save are
+        left out, and so are looks during its removal, when some files may be gone."""
         sound = []
         for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
@@ -181,25 +183,27 @@ class Store:
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
-        """Maps each save to its largest look before a fault may have damaged it."""
+        """Maps each save to the look with the largest size among those that show its true content."""
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns `of` the times from the end of each save until it was seen; 0 if none was seen."""
+        """Returns `of` (as the maximum) applied to the times from the end of each save to the first look at it; 0 if
+        the harness saw no save."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
-        """Returns when the harness saw this save go away."""
+        """Returns when the harness saw that this save was gone; `NEVER` if it did not see that."""
         moments = next((self.removed[part] for part in _last_parts(save.path) if part in self.removed), [])
         return first_from(moments, save.last_at)
 
     def size_of(self, save: Save) -> int | None:
-        """Returns the size in bytes as seen, or else as told."""
+        """Returns the size of the save in bytes, as the harness saw it, or else as its process reported it."""
         seen = self.undamaged.get(save)
         return save.size if seen is None or seen.size is None else seen.size
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """Returns the tensor counts of this step's save and of the smallest other save since then, if it has fewer."""
+        """Returns the number of tensors in this step's save, and the smallest number in other saves from `since` on, if
+        this step's save has fewer; else `None`."""
         looks = ((save.step, seen) for save, seen in self.undamaged.items() if save.last_at >= since)
         counts = {number: seen.told.get("tensor_count") for number, seen in looks}
         mine = counts.pop(step, None)
@@ -208,7 +212,7 @@ class Store:
 
     @cached_property
     def named(self) -> Sequence[Save]:
-        """Returns the last save at each path that belongs to one step, if there are several such paths."""
+        """Returns the last save at each path that only one step uses. The result is empty for a single such path."""
         steps = grouped((save.path, save.step) for save in self.whole)
         last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
@@ -221,7 +225,7 @@ class Store:
 
     @cached_property
     def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
-        """Maps series and property to its value in each save; it may be the same in all."""
+        """Maps each series and property in words to the value of the property in each save."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
             folder = last_name(save.path.rstrip("/").rpartition("/")[0])
@@ -237,12 +241,14 @@ class Store:
         return found
 
     def is_hidden(self, begin: int, end: int) -> bool:
-        """Returns True if a fault may have kept a save from the store, or the harness from seeing it."""
+        """Returns True if a fault between `begin` and `end` may have kept a save out of the store, or kept the harness
+        from seeing the save."""
         return touches(self._hiding, begin, end)
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """Returns when such faults were at work. A fault that tells the steps of all its damage hides nothing else."""
+        """Returns the times of faults that may hide saves. A fault that reports the step of all its damage is left
+        out."""
         windows = []
         for fault in self.run.faults:
             told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
