@@ -1,6 +1,7 @@
 """Each step is done while the job has the node that did it.
 
-It fails by more than 3 s on one clock and a log without problems; else it is inconclusive.
+The run fails if a step is more than 3 s outside, all times are of one clock, and the log has no problems; else the run
+is inconclusive.
 """
 
 from harness.judge.facts import times
