@@ -13,7 +13,7 @@ def breaches(evidence: Analysis) -> Breaches:
     if not any(evidence.saves.damage.values()):
         return
     states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)
-    lowest = list(itertools.accumulate((step for _, step in reversed(states)), min))[::-1]  # of this state and all later ones
+    lowest = list(itertools.accumulate((step for _, step in reversed(states)), min))[::-1]  # from each state on
     passed_over = {item for restart in evidence.restarts for item in restart.passed_over}
     names = {name for item in passed_over for name in item.place.split("/") if name}
     steps = {item.step for item in passed_over if not item.place and item.step is not None}
