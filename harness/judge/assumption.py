@@ -3,7 +3,7 @@
 Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The first line of the file's
 docstring is the sentence that people read. If an assumption is broken, all verdicts that rest on it become
 *inconclusive*, and the assumption gives the reason in words. No guarantee names an assumption: a breach names its
-grounds, and an assumption spoils grounds of one kind.
+grounds, and an assumption spoils grounds of certain kinds.
 """
 
 import functools

@@ -1,4 +1,5 @@
-"""The bounds that `expect:` may set, by score. Commands that only read scenarios import no other part of the judge.
+"""The bounds that `expect:` may set, by score. Commands that only read scenarios import no other part of the judge
+except `thresholds.py`.
 
 The scores themselves are in `harness/judge/questions/`.
 """

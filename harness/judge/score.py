@@ -210,7 +210,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns the order of the findings of a guarantee or an assumption: the place of its family."""
+    """Returns the place of a guarantee's or an assumption's findings in the report: the place of its family."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 

@@ -31,7 +31,7 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 class Kind(enum.StrEnum):
-    """The kinds of evidence. Each broken assumption spoils one of them."""
+    """The kinds of evidence. A broken assumption spoils grounds of one or more kinds."""
 
     ABSENCE = "absence"  # an event is not in the log
     DURATION = "duration"  # a duration

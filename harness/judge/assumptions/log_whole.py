@@ -1,8 +1,8 @@
 """The log holds each line that was written, and can be read.
 
-Line numbers show which lines are missing. Lines that a full disk dropped are held against nobody. Older logs have no
-line numbers. There a step without a line counts as done if its process had the time for it and its later weights are
-right.
+Line numbers show which lines are missing. Nobody is blamed for lines that a full disk dropped. Older logs have no line
+numbers. In an older log, one missing step is no proof that the step was not done, if its process had the time for the
+step and the later weights are right.
 
 The run is inconclusive if the harness's own log lacks lines. A fault-free run whose log lacks lines is not used for
 comparison. A log that was shipped twice, or that holds its lines twice, counts once. Lines that are not in order of

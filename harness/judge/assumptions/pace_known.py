@@ -2,7 +2,7 @@
 
 The run is inconclusive if steps report less than a quarter of the usual time. It is also inconclusive if they report
 less than 2/3 of the usual time, and the job ends later than usual by more than half of the time that the steps saved.
-The harness sees the end of the job itself.
+The harness itself sees when the job ends.
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Reasons, Spoils

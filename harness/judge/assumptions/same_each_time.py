@@ -1,7 +1,7 @@
 """The trainer computes the very same in every run, or as near to it as its fault-free runs show.
 
-Losses may differ from the fault-free run's before any fault struck, and go on to differ. The trainer is then not
-deterministic. Losses and gradient norms that stay the same, though they change in the fault-free run, make the run
+If losses differ from the fault-free run's before any fault struck, and go on to differ, the trainer is not
+deterministic. If losses or gradient norms stay the same, though they change in the fault-free run, the run is
 inconclusive, too.
 """
 

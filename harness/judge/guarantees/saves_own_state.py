@@ -1,10 +1,11 @@
 """After a restart, too, each checkpoint holds the state of its own step, all of it.
 
 A checkpoint must not hold the content of an earlier step if updates were made in between. Its share of tensors from an
-earlier step may exceed the fault-free share by 10 % of all bytes. All fault-free saves but the first may agree on a
-property (number and bytes of tensors, parts, folder, micro-batches per step); then a checkpoint has this property, too.
-If all losses equal the fault-free run's bit for bit, so must the tensors of later checkpoints: else averaged weights or
-running statistics may not have been restored. A process begins a save after the save's step, and at most 5 steps later.
+earlier step may exceed the fault-free share by 10 % of all bytes. If all fault-free saves but the first agree on a
+property (number and bytes of tensors, parts, folder, micro-batches per step), each later save has this property, too.
+If all losses equal the fault-free run's bit for bit, the tensors of later checkpoints must be the same as well. Other
+tensors show that averaged weights or running statistics may not have been restored. A process begins a save after the
+save's step, and at most 5 steps later.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """Every rank does every step that counts.
 
-A trainer may report each step, every fifth step, or each step on one rank and fewer on the others. The fault-free run,
-if there is one, shows how far apart two steps are that a rank reports one after the other.
+A trainer may report each step on one rank and fewer steps on the others. The fault-free run, if there is one, shows how
+far apart two steps are that a rank reports one after the other.
 
 A trainer may report only every fifth step, if it does so in the fault-free run, too. Each log line has a number. A
 missing step is a failure if no line number is missing around it. If as many line numbers are missing there, the run is

@@ -3,9 +3,9 @@
 `harness.judge.facts.usual` defines the pace.
 
 The job *uses* as many GPUs as its world has ranks, times the GPUs per rank of the fault-free run. The job *has* the
-GPUs that stay allocated until the end of the run. A new GPU counts only after some patience: three times as long as the
-fault-free run took from its first allocation to its first step. The patience begins with the allocation, or with the
-first log line of a launcher on that node if it comes later (a slow engine starts the launcher late).
+GPUs that stay allocated until the end of the run. A new GPU counts only after a waiting time: three times as long as
+the fault-free run took from its first allocation to its first step. The waiting time begins with the allocation, or
+with the first log line of a launcher on that node if this line comes later (a slow engine starts the launcher late).
 
 A save is *due* at each step of which the fault-free run committed a checkpoint. The save was *made* if the run
 committed a checkpoint from half an interval before that step until the next save is due. So late saves and a shifted
@@ -77,7 +77,7 @@ def _pace(evidence: Analysis, bound: float) -> Lines:
     before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= allowed else ""
     grounds = Ground(Kind.DURATION, of=pace, bound=bound)
     told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
-    if slow is Slow.IN_THE_END_BESIDE_BEFORE:  # does not excuse a recovery that never ended
+    if slow is Slow.IN_THE_END_BESIDE_BEFORE:  # no assumption: one would also excuse a recovery without an end
         told = replace(told, verdict=Verdict.INCONCLUSIVE, doubt=Doubt.FAULT_FREE_SLOW)
     in_the_end = slow in (Slow.IN_THE_END, Slow.IN_THE_END_BESIDE_BEFORE)
     return [replace(told, code=Code.PACE_SLOW_AGAIN if in_the_end else "")]
