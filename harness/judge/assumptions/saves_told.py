@@ -17,7 +17,7 @@ def _broken(evidence: Analysis) -> Reasons:
     told = {save.step for save in saves.all}
     if usual is not None:  # saves that no rank of the fault-free run reports either
         told |= {save.step for save in usual.seen} - {save.step for save in usual.all}
-    there = next((each.restored_step or 0 for each in run.processes if each.restored is not None), 0)  # saved before the job
+    there = next((each.restored_step or 0 for each in run.processes if each.restored is not None), 0)  # before the job
     new = (save for save in saves.seen if save.step not in told and save.step > there and save.at > run.begin)
     for save in new:
         if not by_time.touches(evidence.disturbed, save.at, save.at):
