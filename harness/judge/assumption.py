@@ -1,8 +1,9 @@
-"""The contract of an assumption: what must be so before evidence can be believed or compared.
+"""The contract of an assumption: a condition that must hold before evidence can be believed or compared.
 
-Each file of `harness/judge/assumptions/` is one, by its name. The first line of its docstring is the sentence that
-people read. A broken one makes *inconclusive* of what rests on it, and says why in its own words. No guarantee knows an
-assumption: it names its ground, and an assumption spoils grounds of one kind.
+Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The first line of the file's
+docstring is the sentence that people read. If an assumption is broken, all verdicts that rest on it become
+*inconclusive*, and the assumption gives the reason in words. No guarantee names an assumption: a breach names its
+grounds, and an assumption spoils grounds of certain kinds.
 """
 
 import functools
@@ -16,14 +17,14 @@ from harness.plugins import Family
 
 AGAIN = "Run it again on a quiet host"
 FRESH = f"{AGAIN}, with fault-free runs of its own: {{run}} --fresh-fault-free"
-Reasons = Iterator[str]  # what breaks an assumption, in words
+Reasons = Iterator[str]  # violations of an assumption, in words
 
 
 @dataclass(frozen=True)
 class Spoils:
-    """One way to spoil a ground. `why` returns what spoils the ground in this run, or an empty text. `settles`: one
-    line that says how to find out; `: {run}` at its end is the command that runs the scenario again. `alone`: `why`
-    replaces the breach's own words. `either_way`: a passed expectation becomes doubtful, too."""
+    """One way to spoil a ground. `why` returns the reason why the ground is doubtful in this run, or an empty text.
+    `settles`: advice how to settle the doubt, in one line; `{run}` stands for the command that runs the scenario again.
+    `alone`: `why` replaces the breach's own words. `either_way`: a passed expectation becomes doubtful, too."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -34,9 +35,10 @@ class Spoils:
 
 @dataclass(frozen=True)
 class Assumption:
-    """`broken` yields what makes the whole run inconclusive; the first one is told. `spoils`: the grounds that it makes
-    doubtful. `holds_for`: kinds of run, as in a guarantee. `order`: lower ones are asked first. `family`: if a
-    guarantee of this family fails for sure, `broken` is not told. `settles`: how to find out, as in `Spoils`."""
+    """`broken` yields reasons that make the whole run inconclusive; only the first is reported. `spoils`: the grounds
+    that the assumption makes doubtful. `holds_for`: kinds of run, as in a guarantee. `order`: assumptions with a lower
+    number are checked first. `family`: `broken` is not checked if a guarantee of this family certainly fails.
+    `settles`: advice, as in `Spoils`."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
@@ -51,13 +53,13 @@ FAMILY = Family("assumption", "harness.judge.assumptions", "ASSUMPTION")
 
 @functools.cache
 def assumptions() -> Mapping[str, Assumption]:
-    """All assumptions by name, as `clocks-known`, sorted."""
+    """Returns all assumptions by name (such as `clocks-known`), sorted."""
     return {file.replace("_", "-"): FAMILY.load(file) for file in FAMILY.names()}
 
 
 @dataclass(frozen=True)
 class Spoilt:
-    """The assumption that is broken, why, and how to find out."""
+    """The broken assumption, the reason, and how to settle the doubt."""
 
     assumption: str
     why: str
@@ -69,7 +71,8 @@ class Spoilt:
 
 
 def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) -> Spoilt | None:
-    """Returns the first broken assumption that one of these grounds rests on. `good`: for one that is met."""
+    """Returns the first broken assumption that one of these grounds rests on. `good`: the grounds are those of a passed
+    expectation."""
     for name, each in sorted(assumptions().items(), key=lambda each: each[1].order):
         for row in each.spoils:
             for ground in grounds if row.either_way or not good else ():
@@ -79,7 +82,8 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
 
 
 def _why(row: Spoils, evidence: Analysis, ground: Ground) -> str:
-    """Returns what spoils the ground. What cannot be computed is not known to be sound."""
+    """Returns the reason why the ground is spoilt, or an empty text. A crash of the computation spoils the ground,
+    too."""
     try:
         return row.why(evidence, ground)
     except Exception as error:

@@ -1,4 +1,5 @@
-"""The bounds that `expect:` may set, by score. Commands that only read scenarios import this part of the judge alone.
+"""The bounds that `expect:` may set, by score. Commands that only read scenarios import no other part of the judge
+except `thresholds.py`.
 
 The scores themselves are in `harness/judge/questions/`.
 """
@@ -15,7 +16,7 @@ from harness.node.emitter import abnormal
 from harness.parameters import Parameters
 
 OFF = "off"  # switches a default score off
-WASTED_BY_FAULTS = "GPU time wasted by faults"  # its name where it is not judged
+WASTED_BY_FAULTS = "GPU time wasted by faults"  # name of this item in lists of items that are not judged
 SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
 
 _DURATION = r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$"
@@ -23,7 +24,7 @@ _DIGITS_MAX = 18  # digits; longer numbers exceed any run in any unit
 
 
 def _bound_ns(text: object) -> int:
-    """Parses a duration in nanoseconds. A number too long for any run becomes the longest duration."""
+    """Parses a duration and returns nanoseconds. A number with too many digits becomes the longest duration."""
     digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
     if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
         return units.DURATION_NS_MAX
@@ -43,10 +44,10 @@ Percent = Annotated[
 class Bounds(Parameters):
     """The keys that one score allows in `expect:`. An unknown key is an error."""
 
-    by_default: ClassVar[str] = ""  # for a default score: its name where it is not judged
+    by_default: ClassVar[str] = ""  # name of a default score in lists of items that are not judged
 
     def asks(self) -> bool:
-        """Returns True if anything beyond the defaults is expected."""
+        """Returns True if the scenario expects more than the defaults."""
         if self.by_default:
             return self != type(self)()
         return any(value is not None and value != {} for value in dict(self).values())
@@ -137,7 +138,7 @@ class ContinuityBounds(Bounds):
 
     @property
     def moves_samples(self) -> bool:
-        """Returns True if samples may be repeated or left out, so that later steps may consume others."""
+        """Returns True if samples may be repeated or left out, so that later steps may consume other samples."""
         return bool(self.max_samples_repeated or self.max_samples_skipped)
 
     @model_validator(mode="after")
@@ -215,7 +216,7 @@ class MetricBounds(Bounds):
     )
 
 
-_SWITCHED = (  # judged by default; the name where it is not judged; `off` where …
+_SWITCHED = (  # score judged by default; its name in lists of items that are not judged; when a scenario sets `off`
     ("divergence", "divergence of the loss", "nobody has to go back"),
     ("effect_end", "end of the faults' effects", "a fault is meant to stay"),
     ("own_traffic", "the training's own traffic", "a fault is meant to miss the training's traffic"),
@@ -244,7 +245,7 @@ BOUNDS = dict(sorted({**_SET, **{name: _nothing_to_set(name, *told) for name, *t
 
 
 def expects_something(expect: Mapping[str, Any]) -> bool:
-    """Returns True if a scenario sets any bound; `recovery_time: {}` sets none."""
+    """Returns True if a scenario sets any bound. `recovery_time: {}` sets no bound."""
     for name, written in expect.items():
         if name in BOUNDS and isinstance(written, Mapping):
             try:

@@ -1,9 +1,9 @@
-"""The contract of a guarantee: one thing that must be so in a run, and what breaks it.
+"""The contract of a guarantee: one condition that must hold in a run, and its breaches.
 
-Each file of `harness/judge/guarantees/` is one, by its name: `restart_newest.py` is `restart.newest`. The first line of
-its docstring is the sentence that people read. A guarantee looks at facts and says in words what breaks it. It does not
-weigh evidence: the strength of a breach comes with its facts, and doubts about evidence are in
-`harness/judge/assumptions/`. `harness.judge.weighing` merges the two.
+Each file of `harness/judge/guarantees/` defines one guarantee, named after the file: `restart_newest.py` defines
+`restart.newest`. The first line of the file's docstring is the sentence that people read. A guarantee reads facts and
+describes breaches in words. A guarantee does not weigh evidence: the facts of a breach carry its strength, and doubts
+about evidence are in `harness/judge/assumptions/`. `harness.judge.weighing` merges breaches and doubts.
 """
 
 import functools
@@ -18,14 +18,14 @@ from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord as FaultRecord
 
-RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # what a guarantee may hold for
+RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # kinds of run
 
 
 @dataclass(frozen=True)
 class Breach:
-    """A violation of a guarantee, in words. `by`: strength of its weakest fact. `grounds`: evidence that an assumption
-    may spoil. `of`: whose breach it is, as a fault's id; one is told for each. `idle`: it concerns rolled-back steps
-    only, and is dropped if its process died with them."""
+    """A violation of a guarantee, in words. `by`: the strength of its weakest fact. `grounds`: evidence that an
+    assumption may spoil. `of`: the subject of the breach, such as a fault's id; one breach is reported for each
+    subject. `idle`: the breach concerns rolled-back steps only, and is dropped if their process died."""
 
     words: str
     by: By
@@ -39,12 +39,12 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """Makes a breach. `facts`: the facts that it rests on. Without facts it is as strong as the harness's own sight."""
+    """Returns a breach that rests on `facts`. A breach without facts is as strong as one that the harness saw."""
     return Breach(words, weakest(*facts), tuple(grounds), of, idle)
 
 
 def of_fault(words: str, fault: str) -> Breach:
-    """Makes a breach of the fault with this id. A rehearsal that people stopped says nothing of its faults."""
+    """Returns a breach by the fault with this id. It is inconclusive if people stopped the rehearsal."""
     return breach(f"fault {fault} {words}", grounds=[Ground(Kind.FAULTS)], of=fault)
 
 
@@ -58,14 +58,15 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """`breaches`: yields all violations. `nothing`: why a run without a breach proves nothing, as no restart came; an
-    empty text where it held. `rests_on`: kinds of evidence that it needs, as in `harness.judge.facts.reported`.
-    `explained_by`: names of guarantees whose breach also breaks this one. `holds_for`: kinds of run that it is checked
-    in. `switch`: the key in `expect:` that switches it off by `off`.
+    """`breaches`: yields all violations. `nothing`: returns why a run without a breach proves nothing (for example, no
+    restart came), or an empty text if the guarantee held. `rests_on`: the kinds of evidence that the guarantee needs,
+    as in `harness.judge.facts.reported`. `explained_by`: names of guarantees whose breach also breaks this one.
+    `holds_for`: the kinds of run in which the guarantee is checked. `switch`: the key in `expect:` that switches the
+    guarantee off by `off`.
 
-    `needs_steps`: it is not judged if the job's steps are not known. `until_the_end`: a rehearsal that people
-    stopped says nothing of it. `of_a_fault`: its breach shows that a fault did not act as planned, so that the run
-    proves nothing.
+    `needs_steps`: the guarantee is not judged if the job's steps are not known. `until_the_end`: a breach is
+    inconclusive if people stopped the rehearsal. `of_a_fault`: a breach shows that a fault did not act as planned, so
+    the run proves nothing.
     """
 
     breaches: Callable[[Analysis], Breaches]
@@ -80,7 +81,7 @@ class Guarantee:
 
 
 def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
-    """Makes a guarantee that each fault acted as planned. `flaws`: yields evidence that one did not."""
+    """Returns a guarantee that each fault acted as planned. `flaws`: yields evidence that a fault did not."""
 
     def breaches(evidence: Analysis) -> Breaches:
         for fault in struck(evidence):
@@ -90,7 +91,7 @@ def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> G
 
 
 def second_guarantee(breaches: Callable[[Analysis], Breaches], nothing: Callable[[Analysis], str]) -> Guarantee:
-    """Makes a guarantee about a run and its second restart."""
+    """Returns a guarantee about a run and its second restart."""
     explained_by = ("saves.one_writer",)
     return Guarantee(breaches, (), explained_by, (RUN,), nothing, switch="second_restart", until_the_end=True)
 

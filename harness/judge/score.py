@@ -1,8 +1,9 @@
-"""The Score contract, verdicts, and the scorecard that reports are made from.
+"""The contract of a score, and the scorecard from which reports are made.
 
-Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name`, as in `expect:`, and `score(evidence,
-bounds)`, which sees nothing but the evidence and the facts that the analysis draws from it. `harness/judge/bounds.py`
-holds the keys of `expect:`. Every score is computed in every run; bounds only add expectations.
+Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name`, as in `expect:`, and a method
+`score(evidence, bounds)`. A score reads only the evidence and the facts that the analysis draws from the evidence.
+`harness/judge/bounds.py` holds the keys of `expect:`. Every score is computed in every run; bounds only add
+expectations.
 """
 
 import abc
@@ -35,8 +36,8 @@ ELSEWHERE = 5  # place of assumptions without a family among the scores
 class Expectation:
     """One line of the report's table: `recovery_time.max` ≤ `60 s`, observed `4.21 s`, pass.
 
-    `bound_value` and `observed_value` are the same two in `unit`, where the bound is a number; `observed_value` is
-    `None` where nothing was measured or what was measured was not over yet.
+    If the bound is a number, `bound_value` and `observed_value` give bound and observation in `unit`. `observed_value`
+    is `None` if nothing was measured, or if the measured interval had no end.
     """
 
     name: str
@@ -44,13 +45,13 @@ class Expectation:
     observed: str
     verdict: Verdict
     reason: str = ""
-    share: float | None = None  # used share of an upper bound, to combine runs
+    share: float | None = None  # observed value as a share of an upper bound; used to combine runs
     bound_value: float | None = None
     observed_value: float | None = None
     unit: str = ""
-    code: str = ""  # code of the finding; empty: its name
+    code: str = ""  # code of the finding; empty: the name of the expectation
     doubt: str = ""  # code of the reason if inconclusive
-    settles: str = ""  # how to find out, as one line for people
+    settles: str = ""  # how to settle the doubt, in one line for people
     rests_on: tuple[Ground, ...] = ()
 
 
@@ -58,23 +59,24 @@ class Expectation:
 class ScoreResult:
     values: Mapping[str, Any]  # as in report.json: scores.<name>
     expectations: Sequence[Expectation] = ()
-    reasons: Sequence[Finding] = ()  # beyond the expectations
-    summary: str = ""  # a clause for the headline of a run that passed
+    reasons: Sequence[Finding] = ()  # findings beside those of the expectations
+    summary: str = ""  # clause for the headline of a passed run
     not_judged: Sequence[tuple[str, str]] = ()  # (item, why): items without evidence in this run
 
 
 class Score(abc.ABC):
-    """One question to the evidence, with its figures and expectations."""
+    """One question about a run. The answer is figures and expectations."""
 
     name: str
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # section of its values in report.json
-    order: int = 99  # in reports and headlines
+    order: int = 99  # place in reports and headlines
     by_steps: ClassVar[bool] = True  # its expectations rest on the steps in the log
     explained_by: ClassVar[tuple[str, ...]] = ()  # guarantees whose breach explains that a bound does not hold
 
     @property
     def bounds(self) -> type[Bounds]:
-        """Returns the bounds that `expect:` may set under its name; none if the name may not stand there."""
+        """Returns the bounds that `expect:` may set under the score's name, or `Bounds` without a key if the name is
+        not allowed in `expect:`."""
         return BOUNDS.get(self.name, Bounds)
 
     @property
@@ -83,8 +85,8 @@ class Score(abc.ABC):
 
     @abc.abstractmethod
     def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """Answers the question. `bounds`: an instance of `self.bounds`, or `None` if the scenario does not ask or has
-        switched it off."""
+        """Returns the answer. `bounds`: an instance of `self.bounds`, or `None` if the scenario does not ask for the
+        score or switches the score off."""
 
 
 def shown_ns(ns: float | None) -> str:
@@ -92,7 +94,7 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """Makes an expectation that fails if there is a `reason`. `observed` is `None` if nothing was measured."""
+    """Returns an expectation that fails if there is a `reason`. `observed` is `None` if nothing was measured."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
@@ -101,8 +103,8 @@ def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Gr
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit in `unit`: an upper one, or with `least` a lower one. `show` formats a number for people. An unmeasured
-    value is inconclusive."""
+    """A limit in `unit`: an upper limit, or a lower limit if `least` is set. `show` formats a number for people. An
+    unmeasured value is inconclusive."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -110,7 +112,7 @@ class Bound:
     least: bool = False
 
     def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
-        """Compares a measurement with the limit. `why`: the reason if it fails or was not measured."""
+        """Compares a measurement with the limit. `why`: the reason if the measurement fails or is missing."""
         bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
         if measured is None:
             why = why or "there is nothing to measure"
@@ -124,7 +126,7 @@ class Bound:
 
 
 def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> Expectation:
-    """Makes an inconclusive expectation: the evidence does not tell whether it is met."""
+    """Returns an inconclusive expectation: the evidence does not show whether the bound is met."""
     return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=doubt, **numbers)
 
 
@@ -147,7 +149,7 @@ class Scorecard:
     backend: str
     seed: int
     verdict: Verdict
-    reasons: Sequence[str]  # the first one is the headline
+    reasons: Sequence[str]  # the first reason is the headline
     scores: Mapping[str, Mapping[str, Any]]
     metrics: Mapping[str, Any]
     expectations: Sequence[Expectation]
@@ -155,11 +157,11 @@ class Scorecard:
     evidence: Analysis = field(repr=False)
     not_judged: Mapping[str, str] = field(default_factory=dict)  # item → why
     guarantees: Sequence[Judged] = ()
-    findings: Sequence[Finding] = ()  # all but passes, in the order in which they were found
+    findings: Sequence[Finding] = ()  # all findings except passes, in the order in which they were found
 
 
 def judge(evidence: Evidence, run_id: str) -> Scorecard:
-    """Computes all scores of a run and merges them into one verdict. Pure."""
+    """Computes all scores of a run and merges them into one verdict. The function has no side effects."""
     analysis = Analysis.of(evidence)
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
@@ -179,7 +181,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     findings += [unknown(Code.EXPECT_UNKNOWN, f"expect: unknown score {name!r}") for name in strange]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     stopped = [each.text for each in findings if each.code == "end-known"]
-    stopped *= evidence.run.outcome == "interrupted"  # comes first, as it explains what is missing
+    stopped *= evidence.run.outcome == "interrupted"  # the reason for the stop comes first
     reasons = [*stopped, *(reason for reason in worst_first(findings, _causes) if reason not in stopped)]
     if reasons and (run := _without_faults(plan, run_id)):
         how = "failed" if verdict is Verdict.FAIL else "did not complete"
@@ -197,7 +199,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         verdict=verdict,
         reasons=reasons or [_headline(results, expects_something(expect), not_judged)],
         not_judged=not_judged,
-        scores={name: each for name, each in values.items() if each or name in expect},  # others say nothing
+        scores={name: each for name, each in values.items() if each or name in expect},  # others are empty
         metrics={name: value for each in metrics for name, value in each.items()},
         expectations=[line for result in results.values() for line in result.expectations],
         environment=evidence.run.environment,
@@ -208,7 +210,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns the order of a guarantee's findings, or of an assumption's, which stand with its family."""
+    """Returns the place of a guarantee's or an assumption's findings in the report: the place of its family."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 
@@ -222,7 +224,7 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Names the fault-free run that did not complete, if the stored run is one: faults were never injected then."""
+    """Names the stored run if it is a fault-free run that did not complete. No fault was injected in that case."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -230,7 +232,7 @@ def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
 
 
 def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
-    """Computes one score. A scorer that crashes makes the run inconclusive."""
+    """Computes one score. A score that crashes makes the run inconclusive."""
     try:
         if score.by_default and written == OFF:
             off = [(score.by_default, "the scenario switches it off")]
@@ -247,7 +249,7 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Weighs each expectation against broken assumptions. `by_steps`: all of them rest on steps."""
+    """Weighs each expectation against broken assumptions. `by_steps`: all expectations rest on steps."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
@@ -255,7 +257,8 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    """Weighs one expectation. An unmeasured one gets its reason from an assumption that spoils passes, too."""
+    """Weighs one expectation. An unmeasured expectation is weighed like a passed one: only an assumption with
+    `either_way` can spoil it."""
     found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
     if found is None:
         return line
@@ -264,7 +267,8 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Keeps the worst line of each name, the first of equals: a figure measured several times must hold each time."""
+    """Returns the worst line of each name, and the first one among equally bad lines. A figure that is measured several
+    times must meet its bound each time."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

@@ -1,11 +1,12 @@
-"""Every number that the judge compares a measurement with: its unit, the cases it separates, and its source.
+"""All numbers that the judge compares measurements with. Each has a unit, the cases that it separates, and a source.
 
-* `healthy("<=", …)`: a healthy run measures this at most. The words say what is healthy | what is broken.
-* `judged(">=", …)`: so much evidence is needed before a rule speaks. The words say what is too little | what is enough.
-* `method(…)`: a choice inside a method. No measurement is compared with it alone.
+* `healthy("<=", …)`: a healthy run measures this at most. The words describe a healthy run | a broken run.
+* `judged(">=", …)`: a rule applies only with this much evidence. The words describe too little | enough evidence.
+* `method(…)`: a choice inside a method. No measurement is compared with this number alone.
 
-A source begins with `runs:` (which ones show it), `formula:`, `published:`, `meaning:` (it follows from what the words
-mean) or `guess:` (no stored run comes near it). `make margins` shows the nearest healthy run and the nearest broken one.
+A source begins with `runs:` (the runs that show the number), `formula:`, `published:`, `meaning:` (the number follows
+from the definition) or `guess:` (no stored run comes near the number). `make margins` shows for each number the nearest
+healthy run and the nearest broken run.
 """
 
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ def table() -> Mapping[str, Threshold]:
 
 # fmt: off
 
-# Clocks, and what is told late
+# Clocks, and events that are reported late
 
 BEFORE_NS = healthy("<=", 10**8, "ns", "a fault acts so long before it is told | earlier", "guess: the harness tells its own deeds within 100 ms")
 COARSE_NS = healthy("<=", 5 * 10**7, "ns", "times of two tellers are rounded | apart", "runs: docs/margins.json")
@@ -70,7 +71,7 @@ FINE_NS = judged("<", 10**5, "ns", "clocks too coarse to tell copies | fine enou
 COPIED_STEPS = method(5, "steps", "in a row that a copy shares", "formula: 5 steps that scatter by 10 ms are alike at 0.1 ms in 100^-5 of cases")
 STEPS_LOOKED_AT = method(4096, "steps", "that show how coarse clocks are", "meaning: more change no divisor")
 
-# What is computed
+# Computed values
 
 DIFFERS_FOR_GOOD = judged(">=", 0.9, "of later steps", "differs for a while | never the same again", "runs: torch 2.4.1, from its second step on")
 TERMS_LEAST = method(2**20, "terms", "of the longest sum, where no save tells more", "meaning: a model of a million parameters")
@@ -82,7 +83,7 @@ TOO_FAST = healthy(">=", 0.25, "× usual", "so fast | its steps were not done th
 HIDDEN_SHARE = healthy("<=", 0.5, "of what was saved", "a slower end | the time is hidden in it", "meaning: more than half of it")
 SPENT_SHARE = healthy("<", 0.5, "of a step", "a line is lost whose step was skipped | done", "meaning: half of it")
 
-# Moved here from the files that use them
+# All other thresholds
 
 SLOWDOWN_MAX = healthy("<=", 1.5, "× usual", "as fast as before | slower for good", "runs: docs/margins.json")
 HOST_FACTOR = healthy("<=", 1.4, "× bound", "a shared host does that | slower", "runs: docs/margins.json")

@@ -1,5 +1,5 @@
-"""Verdicts, findings, and the evidence that they rest on. Findings and doubts have codes, which stay when the words
-change."""
+"""Verdicts, findings, and the evidence that they rest on. Findings and doubts have codes; a code stays the same when
+the words change."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 class Kind(enum.StrEnum):
-    """The kinds of evidence. Each broken assumption spoils one of them."""
+    """The kinds of evidence. A broken assumption spoils grounds of one or more kinds."""
 
     ABSENCE = "absence"  # an event is not in the log
     DURATION = "duration"  # a duration
     STEPS = "steps"  # the work of each step
-    FAULTS = "faults"  # the acts of faults
+    FAULTS = "faults"  # the actions of faults
     REACHED = "reached"  # the last step of the job
     NODES = "nodes"  # the nodes that the job had
-    LISTED = "listed"  # whoever starts the job again knows of a save
+    LISTED = "listed"  # the program that restarts the job knows of a save
     LOSSES = "losses"  # computed values, compared with the fault-free run
     CURVES = "curves"  # figures per step, compared with the fault-free run's
     BITS = "bits"  # bit-identical values in the fault-free run
-    BAND = "band"  # the distance of fault-free runs
-    GAP = "gap"  # the gap of the last losses, in percent
+    BAND = "band"  # the distance between fault-free runs
+    GAP = "gap"  # the gap between the last losses and the fault-free run's, in percent
     ORDER = "order"  # the samples of each step, compared with the fault-free run
 
 
@@ -54,30 +54,30 @@ class Figure:
 
     value: float
     margin: float = 0  # possible error, from the uncertainty of clocks
-    is_over: bool = True  # False: it would have become larger
+    is_over: bool = True  # False: the log ends before the measured interval does
 
 
 @dataclass(frozen=True)
 class Ground:
-    """The evidence that a breach or an expectation rests on. An empty field does not narrow it down."""
+    """The evidence that a breach or an expectation rests on. An empty field allows any value."""
 
     kind: Kind
-    processes: tuple[int, ...] = ()  # rows in Timeline.processes that would have told; empty: any process
+    processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process
     steps: tuple[int, ...] = ()  # absent steps; the first and the last of a long stretch
     lines: int = 1  # absent lines of each process
-    since: int | None = None  # ns; absent from then on
-    of: Figure | Pace | Degraded | Episode | None = None  # the thing that took so long
-    bound: float = 0  # the bound that it was compared with
+    since: int | None = None  # ns; lines are absent from this time on
+    of: Figure | Pace | Degraded | Episode | None = None  # the measured figure or interval
+    bound: float = 0  # the bound that `of` was compared with
 
 
 class Finding(NamedTuple):
-    """What is said of a run: a verdict and why, in words and by the codes of what was found and of the doubt."""
+    """One statement about a run: a verdict, its reason in words, and the codes of the finding and of the doubt."""
 
     verdict: Verdict
     text: str
     code: str  # a guarantee's or an expectation's name, or a `Code`
     doubt: str = ""  # broken assumption, strength of a weak breach, or a `Doubt`
-    settles: str = ""  # how to find out, as one line for people
+    settles: str = ""  # how to settle the doubt, in one line for people
 
 
 def unknown(code: str, text: str) -> Finding:
@@ -85,8 +85,8 @@ def unknown(code: str, text: str) -> Finding:
 
 
 def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
-    """Returns texts by severity, equals in the order in which they were found. A cause is as severe as the findings
-    that it explains, and comes before them. `explained_by`: returns the codes that explain a finding's code."""
+    """Returns the texts of the findings by severity, and equally severe ones in their given order. A cause is as severe
+    as the findings that it explains, and comes before them. `explained_by`: returns the codes of possible causes."""
     explains: dict[str, int] = {}
     for each in findings:
         for cause in explained_by(each.code):
@@ -99,7 +99,7 @@ def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Seque
 
 
 class Code(enum.StrEnum):
-    """Codes of findings. An expectation's code is its name, as `recovery_time.max`, or one of these."""
+    """Codes of findings. An expectation's code is its name (such as `recovery_time.max`) or one of these."""
 
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"
@@ -110,7 +110,7 @@ class Code(enum.StrEnum):
 
 
 class Doubt(enum.StrEnum):
-    """Codes for the reason why something is not known, so that the run is inconclusive."""
+    """Codes of the reasons why a finding is inconclusive."""
 
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
     NOTHING_STRUCK = "doubt.nothing-struck"

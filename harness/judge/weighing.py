@@ -1,15 +1,16 @@
-"""Turns breaches and broken assumptions into findings: the only place that decides verdicts of guarantees.
+"""Turns breaches and broken assumptions into findings. No other module decides verdicts of guarantees.
 
 | how the breach is known | its ground | verdict |
 |---|---|---|
 | seen | sound | fail; invalid, if it shows that a fault did not act as planned |
 | seen | spoilt by a broken assumption | inconclusive, in the words of the assumption |
-| told against another word, or missing | | inconclusive |
+| one report against another, or missing evidence | | inconclusive |
 | an assumption of the whole run is broken | | inconclusive |
-| in whatever way, in a run that was made after this one | | inconclusive |
+| in any way, but in a run that was made after this one | | inconclusive |
 
-A guarantee is told by its strongest example, the first of equals. Within a family, findings weaker than the strongest
-are left out, and so are breaches with a cause that is as bad. A cause of another family is told first.
+A guarantee reports its strongest breach, and the first one among equally strong breaches. Within a family, findings
+weaker than the strongest are left out. A breach is also left out if its cause is in the same family and is as bad. A
+cause in another family comes first in the report.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,13 +29,13 @@ from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
 from harness.timeline import window
 from harness.timeline.lookups import grouped
 
-State = Literal["held", "broken", "open", "not judged"]  # open: the evidence does not tell
+State = Literal["held", "broken", "open", "not judged"]  # open: the evidence does not show it
 BROKEN: Mapping[Verdict, State] = {Verdict.FAIL: "broken", Verdict.INVALID: "broken", Verdict.INCONCLUSIVE: "open"}
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The state of a guarantee in a run, as in report.json. `why`: what broke it, or why it is not judged."""
+    """The state of a guarantee in a run, as in report.json. `why`: the breach, or the reason if it is not judged."""
 
     name: str
     statement: str
@@ -43,7 +44,7 @@ class Judged:
 
 
 def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
-    """Checks all guarantees and assumptions that hold for this kind of run; return states and findings."""
+    """Checks all guarantees and assumptions that hold for this kind of run. Returns states and findings."""
     wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
     silent = {name: why for name, each in wanted.items() if (why := _not_asked(each, evidence))}
     found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
@@ -53,8 +54,9 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
 
 
 def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding]:
-    """Yields findings in a run that the harness made after this one, as inconclusive: only its own log shows them. It
-    is compared with the same steps of the fault-free run. An older harness wrote no plan, so nothing is judged."""
+    """Yields findings in a run that the harness made after this one. All are inconclusive, as only that run's own log
+    shows them. That run is compared with the same steps of the fault-free run. A log without a plan (of an older
+    harness) is not judged."""
     log, usual = made.done, evidence.fault_free
     if log is not None and log.plan:
         beside = None if usual is None else window.fault_free_part(usual, log)
@@ -65,7 +67,7 @@ def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding
 
 
 def answer(told: Compared) -> Verdict:
-    """Returns the verdict on steps that were done again, which no guarantee is about."""
+    """Returns the verdict on steps that were done again. No guarantee judges these steps."""
     if not told.by.sure:
         return Verdict.INCONCLUSIVE
     return Verdict.PASS if told.same else Verdict.FAIL
@@ -78,7 +80,8 @@ def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
-    """Returns the worst breach, the first of equals, for each fault or other culprit."""
+    """Returns one finding for each fault or other subject (`Breach.of`): its worst breach, or the first of equally bad
+    ones."""
     worst: dict[str, Finding] = {}
     try:
         for breach in guarantee.breaches(evidence):
@@ -93,7 +96,7 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
 
 
 def _crashed(name: str, error: Exception) -> Finding:
-    """Makes the finding of a crashed judge: inconclusive, never a pass."""
+    """Returns the finding for a crash of the judge: inconclusive, never a pass."""
     return Finding(Verdict.INCONCLUSIVE, f"{name}: the judge crashed: {type(error).__name__}: {error}", name, "crashed")
 
 
@@ -111,7 +114,8 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Yields findings without those weaker than their family's worst, or with an equally bad cause in the family."""
+    """Yields the findings to report. Drops a finding that is weaker than the worst of its family, or that has an
+    equally bad cause in its family."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():
@@ -134,7 +138,7 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
 
 
 def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding], evidence: Analysis) -> Judged:
-    """Returns the state of one guarantee. `why`: the reason if it was not checked."""
+    """Returns the state of one guarantee. `why`: the reason if the guarantee was not checked."""
     worst = max(found, key=_badness, default=None)
     if worst is not None:
         return Judged(name, FAMILY.sentence(name), BROKEN[worst.verdict], worst.text)
@@ -143,6 +147,7 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Explains why an unbroken guarantee is not judged: evidence is missing, or nothing could have broken it."""
+    """Explains why a guarantee without a breach is not judged: evidence is missing, or nothing in the run could have
+    broken the guarantee."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
     return f"the log does not report {', '.join(untold)}" if untold else guarantee.nothing(evidence)

@@ -1,6 +1,6 @@
 """The clocks of the hosts are known more closely than what is measured by them.
 
-Writers that claim the harness's clock agree with it on the wall time.
+A writer that claims to use the harness's clock must agree with it on the wall time.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils

@@ -1,9 +1,10 @@
 """The run can be compared with its fault-free runs, and what the harness made for comparison did what it was asked.
 
-It makes fault-free runs, some of which change their size; and after the run a restore drill and a second restart.
+The harness makes fault-free runs, some of which change their size. After the run, the harness makes a restore drill and
+a second restart.
 
-A fault-free run gives no band if it did not finish, started again, was another job (seed, size, arguments, code), went
-on from a save, or has a loss that is not a number in several steps. It is made again once.
+A fault-free run gives no band in these cases: it did not finish, it restarted, it was another job (seed, size,
+arguments, code), it began from a save, or its loss is not a number in several steps. The harness then repeats it once.
 """
 
 import itertools
@@ -14,7 +15,7 @@ from harness.judge.facts.done_again import done_again
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields one line: the first fault of the restore drill, and the first of the second restart."""
+    """Yields one sentence: the first flaw of the restore drill, and the first flaw of the second restart."""
     drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
     alone = again.told_alone() if again else ()

@@ -1,16 +1,16 @@
 """Somebody told how each command and each worker ended.
 
-A worker is dead if it did steps and others then did steps without it, or if another one took its rank over on its
-node, also where nobody reports its exit.
+A worker that did steps counts as dead if others then do steps without it, or if another worker takes over its rank on
+its node. Nobody needs to report its exit.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields nodes that worked to the end without a told end of their command, and nodes without a launcher log where
-    others have one. A node that was taken may have taken its log along. Some jobs have fewer launchers than nodes in
-    every run."""
+    """Yields nodes that worked to the end, but whose command has no reported end. Also yields nodes without a launcher
+    log if others have one. A node that was taken away may lack the log. So may a node without a launcher in the
+    fault-free run."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
     worked = {p.key for p in run.processes if p.first_step is not None}
     over = run.outcome == "completed" and not run.beside.job_goes_on

@@ -1,7 +1,7 @@
 """The host has time for the job: other programs take no more of it than in the fault-free runs.
 
-Other programs may take 15 % more of the CPUs than before the first fault and in the fault-free runs. Beyond that the
-limit of `pace` is divided by the square of what they left.
+Other programs may take 15 % more of the CPUs than before the first fault and in the fault-free runs. If they take more,
+the limit of `pace` is divided by the square of the share that they leave.
 """
 
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
@@ -21,7 +21,7 @@ def _busy(evidence: Analysis, ground: Ground) -> str:
     times = pace.at_least / (allowed * max(pace.worst, HOST_FACTOR))
     if times <= 1:
         return "a busy host could also explain it"
-    # The job has what others leave of the CPUs, and waits for the rank that has least of them.
+    # The job gets the CPUs that other programs leave, and waits for the rank that gets the least.
     taken = pace.others > OTHERS_MAX and times * max(1 - pace.others, 0.01) ** 2 <= 1
     return f"other programs took {pace.others:.0%} more of the host's CPUs then" if taken else ""
 

@@ -1,9 +1,9 @@
 """What launchers tell can be, beside what their workers and each other tell.
 
-A worker begins after its launcher. Who ended is one of the processes that ran, and a launcher ends as it says. The
-launchers of one world tell of as many nodes, each with a node rank of its own (where each node has a launcher for
-itself, as with torchft, all are node 0 of 1), and a launcher counts its meetings upwards; each number is told by one.
-What is told so in a fault-free run as well is a way of telling, and held against nobody.
+A worker begins after its launcher. A launcher reports the end only of processes that ran. A launcher ends with the
+exit code that it reports. The launchers of one world report the same number of nodes, and each has a node rank of its
+own; with a launcher for each node alone, as with torchft, all are node 0 of 1. A launcher numbers its rendezvous rounds
+upwards, and no round's number is missing. A contradiction that a fault-free run has, too, is ignored.
 """
 
 import itertools
@@ -21,7 +21,7 @@ CONTROL = "control"  # name of the rendezvous store's host in the log
 
 
 def _began_before(run: Timeline) -> Reasons:
-    began: dict[Key, int] = dict(sorted(((each.key, each.began) for each in run.launchers), reverse=True))  # the first
+    began: dict[Key, int] = dict(sorted(((each.key, each.began) for each in run.launchers), reverse=True))  # first one
     for process in run.processes:
         early = began.get(process.key, process.started) - process.started
         if early > APART_NS + run.uncertainty_ns:
@@ -29,7 +29,7 @@ def _began_before(run: Timeline) -> Reasons:
 
 
 def _ended_as_another(run: Timeline) -> Reasons:
-    """Yields processes that ended in the place of a worker but are not known as workers."""
+    """Yields processes that a launcher saw end in a worker's place, but that are not known as workers."""
     known = {(*each.key, each.pid) for each in run.processes}
     places: dict[object, Process] = {(*each.key, each.local_rank, each.exited): each for each in run.processes}
     for end in run.exits:
@@ -68,7 +68,7 @@ def _met_otherwise(run: Timeline) -> Reasons:
 
 
 def _counted_back(run: Timeline) -> Reasons:
-    """Yields meetings with a lower number than the one before, unless the rendezvous store was lost in between."""
+    """Yields rendezvous rounds whose number does not grow, unless the rendezvous store was lost in between."""
     lost = [end["at"] for end in run.exits if end["node"] == CONTROL]
     for launcher in run.launchers:
         met = [(event["at"], event["round"]) for event in launcher.met if event.get("round") is not None]
@@ -88,7 +88,7 @@ _RULES = (_began_before, _ended_as_another, _ended_otherwise, _met_otherwise, _c
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields the first contradiction by each rule that no fault-free run breaks."""
+    """Yields the first contradiction for each rule that no fault-free run breaks."""
     for told in _RULES:
         if not any(next(told(other), None) for other in evidence.fault_free_runs):
             yield from itertools.islice(told(evidence.run), 1)

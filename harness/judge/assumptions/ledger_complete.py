@@ -1,6 +1,6 @@
 """The job had each GPU that did steps, for as long as it did them.
 
-Where the harness ended the job, some engines let it go on for seconds: these steps count for nothing.
+If the harness ended the job, some engines let the job go on for seconds. These steps do not count.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

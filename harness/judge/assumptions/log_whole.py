@@ -1,11 +1,12 @@
 """The log holds each line that was written, and can be read.
 
-Numbers of lines tell which are missing. Nobody answers for what a full disk is known to have dropped. Older logs have
-no numbers. In those a single line may be missing whose time was spent, and after which the weights are right.
+Line numbers show which lines are missing. Nobody is blamed for lines that a full disk dropped. Older logs have no line
+numbers. In an older log, one missing step is no proof that the step was not done, if its process had the time for the
+step and the later weights are right.
 
-Lines that the harness's own log lacks make the run inconclusive. A fault-free run whose log lacks lines is not
-compared with. A log that was shipped twice, or has its lines twice, counts once; lines that are not in order of time
-are sorted.
+The run is inconclusive if the harness's own log lacks lines. A fault-free run whose log lacks lines is not used for
+comparison. A log that was shipped twice, or that holds its lines twice, counts once. Lines that are not in order of
+time are sorted.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Explains missing lines by a full disk, if it took as many from each process that would have told them."""
+    """Explains missing lines by a full disk, if the disk dropped as many lines of each process that should have written
+    them."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -43,7 +45,8 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
-    """Explains missing lines by their numbers. A process that does not number its lines may have lost a single one."""
+    """Explains missing lines by gaps in the line numbers. A process that does not number its lines may have lost one
+    line."""
     run = evidence.run
     older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
     numbered = len(older) < len(ground.processes) or _all_numbered(run)
@@ -53,7 +56,7 @@ def _lines_lost(evidence: Analysis, ground: Ground) -> str:
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Explains a missing last step: the harness saw a save of it, and some log ends too early."""
+    """Explains a missing last step: the harness saw a save of this step, and the log of a rank may lack lines."""
     run, last = evidence.run, evidence.run.planned_steps
     if run.finished or not any(each.step == last for each in evidence.saves.store.seen):
         return ""
@@ -64,8 +67,8 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if at least `ground.lines` numbered lines are missing there in each process that would have told
-    them; in any process if those are not known. Processes without line numbers are ignored."""
+    """Returns True if at least `ground.lines` lines are missing there, by their numbers, in each process that should
+    have written them. If these processes are not known, one process is enough. Logs without numbers are ignored."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -77,7 +80,8 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
-    """Returns the ground's processes; if it has none, those that told steps before and after the ground's steps."""
+    """Returns the ground's processes. If the ground names none, returns those whose logs jump over the ground's
+    steps."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]
@@ -96,7 +100,8 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Explains one step that a process did not tell: it had the time for it, and its later weights are right."""
+    """Explains one step that a process did not report: the process had the time for the step, and its later weights are
+    right."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

@@ -1,8 +1,8 @@
 """No engine takes nodes away of its own accord.
 
-A controller that hears nothing of its nodes for some seconds, as on a busy host, takes them for dead and puts the job
-back into its queue. If a fault had killed a node before, that fault explains it. If the first process that died ended
-by itself, and not by SIGTERM or SIGKILL, the job had failed before.
+On a busy host, a controller may hear nothing of its nodes for some seconds. The controller then takes the nodes for
+dead and puts the job back into its queue. If a fault had killed a node before, the fault explains the loss. If the
+first process to die was not ended by SIGTERM or SIGKILL, the job had failed before.
 """
 
 import signal

@@ -1,6 +1,6 @@
 """The data has one size, in all processes and without a fault, and each run consumes it in the same order.
 
-So is one size of one group, told by all ranks.
+All ranks of one group report the same size of the group.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils

@@ -1,7 +1,8 @@
 """The fault-free runs show how fast the job is, and no step is told to be much faster than it can be.
 
-Steps are not told to take less than a quarter of the usual time; nor less than 2/3, if at least half of the time that
-this saves comes after the last step, where the harness sees the job end.
+The run is inconclusive if steps report less than a quarter of the usual time. It is also inconclusive if they report
+less than 2/3 of the usual time, and the job ends later than usual by more than half of the time that the steps saved.
+The harness itself sees when the job ends.
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Reasons, Spoils
@@ -12,8 +13,8 @@ from harness.units import format_duration
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a pace that is too fast to be true: after the recovery, or than before if the job then ends so much later
-    that this hides at least half of the saved time."""
+    """Yields a pace after the recovery that is too fast to be true. A less extreme pace counts if the job then ends so
+    late that the delay hides more than half of the saved time."""
     pace = evidence.pace
     if isinstance(pace, str) or not pace.known or pace.usual_taken:  # other programs slowed a fault-free run
         return

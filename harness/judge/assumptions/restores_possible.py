@@ -1,6 +1,6 @@
 """What ranks say of a restore can be: its source is of that step, was saved, and was not passed over.
 
-A step that the job never reached or saved, and did not begin with, cannot be restored.
+A rank cannot restore a step that the job did not begin with and never reached or saved.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

@@ -1,7 +1,7 @@
 """A rank that tells what it restored, or how its saves end, tells it each time.
 
-The ends of saves are held against those only who end each save before their next step without a fault, and whose
-process went on.
+A save without a reported end counts only against a rank that ends each save before its next step in the fault-free run,
+and only if its process went on.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

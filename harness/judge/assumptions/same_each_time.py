@@ -1,7 +1,8 @@
 """The trainer computes the very same in every run, or as near to it as its fault-free runs show.
 
-Losses that differ from the fault-free run's before any fault struck, and go on to differ, show a trainer that is not
-deterministic. So do losses and gradient norms that never change.
+If losses differ from the fault-free run's before any fault struck, and go on to differ, the trainer is not
+deterministic. If losses or gradient norms stay the same, though they change in the fault-free run, the run is
+inconclusive, too.
 """
 
 from harness.judge.assumption import Assumption, Kind, Spoils

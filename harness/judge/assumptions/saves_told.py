@@ -1,6 +1,6 @@
 """Ranks tell of each checkpoint that appears in the store while nothing disturbs the job.
 
-Else somebody else saves there.
+An unreported checkpoint shows that another program saves there.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons
@@ -15,7 +15,7 @@ def _broken(evidence: Analysis) -> Reasons:
     if run.lost or run.torn or not saves.store.sights:
         return
     told = {save.step for save in saves.all}
-    if usual is not None:  # saves that no fault-free rank tells either
+    if usual is not None:  # saves that no rank of the fault-free run reports either
         told |= {save.step for save in usual.seen} - {save.step for save in usual.all}
     there = next((each.restored_step or 0 for each in run.processes if each.restored is not None), 0)  # before the job
     new = (save for save in saves.seen if save.step not in told and save.step > there and save.at > run.begin)

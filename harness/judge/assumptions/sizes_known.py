@@ -1,7 +1,7 @@
 """A fault-free run had each number and layout of ranks that the world had, and a change changes nothing by itself.
 
-After a resume with another number of tensor- or pipeline-parallel ranks no value is the same bit for bit, and one rank
-has another share of the samples. `mode: final` compares such a run.
+After a resume with another number of tensor- or pipeline-parallel ranks, no value is the same bit for bit, and one rank
+has another share of the samples. `mode: final` can compare such a run.
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Spoils

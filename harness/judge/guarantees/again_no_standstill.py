@@ -1,6 +1,6 @@
 """The job never stands still for much longer than without a fault while no fault is at work.
 
-The limit is 4 s between two steps, and 5 times as long as the fault-free run ever stood.
+The limit is 4 s between two steps, or 5 times the longest standstill of the fault-free run if that is longer.
 """
 
 import numpy as np

@@ -16,7 +16,7 @@ def breaches(evidence: Analysis) -> Breaches:
     if not run.finished or run.outcome != "completed" or (run.torn and not saves.good):
         return
     after = [save for save in saves.all if save.last_at > last and not _is_disturbed(evidence, save.last_at)]
-    ended = max((save.step for save in saves.all if save.how), default=0)  # by any rank: others may say less
+    ended = max((save.step for save in saves.all if save.how), default=0)  # one rank is enough: others may report less
     words, newest, wanted = "", max(saves.steps, default=0), _wanted(evidence)
     if none := [saves.none[save] for save in after if save in saves.none]:
         yield breach(f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}", none[-1])
@@ -38,8 +38,8 @@ def _is_disturbed(evidence: Analysis, at: int) -> bool:
 
 
 def _wanted(evidence: Analysis) -> int:
-    """Returns the least step of the last checkpoint: as far before the last step as in the fault-free run; up to an
-    interval further if that made no save at its end."""
+    """Returns the earliest allowed step of the last checkpoint. It is as far before the last step as in the fault-free
+    run, and up to an interval further if the fault-free run made no save at its end."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
     last = [run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes]
     if usual is None or fault_free is None or not usual.whole or not len(usual.steps) or evidence.flaw(fault_free):

@@ -1,8 +1,8 @@
 """The last save of the job can be loaded once more, and is the whole state.
 
-Each rank that told of itself in the run must have restored the save, in a world as large as planned, from the drill's
-own folder. A drill that started from scratch, or ended before it restored anything, fails. Without a drill, the last
-save must not have failed, be none, or be further behind the last step than in the fault-free run.
+Each rank with a log in the run must have restored the save, in a world as large as planned, from the drill's own
+folder. A drill that started from scratch, or ended before it restored anything, fails. Without a drill, the last save
+must be valid, must not have failed, and must not be further behind the last step than in the fault-free run.
 """
 
 from harness.judge.facts import tellers

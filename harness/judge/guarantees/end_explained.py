@@ -1,13 +1,14 @@
 """A fault explains each death.
 
-Explained are: the death of a target of a fault that kills, if it was alive when the fault struck; the death of its
-peers until they take part in a step of a new world, as a failed collective fails on all ranks; the death of workers
-that ran when a replacement node came; a death during a fault over which a healthy job may have to stop (a partition, a
-hang, a full store); an exit with code 75 to start again in a larger world, or after a notice that the harness or the
-engine gave. A fault that only slows the job explains no death, and a notice of which only the trainer tells excuses
-nothing. The cause is at most one second from the death, however inexact the clocks are. Exit code 128 + n is signal n.
-A segmentation fault (SIGILL, SIGFPE) is explained only for a target of a fault that kills; so is an end that the
-worker itself calls an `error`, or for one over which a job may have to stop.
+These deaths are explained. A fault that kills explains the death of its target, if the target was alive when the fault
+struck. That fault also explains the death of the target's peers until they do a step in a new world: a failed
+collective fails on all ranks. A replacement node explains the death of workers that ran when the node came. A fault
+that may stop a healthy job (a partition, a hang, a full store) explains each death while the fault acts. An exit with
+code 75 is explained if the job starts again in a larger world, or after a notice by the harness or the engine. A fault
+that only slows the job explains no death, and neither does a notice that only the trainer reports. The cause is at most
+one second from the death, however inexact the clocks are. Exit code 128 + n is signal n. Only a fault that kills
+explains a segmentation fault (or SIGILL, SIGFPE), and only for its target. An end that the worker itself calls an
+`error` is explained only for a target of a fault that kills or that may stop the job.
 """
 
 from typing import Any

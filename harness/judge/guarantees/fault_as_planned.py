@@ -1,7 +1,7 @@
 """Each fault strikes when and how it is planned, with the effect that it is meant to have.
 
-A fault that only slows the job must act for at least half a step. A notice ends with the loss of its node, in its
-time. No node ends before it is struck, and none comes back where no replacement is planned.
+A fault that only slows the job must act for at least half a step. The node of a notice must be taken at the announced
+time. No node ends before its fault strikes, and no node comes back if no replacement is planned.
 """
 
 from harness.judge.facts.faults import Effect

@@ -1,8 +1,8 @@
 """Each fault acts for its planned time, and is undone then.
 
-It may end sooner where the job gets rid of its victim or is over, or where people stop it.
+A fault may end sooner if the job gets rid of the victim, if the job is over, or if people stop the fault.
 
-A fault may be undone 10 s, and as long again as planned, after its time.
+A fault may be undone late: by up to 10 s, or by its planned duration if that is longer.
 """
 
 from harness.judge.facts.faults import stopped
@@ -13,7 +13,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields faults undone too late, too early or never, except broken-off faults and logs that are cut off."""
+    """Yields faults undone too late, too early or never. A fault that failed, or a log without an end, is skipped."""
     work, lasts = evidence.work, fault.lasts
     if lasts is not None and fault.healed is None and not fault.error and evidence.run.outcome is not None:
         yield f"was never undone; its planned duration is {lasts}"

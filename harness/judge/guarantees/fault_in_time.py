@@ -6,7 +6,8 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a fault that struck after the work, or too late: a fault that only slows the job needs half a step."""
+    """Yields a fault that struck after the last step, or too late in the last step to have an effect. A fault that only
+    slows the job needs half a step."""
     work = evidence.work
     at = min(fault.strikes, default=acted_at(fault)) - evidence.run.uncertainty_ns
     if work.finished and at > work.over:

@@ -1,6 +1,6 @@
 """A process or node that a fault takes or freezes does nothing more, and does not leave by itself.
 
-The victim of a kill must not have left by itself before.
+The victim of a kill must not have ended by itself before the kill.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of
 from harness.units import counted
 
-KILLED = (None, -9, 137, -15, 143)  # exit codes of processes that were killed or woken to be ended
+KILLED = (None, -9, 137, -15, 143)  # exit codes of killed processes, and of frozen ones that were woken and ended
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
@@ -26,7 +26,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields killed ranks that did steps after the effect was measured. Nodes are left out: they may have a notice."""
+    """Yields killed ranks that did steps after the effect was measured. Killed nodes are skipped: they may have had a
+    notice."""
     gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     ranks = [target for target in fault.targets if target.get("rank") is not None]
     for row in _alive(evidence, ranks, acted_at(fault)):
@@ -36,8 +37,9 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
-    """Yields frozen ranks that did or said something, from when the harness saw them stand still until the fault's time
-    is over or it was told to end: the harness tells that before it lets the target go on."""
+    """Yields frozen ranks that did a step, exited or logged a line while frozen. The interval begins when the harness
+    saw the rank stand still. The interval ends with the fault's time, or when the harness logs that it ends the fault;
+    this line comes before the rank goes on."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
     until = min(acted_at(fault) + lasts_ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns
@@ -51,8 +53,8 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields nodes that got a notice and stayed until the job was over, and ranks without a notice that ended with a
-    clean code."""
+    """Yields nodes that had a notice but stayed until the job was over. Also yields killed ranks that had no notice but
+    ended with a clean code."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and key_of(target) in evidence.places.kept:
             yield f"gave {target.get('node')} a notice, but never took the node"

@@ -8,11 +8,12 @@ from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields damage that no restart met: none took the checkpoint, passed it over, or found no newer one."""
+    """Yields faults whose damaged checkpoint no restart needed. A restart needs the checkpoint if it takes it, passes
+    it over, or finds no newer one."""
     if not any(evidence.saves.damage.values()):
         return
     states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)
-    lowest = list(itertools.accumulate((step for _, step in reversed(states)), min))[::-1]  # of it and all later ones
+    lowest = list(itertools.accumulate((step for _, step in reversed(states)), min))[::-1]  # from each state on
     passed_over = {item for restart in evidence.restarts for item in restart.passed_over}
     names = {name for item in passed_over for name in item.place.split("/") if name}
     steps = {item.step for item in passed_over if not item.place and item.step is not None}

@@ -1,9 +1,10 @@
 """The training's own bytes go through what each network fault disturbs.
 
-Less than 4096 bytes, or less than 200 bytes a second, prove nothing: so little is a store's keep-alive. Into a cut
-goes only what was sent before the first missing answer: 1000 bytes are proof; fewer are not judged if a connection
-carried 4096 bytes before. NCCL goes around a fault of IP traffic with RDMA, another interface, or one node alone. A
-cut from the control host asks for nothing. Older logs have no counts: then it is not judged.
+Fewer than 4096 bytes, or fewer than 200 bytes a second, prove nothing: the keep-alive of a store sends as much. A cut
+receives only the bytes that were sent before the first missing answer. There 1000 bytes are proof; fewer are not judged
+if a connection carried 4096 bytes before the cut. NCCL avoids a fault of IP traffic if it uses RDMA or another
+interface, or if it runs on one node alone. A cut from the control host needs no traffic. Older logs have no byte
+counts, so the guarantee is not judged there.
 """
 
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults

@@ -7,7 +7,8 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields faults that never struck, failed, or have no measured effect. Early ends explain missing strikes."""
+    """Yields faults that never struck, failed, or have no measured effect. If the run ended early, a
+    planned fault need not strike."""
     run, work = evidence.run, evidence.work
     records = grouped((record.id, record) for record in run.faults)
     ended = run.beside.cut_short or given_up_early(run)

@@ -1,7 +1,7 @@
 """The job ends well: it does its last step, and ends with the state of it.
 
-A worker that ends with 0 while steps are left makes the run inconclusive. A worker that called its end an error has
-not ended well, whatever its launcher says. A run that was aborted before any fault struck is inconclusive.
+A worker that ends with code 0 while steps are left makes the run inconclusive. A worker that reported an error has not
+ended well, whatever its launcher reports. A run that was aborted before any fault struck is inconclusive.
 """
 
 from harness.judge.facts.job_end import done, given_up_early, reached, spoiler
@@ -12,7 +12,8 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a job that failed, was given up, or did not keep its last step. A failed command needs no steps."""
+    """Yields a job that failed, was given up, or did not keep its last step. A failed job is judged even if the log
+    holds no steps."""
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)

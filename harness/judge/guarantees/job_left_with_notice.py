@@ -1,6 +1,6 @@
 """No node leaves the job unless it was taken or had a notice.
 
-A node that ends with 0 while steps are left, or that leaves with code 75, needs a notice or must have been taken.
+If a node ends with code 0 while steps are left, or leaves with code 75, it must have had a notice or been taken.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
@@ -10,7 +10,8 @@ from harness.units import format_duration
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields nodes that left without a notice: with the code of a drained node, or with 0 while others went on."""
+    """Yields nodes that left without a notice. To leave is to end with the code of a drained node, or with code 0 while
+    others went on."""
     run = evidence.run
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
     told = {key_of(notice) for notice in run.notices if notice.get("source") != "peer"}

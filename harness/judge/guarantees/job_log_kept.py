@@ -1,7 +1,7 @@
 """The log of a process that lived holds each line that it wrote.
 
-Any line that is missing, though its process lived to its last word or ended with code 0, was lost on its way or
-removed. This holds for launchers, too. The last lines of a process that was killed count as if they had been told.
+If a process wrote its last line or ended with code 0, each missing line was lost on its way or removed. The same holds
+for launchers. The last lines of a killed process may be missing.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

@@ -1,6 +1,6 @@
 """No job goes back to an earlier step by its own decision without saying before what is wrong.
 
-The steps must show what was said (`nonfinite`, `divergence`).
+The steps must show the reported anomaly (`nonfinite`, `divergence`).
 """
 
 import itertools
@@ -11,7 +11,7 @@ from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields rollbacks by the job's own decision that neither a valid alarm nor a fault at work explains."""
+    """Yields rollbacks by the job's own decision that neither a valid alarm nor an active fault explains."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     if not any(restart.own_decision for restart in evidence.restarts[1:]):
         return

@@ -1,11 +1,11 @@
 """Each restart takes the newest sound checkpoint of its series. What it passes over is damaged.
 
-Newest is the checkpoint that was committed when the first process of the restart began to load. Where each rank
-commits its own part, the last part of those who began it commits it. An older one is right if the job went back by its
-own decision, if a fault may have damaged the newer ones, or if the restart named each newer one as passed over. It
-fails if the harness had seen the one that was passed over whole, and no fault can have damaged it. Starting from
-scratch although something was committed fails. Exported weights do not count beside checkpoints with an optimizer, nor
-does a dump of a worker that ends by an error.
+The newest checkpoint is the last one that was committed when the first process of the restart began to load. Where each
+rank commits its own part, the last part commits the checkpoint. An older checkpoint is right if the job went back by
+its own decision, if a fault may have damaged the newer ones, or if the restart reported each newer one as passed over.
+The restart fails if the harness had seen the passed-over checkpoint whole, and no fault can have damaged it. A restart
+from scratch fails if a checkpoint had been committed. Two kinds of saves do not count: exported weights, if other
+checkpoints hold an optimizer, and the dump of a worker that ends by an error.
 """
 
 from harness.judge.facts.restarts import Choice, choices
@@ -31,7 +31,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def older(choice: Choice) -> Breaches:
-    """Yields restores of an older save than the newest one that no restart had passed over so far."""
+    """Yields restores of a save older than the newest save that no restart had reported as passed over."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest
@@ -41,15 +41,15 @@ def older(choice: Choice) -> Breaches:
             text = f"rank {each.rank} resumed from step {step} {why}, though {save.said}"
             yield breach(text, save, grounds=[Ground(Kind.LISTED, since=save.last_at)])
     first = restart.epoch.first
-    silent = restart.number and restart.newcomers and not restart.restores  # a restore may not tell its step
+    silent = restart.number and restart.newcomers and not restart.restores  # a reported restore may lack its step
     if silent and newer is not None and restart.from_a_member + 1 < first <= newer.step:
         text = f"rank {restart.newcomers[0].rank} began with step {first} and did not report what it restored"
         yield breach(f"{text}, though {newer.said}", newer)
 
 
 def further_back(evidence: Analysis) -> Breaches:
-    """Yields restarts that lost more steps than planned saves allow, for a trainer that tells neither saves nor
-    restores. Without a planned interval: restarts from the first step."""
+    """Yields restarts that lost more steps than planned saves allow, if the trainer reports neither saves nor restores.
+    If the plan has no interval in steps, only restarts from the first step are yielded."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

@@ -1,9 +1,9 @@
 """Each restart takes a state that was saved, or that another rank holds.
 
-Inconclusive is a restore of a step of which no checkpoint was begun and which no surviving peer has; from the place of
-another step; from a folder in which this run saved nothing; from a save that was only begun, and not seen; from a file
-that no longer holds what was committed. A trainer that tells neither checkpoints nor restores and begins again with
-its first step is inconclusive, unless the plan says that it could not have saved by then.
+A restore is inconclusive in these cases. No checkpoint of its step was begun, and no surviving peer has that step. The
+restored place belongs to another step. This run saved nothing in the restored folder. The save was only begun, and the
+harness did not see the save. The file no longer holds what was committed. The run is also inconclusive if the trainer
+reports neither checkpoints nor restores and begins again with its first step, unless the plan had no save due by then.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

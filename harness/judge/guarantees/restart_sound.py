@@ -1,6 +1,6 @@
 """No restart takes a damaged checkpoint as if it were sound: what it restores is what was saved.
 
-A restore of a checkpoint whose tensors a fault damaged fails if no fallback is reported, unless that checkpoint was
+A restore of a checkpoint with tensors that a fault damaged fails if no fallback is reported, unless that checkpoint was
 written again in between.
 """
 
@@ -9,9 +9,9 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields restores of a save whose tensor bytes a fault lost or changed, if no fallback was told and the save was
-    not written anew. The trainer's word for a new save is not enough where the harness watches. A restore without a
-    step is not judged."""
+    """Yields restores of a save whose tensor bytes a fault lost or changed, if no fallback was reported and the save
+    was not written again. Where the harness watches the store, the trainer's report of a new save is not enough. A
+    restore without a step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

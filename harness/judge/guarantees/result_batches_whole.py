@@ -1,8 +1,9 @@
 """The ranks of a step compute with each sample of its batch once, in parts as even as without a fault.
 
-Parts of unequal size are right if ranks have them in the fault-free run at the same world size. A rank without a
-sample of a batch that is large enough for all fails, if each rank has some there. A rank that leaves `rank_samples`
-out in some steps makes the run inconclusive, unless it never tells it without a fault.
+Parts of unequal size are right if the fault-free run has them at the same world size. The run fails if a rank has no
+sample of a batch that is large enough for all ranks, though each rank has some in the fault-free run. A rank that
+reports `rank_samples` in some steps only makes the run inconclusive, unless this rank never reports it in the
+fault-free run.
 """
 
 from harness.judge.facts import ranks

@@ -1,11 +1,11 @@
 """A loss that a fault drives away is told, no step of it counts, and no samples are left out but those around it.
 
-Looked for only if a fault may drive the loss away, or if the trainer said so. The run fails if the trainer did not say
-it (`anomaly: divergence`), or said it and the steps of the spike survive. Left out may be what the rule allows around
-a spike in the log: the batch before it and seven more, as many batches as the fault has steps and 8 more together. It
-fails if nothing diverged there, if they are others or more, if they were consumed all the same, or if no fault
-accounts for the spike (it begins while the fault acts, or at most 8 steps later). Not judged if the loss is told in
-less than half of the steps.
+Loss spikes are searched for only if a fault may drive the loss away, or if the trainer reported a divergence. The run
+fails if the trainer did not report a spike (`anomaly: divergence`), or if the steps of the spike survive. The trainer
+may leave out the batch before the spike and seven more; all rollbacks together may leave out as many batches as the
+fault has steps, and 8 more. The run fails if nothing diverged there, if other or more samples are left out, if some of
+them were consumed all the same, or if no fault explains the spike. A fault explains a spike that begins while the fault
+acts, or at most 8 steps later. The guarantee is not judged if less than half of the steps report their loss.
 """
 
 from harness.judge.facts.alarms import after_a_fault, unanswered, unseen

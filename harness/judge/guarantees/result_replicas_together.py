@@ -1,9 +1,9 @@
 """All ranks hold the weights that follow from the steps before; a drift is told, and no step of it counts.
 
-The step and the rank that the majority outvotes are named; with two ranks both are. The trainer may say so (`anomaly:
-replica`), if the step was rolled back. If a fault changed a rank's weights, a trainer that took digests afterwards and
-said nothing, or named another rank, fails. A digest that stays the same though updates were made fails, unless it does
-so without a fault.
+The breach names the step, and the rank that the majority outvotes; with two ranks it names both. A drift is no breach
+if the trainer reported it (`anomaly: replica`) and rolled the step back. If a fault changed a rank's weights, the run
+fails if the trainer took digests afterwards and reported nothing, or named another rank. The run also fails if updates
+leave a digest unchanged, unless the fault-free run shows the same.
 """
 
 from harness.judge.facts import replicas

@@ -1,7 +1,7 @@
 """At the end, the newest checkpoint has all files beside it that belong to it without a fault.
 
-A file with the number of the newest checkpoint, such as a state of each rank, must be there; an export that holds only
-tensors of the last save without a fault must do so here.
+A file with the number of the newest checkpoint in its name, such as the state of one rank, must be there. If an export
+holds only tensors of the last save in the fault-free run, the export must do so in this run, too.
 """
 
 import re

@@ -1,6 +1,6 @@
 """From the first checkpoint on, there is always one in the store.
 
-It fails where the store was empty twice or oftener.
+The run fails if the store was empty at least twice.
 """
 
 import itertools

@@ -10,8 +10,8 @@ from harness.units import counted
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields files that two ranks wrote: at the same time, so that a reader may find bytes of both; or one after the
-    other, with other bytes."""
+    """Yields files that two ranks wrote. Ranks that write at the same time may mix their bytes in one file. Ranks that
+    write one after the other are a breach only if their bytes differ."""
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
@@ -36,13 +36,13 @@ def _collisions(evidence: Analysis) -> Sequence[tuple[Save, Save]]:
     run_id = str(run.plan.get("run_id"))
 
     def is_one_file(save: Save) -> bool:
-        """Returns True if the save is one file of the same name on all nodes. A folder may hold a file of each rank."""
+        """Returns True if the save is one file. A folder may hold a file of each rank."""
         alone = len(save.files) == 1 and save.path.rpartition("/")[2] == save.files[0]
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(one: Save, other: Save) -> bool:
-        """Returns True if two ranks of one world wrote the same file: both are on one node, or the store that the
-        harness sees holds it. Nodes may have disks of their own at the same path."""
+        """Returns True if two ranks of one world wrote the same file: both are on one node, or the harness sees the
+        file in the shared store. Two nodes may each have a disk of their own at the same path."""
         mine, theirs = run.processes[one.process], run.processes[other.process]
         beside = not {*worlds.get(one.process, ())}.isdisjoint(worlds.get(other.process, ()))
         if min(one.process, other.process) < 0 or mine.rank == theirs.rank or not beside:

@@ -1,10 +1,11 @@
 """After a restart, too, each checkpoint holds the state of its own step, all of it.
 
-The content is not that of an earlier step if updates were made in between. 10 % more of its tensors than without a
-fault may not be those of an earlier step. Number, bytes, parts, folder and micro-batches a step are those of the saves
-without a fault, but for the first one. Where all losses are the fault-free run's bit for bit, the tensors of later
-checkpoints must be its own, too: averaged weights or running statistics may else not have been restored. The process
-that saves had done that step when it began, and no more than 5 steps since.
+A checkpoint must not hold the content of an earlier step if updates were made in between. Its share of tensors from an
+earlier step may exceed the fault-free share by 10 % of all bytes. If all fault-free saves but the first agree on a
+property (number and bytes of tensors, parts, folder, micro-batches per step), each later save has this property, too.
+If all losses equal the fault-free run's bit for bit, the tensors of later checkpoints must be the same as well. Other
+tensors show that averaged weights or running statistics may not have been restored. A process begins a save after the
+save's step, and at most 5 steps later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,8 +50,8 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
 
 
 def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, str]]]:
-    """Maps each save to its commit time and a tensors digest: once as ranks told it, once as the harness saw it. So is
-    each file with tensors but no step, at its first look and at the one after the end."""
+    """Maps each save to its commit time and its digest of tensors: under "told" as ranks reported the digest, under
+    "seen" as the harness saw it. A file with tensors but no step has an entry for the first and for the last look."""
     ranks, sights, ended = saves.run.processes, saves.store.undamaged.items(), saves.run.steps.end.max(initial=0)
     mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
     told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
@@ -76,7 +77,7 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields saves that no longer grow after the restart, though fault-free ones do: they may all hold one state."""
+    """Yields saves that no longer change size after the restart, though fault-free ones do: all may hold one state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
@@ -92,8 +93,8 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields saves without a property that all fault-free saves of several world sizes share. Only for runs that
-    changed their size; others are compared with the fault-free run alone."""
+    """Yields saves without a property that all fault-free saves of several world sizes share. Only a run that changed
+    its size is judged here; other runs are compared with the fault-free run alone."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return

@@ -1,6 +1,6 @@
 """Old checkpoints are removed, so that no more of them pile up than without a fault.
 
-One more for each restart and two for each fault are allowed.
+The run may leave one more checkpoint for each restart, and two more for each fault.
 """
 
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach

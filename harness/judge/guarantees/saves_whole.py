@@ -1,11 +1,12 @@
 """Each checkpoint that was told as committed is one: whole, of its step, and where the harness looks for it.
 
-A checkpoint is none if it has less than half the bytes of the smallest without a fault (less than 90 % where three or
-more without a fault differ by 3 % at most); if tensors of zeros take 5 % more of it; if it has less than 64 KiB and no
-tensor; if a fault had damaged what was there and nothing new came in its place; if it went away before a newer one was
-begun; or if it was not there, or not whole, when all nodes had ended; or if it was never seen though it lay there for
-longer than it took to see any other one, 5 times as long together, and 5 s. Nothing is held against a store that was
-not seen without a fault, or while a fault is at work that does not just kill.
+A checkpoint is not valid in any of these cases. The checkpoint has less than half the bytes of the smallest fault-free
+one, or less than 90 % if three or more fault-free ones differ by 3 % at most. Tensors of zeros take 5 % more of its
+bytes than without a fault. The checkpoint has less than 64 KiB and no tensor. A fault damaged the files there, and
+nothing new replaced them. The checkpoint disappeared before a newer one was begun. The checkpoint was missing or
+incomplete when all nodes had ended. The harness never saw the checkpoint, though it stayed longer than the harness ever
+took to see one; all unseen ones in a row must have stayed 5 times as long, and at least 5 s. Nothing is judged if the
+harness did not see the store in the fault-free run, or while a fault acts that does more than kill.
 """
 
 from harness.judge.facts.reported import unseen_store

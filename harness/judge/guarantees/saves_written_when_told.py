@@ -1,7 +1,7 @@
 """A checkpoint is told as committed once it is written, and not before.
 
-It fails where a process tells twice or oftener that a save is committed, and begins its phase `checkpoint.write` only
-then.
+The run fails if it happens at least twice that a process reports a save as committed and only then begins the phase
+`checkpoint.write` of this save.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from harness.timeline.save_events import COMMITTED
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields saves told as committed before they were written. The content may differ if a step came in between."""
+    """Yields saves reported as committed before they were written. A step in between may have changed the content."""
     begins = grouped((event["process"], event["at"]) for event in evidence.run.writes)
     saves = grouped((save.process, save) for save in evidence.saves.all if save.begun is not None)
     early = list[tuple[Save, int]]()  # each with the begin of its write

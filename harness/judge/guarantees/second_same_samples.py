@@ -8,8 +8,8 @@ SAMPLES = {"first": "position of the samples", "count": "number of samples", "di
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields the first step at which a rank consumed other samples than in the run, if both tell them: by indices,
-    which each log numbers in its own way, by their place or by a digest."""
+    """Yields the first step at which a rank consumed other samples than in the run, if both logs report samples: as
+    indices, which each log numbers in its own way, as a position, or as a digest."""
     run, again = evidence.run, done_again(evidence)
     if again is None or not again.bounds_samples:
         return

@@ -6,7 +6,8 @@ from harness.judge.guarantee import Analysis, Breaches, of_second, second_guaran
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a second restart that saved nothing as late as the run, or other tensors, as the harness saw them."""
+    """Yields a second restart without a save as late as the run's last one, or with other tensors in a save. Tensors
+    are compared as the harness saw them."""
     again = done_again(evidence)
     if again is None:
         return

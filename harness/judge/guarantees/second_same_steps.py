@@ -1,8 +1,8 @@
 """A second restart goes on from the save before the last one, and does the same steps once more, to the end.
 
-Fails if the command fails, starts from scratch, ends before the run's last step, or saves nothing at a step that the
-run saved. Inconclusive if it was another job, if ranks restored something else than the copy, or if it took longer
-than a drill and 5 × what the run took for such steps.
+The second restart fails if its command fails, starts from scratch, ends before the run's last step, or saves nothing at
+a step that the run saved. The result is inconclusive if the command was another job, if ranks restored anything but the
+copy, or if the command took longer than a drill and 5 times the run's time for such steps.
 """
 
 from harness.judge.facts import tellers

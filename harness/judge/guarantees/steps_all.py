@@ -1,11 +1,11 @@
 """Every rank does every step that counts.
 
-A trainer may tell each step, every fifth, or each on one rank and fewer on the others: how far apart two steps are
-that a rank tells one after the other is taken from the fault-free run, where there is one.
+A trainer may report each step on one rank and fewer steps on the others. The fault-free run, if there is one, shows how
+far apart two steps are that a rank reports one after the other.
 
-A trainer may tell only every fifth step, if it does so in the fault-free run, too. A missing step is a failure if no
-number is missing around it, and a doubt if as many numbers are missing there: its process was killed, or a full disk
-took the lines.
+A trainer may report only every fifth step, if it does so in the fault-free run, too. Each log line has a number. A
+missing step is a failure if no line number is missing around it. If as many line numbers are missing there, the run is
+inconclusive: the process was killed, or a full disk lost the lines.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ NAMED_STEPS = 5
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields steps that some ranks left out and others of their world did, and steps that no rank did."""
+    """Yields steps that some ranks of a world left out while others did them. Also yields steps that no rank did."""
     run, told, strides = evidence.run, evidence.curve.step, usual_strides(evidence.run, evidence.fault_free)
     found: dict[tuple[int, int, int], list[int]] = {}
     for each in run.stretches:
@@ -31,7 +31,7 @@ def breaches(evidence: Analysis) -> Breaches:
         for first, last in _holes(each, epoch, stride) if stride else ():
             last = min(last, epoch.kept)
             begin, end = np.searchsorted(told, [first, last + 1])
-            if begin < end:  # steps that nobody told are reported below
+            if begin < end:  # steps that no rank reported are yielded below
                 found.setdefault((each.epoch, first, last), []).append(each.process)
     for (number, first, last), rows in found.items():
         absent = sorted({run.processes[row].rank for row in rows})

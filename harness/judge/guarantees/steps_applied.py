@@ -1,7 +1,7 @@
 """Each step applies its update, on all ranks alike; only a few are left out over a loss scale.
 
-More updates left out than in the fault-free run are inconclusive: at least 11 more, and more than 5 % of the steps. So
-is one rank that left out an update that others made.
+The run is inconclusive if it left out more updates than the fault-free run: at least 11 more, and more than 5 % of the
+steps. The run is also inconclusive if one rank left out an update that others made.
 """
 
 import numpy as np

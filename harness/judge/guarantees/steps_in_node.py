@@ -1,6 +1,7 @@
 """Each step is done while the job has the node that did it.
 
-It fails by more than 3 s on one clock and a log without problems; else it is inconclusive.
+The run fails if a step lies more than 3 s outside of the time in which the job had the node. The run is inconclusive if
+the step is nearer, if times come from several clocks, or if the log has problems.
 """
 
 from harness.judge.facts import times

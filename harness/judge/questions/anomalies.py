@@ -1,8 +1,8 @@
-"""Figures of abnormal events, and the time from a leak's begin until the trainer told of it.
+"""Figures of abnormal events, and the time from the begin of a memory leak until the trainer reported it.
 
-The events are loss spikes, ranks with other weights, and batches with samples missing; the guarantees `result.*` judge
-them. Loss and gradient norm are sums over all ranks and prove nothing about one rank: a digest of each rank's own
-weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
+The events are loss spikes, ranks with other weights, and batches with samples missing. The guarantees `result.*` judge
+these events. Loss and gradient norm are sums over all ranks, so they prove nothing about one rank. A digest of each
+rank's own weights (`weights` of a step) and its own count of samples (`rank_samples`) show one rank.
 """
 
 from collections.abc import Callable
@@ -55,11 +55,11 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
 
 
 class MemoryGrowth(Score):
-    """A rank whose memory leaks is found before the kernel kills it. Judged only where a scenario expects it: a trainer
-    that is killed and comes back has survived, too."""
+    """The trainer finds a rank whose memory leaks before the kernel kills the rank. This is judged only if a scenario
+    expects it: a trainer that is killed and comes back has survived, too."""
 
     name = "memory_growth"
-    order = 26  # before what a killed rank costs: the leak is the cause
+    order = 26  # before the effects of a killed rank, as the leak is their cause
 
     def score(self, evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResult:
         seen = _foreseen(evidence.run)
@@ -78,7 +78,8 @@ class MemoryGrowth(Score):
 
 
 def _foreseen(run: Timeline) -> dict[int, float | None]:
-    """Returns by rank the seconds from a leak's begin until it was told; `None` if the process ended before."""
+    """Returns for each rank the seconds from the begin of its leak until the trainer reported it. A value is `None` if
+    the process ended before a report."""
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = Said(run, abnormal.MEMORY).all
     told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)

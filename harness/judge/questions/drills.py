@@ -1,4 +1,4 @@
-"""Figures of the restore drill and the second restart after the run; guarantees judge whether they were right."""
+"""Figures of the restore drill and the second restart after the run. Guarantees judge these two runs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Figures of faults: the training's traffic through network faults, and how many faults had their end measured."""
+"""Figures of faults: the training traffic through network faults, and the number of faults with a measured end."""
 
 from collections.abc import Iterator, Sequence
 
@@ -36,7 +36,7 @@ def _bytes(fault: FaultRecord) -> int:
 
 
 def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterator[str]:
-    """Yields faults that training traffic went through without a stop, a slowdown or a longer sync."""
+    """Yields faults that training traffic passed through without a stop, a slowdown or a longer gradient sync."""
     felt = {name for episode in evidence.run.episodes for name in episode.faults}
     felt |= {each.fault for each in evidence.slowed.degraded} | {each.id for each in evidence.slowed.unmeasurable}
     band = evidence.usual.sync
@@ -58,7 +58,8 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 
 
 class EffectEnd(Score):
-    """Measured ends of effects after a fault was healed (`fault.ended`). A kill has nothing to undo."""
+    """Measured ends of effects after a fault was healed (`fault.ended`). A kill without a measured end is not
+    counted."""
 
     name = "effect_end"
     order = 45

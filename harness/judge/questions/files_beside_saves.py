@@ -1,7 +1,8 @@
 """Files beside the saves that the fault-free run left and this run did not: an export, an evaluation, a best model.
 
-Both runs' listings are the harness's own, of when all nodes had ended. Names that differ in a number are one name: the
-number may be of a step, a time or a process. Contents are not compared. Judged only where a scenario expects it.
+The harness listed the files of both runs itself, when all nodes had ended. Names that differ only in a number count as
+one name: the number may be a step, a time or a process. Contents are not compared. Missing files are judged only if a
+scenario expects it.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ class FilesBesideSaves(Score):
 
 
 def _not_written(missing: Sequence[str]) -> str:
-    """Describes the missing files; empty if none is missing."""
+    """Describes the missing files. The text is empty if no file is missing."""
     if not missing:
         return ""
     named = ", ".join(f"{'…' * (len(name) > NAME_CHARS_MAX)}{name[-NAME_CHARS_MAX:]}" for name in missing[:NAMED_MAX])

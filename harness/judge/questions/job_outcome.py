@@ -1,8 +1,8 @@
 """Figures of the job as a whole.
 
-Fail fast: a job that cannot go on ends soon, by itself, and says why. Its GPUs are free for somebody else. Judged only
-where a scenario expects it, as with a replacement that never comes. Then the job has to fail, and a job that goes on to
-its last step does not meet the expectation.
+Fail fast: a job that cannot go on ends soon, by itself, and says why. Then its GPUs are free for somebody else. Fail
+fast is judged only if a scenario expects it, for example when a replacement never comes. Then the job has to fail: a
+job that goes on to its last step does not meet the expectation.
 """
 
 from harness.judge.bounds import FailFastBounds, JobBounds
@@ -66,8 +66,8 @@ class FailFast(Score):
 
 
 def _taken(evidence: Analysis) -> tuple[int | None, float | None]:
-    """Returns the time from the first fault until the last command ended on nodes that no fault took, and the
-    GPU-seconds that the job held in it."""
+    """Returns the time from the first fault until the last command ended on nodes that no fault took. Also returns the
+    GPU-seconds that the job held in this time."""
     run, struck = evidence.run, first_strike(evidence.run.faults)
     commands = (end for end in run.exits if end["rank"] is None)
     ends = (end["at"] for end in commands if key_of(end) in evidence.places.kept)

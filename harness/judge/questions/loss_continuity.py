@@ -1,7 +1,7 @@
 """Loss continuity: the distance of the surviving history from the fault-free run.
 
-It compares loss, gradient norm and learning rate of each surviving step, and counts samples that were repeated or never
-seen. The guarantees `result.*` judge what else ranks tell of a step.
+The score compares loss, gradient norm and learning rate of each surviving step, and counts samples that were repeated
+or never seen. The guarantees `result.*` judge the other figures that ranks report of a step.
 """
 
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ class LossContinuity(Score):
 
 
 def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Summarizes the comparison. Names the compared rank if each rank tells its own loss and not all were compared."""
+    """Summarizes the comparison. If each rank reports its own loss and only one was compared, names that rank."""
     said = {
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
@@ -73,7 +73,8 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
-    """Compares repeated steps with their first execution. Steps done once, and errors in both, stay unseen."""
+    """Compares repeated steps with their first execution. An error in both executions, or in a step that was done only
+    once, is not seen."""
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
@@ -109,7 +110,7 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
 
 
 def _amounts(consumed: Consumed) -> tuple[str, str]:
-    """Describes the repeated and the skipped samples; an empty text for none."""
+    """Describes the repeated and the skipped samples. A text is empty if there are no such samples."""
     if consumed.kind == "places":
         told = ((consumed.repeated, "repeated"), (consumed.skipped, "skipped"))
         one, two = (
@@ -135,7 +136,7 @@ def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, mode: Verdict) -
 
 
 def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, dict[str, Any]]:
-    """Returns the expectation on the curve, and further values for the report."""
+    """Returns the expectation on the curves, and further values for the report."""
     comparison = evidence.comparison
     if comparison is None or evidence.incomparable:
         return line(MODE, bounds.mode, None, evidence.incomparable, COMPARED), {}
@@ -151,7 +152,7 @@ def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, di
 
 
 def _final(bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
-    """Compares the last losses, and all learning rates: these depend on the step alone."""
+    """Compares the last losses, and all learning rates. A learning rate depends on the step alone."""
     bound, gap = f"final, within {bounds.max_final_gap:g} %", None
     if comparison.differs["lr"].any():
         return _held(bound, comparison, {"lr": comparison.differs["lr"]}, COMPUTED)
@@ -172,7 +173,8 @@ def _percent(value: float | None) -> str:
 
 
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
-    """Counts surviving steps with a loss or gradient norm that is no number; `None` if no loss is reported."""
+    """Counts surviving steps whose loss or gradient norm is not finite. Returns `None` if the fault-free run reports no
+    loss."""
     if comparison is None or not np.isfinite(comparison.fault_free.loss).any():
         return None
     odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
@@ -182,7 +184,7 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
-    """Returns the expectation, with the first step and the curves that left the band as its reason."""
+    """Returns the expectation. Its reason names the first step and the curves that left the band."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     steps = len(comparison.step)
     if not found:
@@ -192,14 +194,15 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
     row = found[curve]
     mine, other = getattr(comparison.run, curve)[row], getattr(comparison.fault_free, curve)[row]
     differ = f"{', '.join(WORDS[c] for c in found)} differ{'s' if len(found) == 1 else ''} from the fault-free run"
-    digits = 9 if f"{mine:.9g}" != f"{other:.9g}" else 17  # as many as tell them apart
+    digits = 9 if f"{mine:.9g}" != f"{other:.9g}" else 17  # enough to show the difference
     apart = f"{WORDS[curve]} {mine:.{digits}g} instead of {other:.{digits}g}"
     observed = f"{int(np.logical_or.reduce(list(outside.values())).sum())} of {steps} steps differ"
     return line(MODE, bound, observed, f"{differ}: at step {comparison.step[row]} {apart}", *grounds)
 
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Compares with the band: outside it fails; a difference that only comes too soon is inconclusive."""
+    """Compares the curves with the band. A curve outside the band fails. A difference within the band that only comes
+    sooner than in fault-free runs is inconclusive."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}
@@ -207,7 +210,7 @@ def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, 
     values = {"band": band.source, "sees": [each._asdict() for each in sees]}
     if why := evidence.resume_alone[0]:
         return line(MODE, bound, "the resume by itself", why, *IN_BAND), values
-    grounds = (COMPUTED,) if comparison.differs["lr"].any() else IN_BAND  # no other run is needed to see that
+    grounds = (COMPUTED,) if comparison.differs["lr"].any() else IN_BAND  # one fault-free run shows it
     outside, early = band.outside(comparison), band.too_soon(comparison)
     odd = np.flatnonzero(np.logical_or.reduce(list(outside.values())))
     if (lasts := band.lasts(comparison)) and not (len(odd) and comparison.step[odd[0]] < lasts.first):
@@ -221,7 +224,7 @@ def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, 
 
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
-    """Yields (item, why) for errors too small for the envelope to show."""
+    """Yields (item, why) for errors that are too small for the envelope to show."""
     comparison, band = evidence.comparison, evidence.envelope
     if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
         return
@@ -243,7 +246,8 @@ def _reach(values: dict[str, Any]) -> str:
 
 
 def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iterator[dict[str, Any]]:
-    """Yields the loss's change at each surviving resume; a spike is its excess over the fault-free run's change."""
+    """Yields the rise of the loss at each surviving resume. A spike is the excess over the rise of the fault-free run
+    at the same step."""
     mine = dict(zip(curve.step.tolist(), curve.loss.tolist(), strict=True))
     told = zip(comparison.step.tolist(), comparison.fault_free.loss.tolist(), strict=True) if comparison else ()
     usual: dict[int, float] = dict(told)

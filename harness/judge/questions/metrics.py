@@ -59,7 +59,8 @@ def _lines(values: Mapping[str, Any], bounds: MetricBounds) -> Iterator[Expectat
 
 
 def _steps(run: Timeline) -> dict[str, Any]:
-    """Returns step-time quantiles and rolled-back steps; step time runs between ends of complete steps of one epoch."""
+    """Returns quantiles of step time, and the number of rolled-back steps. Step time is the time between the ends of
+    two complete steps of one epoch."""
     told = Times.of(run)
     taken = told.end - told.begin
     found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}
@@ -67,7 +68,8 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups saves into checkpoints: by step and world, anew each time that a process begins the save again."""
+    """Groups saves into checkpoints by step and world. A new group begins each time that a process begins the save of
+    this step again."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -83,8 +85,8 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts checkpoints by result. The process that commits the last part commits a checkpoint. One that was begun and
-    neither committed nor cut off by a death has failed, too."""
+    """Counts checkpoints by result. The process that commits the last part commits the checkpoint. A checkpoint that
+    was begun but not committed has failed, unless a death cut it off."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):
@@ -97,7 +99,7 @@ def _checkpoints(evidence: Analysis) -> dict[str, Any]:
 
 
 def _alarms(evidence: Analysis) -> dict[str, Any]:
-    """Counts false alarms, and returns the longest time from a fault to its first evidence."""
+    """Returns the number of false alarms, and the longest time from a fault to its first evidence."""
     run, ends = evidence.run, _episode_ends(evidence.run)
     at_work = [(each.injected, healed_at(run, each)) for each in run.faults if each.injected is not None]
     windows = [*evidence.windows, *at_work]
@@ -115,7 +117,7 @@ def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
 
 
 def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
-    """Returns the time from the injection to the first sign within its episode that the job noticed something."""
+    """Returns the time from the injection to the first sign in the fault's episode that the job noticed something."""
     if fault.injected is None:
         return None
     at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)

@@ -1,7 +1,8 @@
-"""Reactions of the job to the notice that a node will be taken: reported always, judged if a scenario bounds it.
+"""Reactions of the job to the notice that a node will be taken. They are always reported, and judged if a scenario sets
+a bound.
 
-To act is to tell of the notice, to save, or to leave, on whatever rank, before the node is taken. A save that was due
-anyway counts: nobody can tell it from one over the notice.
+The job acts on a notice if any rank reports the notice, saves or leaves before the node is taken. A save that was due
+anyway counts: nothing distinguishes it from a save because of the notice.
 """
 
 from collections.abc import Iterator
@@ -42,14 +43,14 @@ class Notices(Score):
 
 
 def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
-    """Yields for each notice to a node with working ranks that was then taken: words that it was ignored, or an empty
-    text if anybody acted. A worker may save and leave at once, without a further step."""
+    """Yields one text for each notice to a node that had working ranks and was then taken. The text says that the
+    notice was ignored, and is empty if any rank acted. A worker may save and leave at once, without a further step."""
     run, ends = evidence.run, evidence.run.steps.end
     released = {slot.key: slot.released for slot in run.slots if not slot.kept}
     for target in fault.targets if fault.injected is not None and fault.notice_ns else ():
         given, node = acted_at(fault), key_of(target)
         mine = (row for row, each in enumerate(run.processes) if each.key == node)
-        working = any(evidence.places.last_begin[row] > 0 for row in mine)  # one may be silent meanwhile
+        working = any(evidence.places.last_begin[row] > 0 for row in mine)  # some ranks may report no steps
         if node not in released or not working or not len(ends) or int(ends.min()) >= given:
             continue
         taken = min(first_from(fault.strikes, given), released[node])
@@ -61,7 +62,7 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
 
 
 def _acted(evidence: Analysis, given: int, taken: int) -> bool:
-    """Returns True if anybody told, saved or left in this time, within the clocks' uncertainty."""
+    """Returns True if any rank reported a notice, saved or left in this time, within the uncertainty of the clocks."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     left = (process.left for process in run.processes if process.left is not None)
     found = np.array([*(each["at"] for each in (*run.notices, *run.checkpoints, *run.exits)), *left], np.int64)

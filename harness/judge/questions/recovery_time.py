@@ -1,8 +1,8 @@
-"""Recovery time: from the last step before progress stopped until it passes the furthest step before.
+"""Recovery time: from the last step before progress stopped until a step passes the furthest step before.
 
-Measured from step events alone, so that it means the same for any trainer. Its phases are segments that
-partition the time, so they add up to it exactly. A fault that only slows the job is measured from the fault
-until step time is back in the band of the fault-free run.
+Only step events enter the measurement, so the time means the same for any trainer. The phases of a recovery partition
+the time, so they add up to it exactly. If a fault only slows the job, the time runs from the fault until step time is
+back in the band of the fault-free run.
 """
 
 from collections import Counter
@@ -49,16 +49,16 @@ class RecoveryTime(Score):
 class _Span(NamedTuple):
     length: int
     ended: bool
-    why: str  # the reason if it did not end
+    why: str  # the reason if the interval did not end
     of: Episode | Degraded
-    pace: Pace | None = None  # if the job never came back to its usual speed
+    pace: Pace | None = None  # final pace, if a slowed job never came back to its usual speed
 
 
 def _expectations(evidence: Analysis, bounds: RecoveryBounds) -> Iterator[Expectation]:
     run, unmeasured = evidence.run, _unmeasured(evidence)
     slow = [each for each in evidence.slowed.measured if each.fault not in run.beside.faults]
     episodes = [(each, "" if each.t_regained is not None else _stuck(run, each)) for each in run.episodes]
-    # The harness's sight outweighs told times.
+    # A recovery that the harness saw outweighs the reported time.
     seen: dict[int | None, int] = {told: at for _, told, at in times.seen_recoveries(run)}
     if bounds.max is not None:
         at_end = evidence.pace if isinstance(evidence.pace, Pace) and not all(d.recovered for d in slow) else None
@@ -85,8 +85,8 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 
 def _stuck(run: Timeline, episode: Episode) -> str:
-    """Explains why an episode has no end: the phase in which the job was given up, or the longest phase of a job that
-    died."""
+    """Explains why an episode has no end. Names the phase in which the harness gave the job up, or the longest phase of
+    a job that died."""
     text = f"never recovered after step {episode.furthest_step}"
     if not episode.segments:
         return f"{text}: no step came after"
@@ -100,7 +100,7 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Compares each span with the bound, the worst first; one more line if others could not be measured."""
+    """Compares each span with the bound, the worst first. Adds one line if other spans could not be measured."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
     lines = [_line(bound, each, allowed, run) for each in worst_first]
@@ -112,7 +112,7 @@ def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmea
 
 def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation:
     length, ended, why, of, pace = span
-    figure = Figure(length, 2 * run.uncertainty_ns, ended)  # its begin and its end may be of two hosts
+    figure = Figure(length, 2 * run.uncertainty_ns, ended)  # begin and end may come from two hosts
     grounds = [Ground(Kind.DURATION, of=of), Ground(Kind.DURATION, of=figure, bound=allowed)]
     grounds += [Ground(Kind.DURATION, of=pace, bound=SLOWDOWN_MAX)] if pace else []
     if ended:
@@ -124,7 +124,7 @@ def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Explains why some fault's recovery is not known, or returns an empty text."""
+    """Explains why the recovery from one of the faults is not known, or returns an empty text."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
     measured = {interval.fault for interval in evidence.slowed.measured}

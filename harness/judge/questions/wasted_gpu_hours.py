@@ -1,4 +1,4 @@
-"""Wasted GPU-hours: the exact ledger of all allocated GPU time, and the part of the waste that faults caused."""
+"""Wasted GPU-hours: the waste in the exact ledger of all allocated GPU time, and the part that faults caused."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,17 +46,17 @@ class WastedGpuHours(Score):
 
 
 def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds, lacking: str) -> Iterator[Expectation]:
-    # Each window may begin by one host's clock and end by another's, on every GPU.
+    # On every GPU, each window may begin by the clock of one host and end by the clock of another.
     margin_s = 2 * evidence.run.uncertainty_ns * len(evidence.windows) * evidence.run.largest_world / S
     margins = {"GPU-s": margin_s, "%": 100 * margin_s * S / evidence.ledger.allocated}
-    slowed = [Ground(Kind.DURATION, of=each) for each in evidence.slowed.degraded]  # faults may not have caused it
+    slowed = [Ground(Kind.DURATION, of=each) for each in evidence.slowed.degraded]  # a fault may not be the cause
     for name, figure, unit in ROWS:
         if (allowed := getattr(bounds, name)) is None:
             continue
         by_faults, measured = name.endswith("by_faults"), values[figure]
         grounds = [Ground(Kind.DURATION, of=Figure(measured, margins[unit]), bound=allowed)]
         grounds += slowed if by_faults else []
-        # With an unmeasured fault the true waste is higher: it may break the bound, but cannot be shown to meet it.
+        # An unmeasured fault makes the true waste higher: the measured waste can break the bound, but not meet it.
         least = lacking if by_faults and measured <= allowed else ""
         bound = Bound(f"wasted_gpu_hours.{name}", UNITS[unit], unit)
         yield bound.line(allowed, None if least else measured, least, *grounds)

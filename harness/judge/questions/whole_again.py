@@ -1,15 +1,15 @@
 """The job after its last recovery: its pace, its GPUs in use, its rhythm of saves, the time of its exit.
 
-For its pace, see `harness.judge.facts.usual`.
+`harness.judge.facts.usual` defines the pace.
 
-The job *uses* as many GPUs as its world has ranks, times the GPUs that a rank of the fault-free run has. It *has* those
-that were allocated to it until its end; a new one counts from when it can be expected to step: three times as long
-after its allocation, or after the first word of a launcher there (a slow engine starts it late), as the fault-free run
-took from its first allocation to its first step.
+The job *uses* as many GPUs as its world has ranks, times the GPUs per rank of the fault-free run. The job *has* the
+GPUs that stay allocated until the end of the run. A new GPU counts only after a waiting time: three times as long as
+the fault-free run took from its first allocation to its first step. The waiting time begins with the allocation, or
+with the first log line of a launcher on that node if this line comes later (a slow engine starts the launcher late).
 
-A save is *due* at each step of which the fault-free run committed a checkpoint. It was *made* if the run committed one
-from half an interval before that step until the next one is due; so late saves and a shifted rhythm count.
-A save that was not made counts as missed only if nothing disturbed the job meanwhile.
+A save is *due* at each step of which the fault-free run committed a checkpoint. The save was *made* if the run
+committed a checkpoint from half an interval before that step until the next save is due. So late saves and a shifted
+rhythm count. A save that was not made counts as missed only if nothing disturbed the job meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
 
 Figures = dict[str, Any]  # as in report.json
-Lines = Sequence[Expectation] | str  # a text: why it is not judged
+Lines = Sequence[Expectation] | str  # expectations, or the reason why nothing is judged
 
 
 class _Again(Score):
@@ -77,7 +77,7 @@ def _pace(evidence: Analysis, bound: float) -> Lines:
     before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= allowed else ""
     grounds = Ground(Kind.DURATION, of=pace, bound=bound)
     told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
-    if slow is Slow.IN_THE_END_BESIDE_BEFORE:  # does not excuse a recovery that never ended
+    if slow is Slow.IN_THE_END_BESIDE_BEFORE:  # no assumption: one would also excuse a recovery without an end
         told = replace(told, verdict=Verdict.INCONCLUSIVE, doubt=Doubt.FAULT_FREE_SLOW)
     in_the_end = slow in (Slow.IN_THE_END, Slow.IN_THE_END_BESIDE_BEFORE)
     return [replace(told, code=Code.PACE_SLOW_AGAIN if in_the_end else "")]
@@ -107,7 +107,7 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns slots allocated to the end, except on nodes that said they leave the job for good."""
+    """Returns the slots allocated to the end, except on nodes that announced to leave the job for good."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
@@ -120,8 +120,7 @@ def _first_step_ns(run: Timeline) -> int:
 
 
 def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
-    """Counts the steps in a row, up to the last one, that left a GPU idle. `ready`: from when on each GPU could be
-    used."""
+    """Counts the last steps in a row that left a GPU idle. `ready`: the times from which on each GPU could be used."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
@@ -148,7 +147,7 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
     usual = _usual_saves(evidence)
     if not _tells_saves(evidence) or not len(usual):
         values = dict.fromkeys(("due", "missed", "missed_in_a_row"))
-        # Another check reports a trainer that tells no saves at all.
+        # Another check finds a trainer that reports no saves at all.
         return values, "no fault-free run shows when a checkpoint is due" if _tells_saves(evidence) else ()
     absent = ~_after_the_fault(evidence.run, evidence.saves, usual, evidence.disturbed)
     due, missed = len(absent), int(absent.sum())
@@ -175,7 +174,8 @@ def _tells_saves(evidence: Analysis) -> bool:
 
 
 def _usual_saves(evidence: Analysis) -> Ints:
-    """Returns the steps of the fault-free run's committed checkpoints, in order; of seen ones if none is told."""
+    """Returns the steps of the fault-free run's committed checkpoints, in order. If the run reports no checkpoints,
+    returns the steps of those that the harness saw in the fault-free run."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
         return np.zeros(0, np.int64)
@@ -183,11 +183,11 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Returns for each save that was due after the first disturbance, in an undisturbed time, whether it was made. A
-    save is not due while another is being written: trainers wait for that, or leave it out."""
+    """Returns for each due save whether the run made it. Only saves due in an undisturbed time after the first
+    disturbance count. A save is not due while another is being written: trainers then wait, or skip the save."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
-    order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time, and the last row of a step counts
+    order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts
     step, end = run.progress.step[order], run.progress.end[order]
     last = np.append(np.diff(step) > 0, True)[: len(step)]
     step, end = step[last], end[last]
