@@ -143,8 +143,8 @@ def packets_are_lost(job: Job) -> None:
     impairment = node.impair(Impairment(loss_percent=30, seed=7), Traffic("egress", (other,)))
     with undone(impairment.heal):
         found = node.send_packets(other, 300, 0.001, wait_s=3.0)
-        assert 40 < impairment.counts()["lost"] < 150
-        assert found.received == 300 - impairment.counts()["lost"]
+        lost, counted = 300 - found.received, impairment.counts()["lost"]
+        assert 40 < lost < 150 and 0 <= counted - lost <= 5, (lost, counted)  # nodes also look for their neighbours
     assert received(node, other) == PACKETS
 
 
