@@ -71,10 +71,10 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the figures of all judged runs of one commit.
+    """Returns the figures of one commit's judged runs, scenario by scenario.
 
-    The runs of a scenario are sorted into sets that may be compared. One set of each scenario counts: the one that fits
-    `wanted`, or else the largest.
+    Only runs of the same job on the same hardware may be compared, so each scenario has one or more such sets. The set
+    that fits `wanted` counts, or else the largest.
 
     Unreadable runs are left out. Raises `UsageError` if several commits begin with this text.
     """
