@@ -116,9 +116,16 @@ class Engine:
 
     def create_network(self, wanted: Request) -> None:
         """Creates a network by the API itself, as the client's own method knows only some options."""
+        import docker.errors
+        import requests
+
         with speaking(f"creating network {wanted['Name']}"):
             url = f"{self.api.base_url}/v{self.api.api_version}/networks/create"
-            self.api.post(url, json=wanted, timeout=self.api.timeout).raise_for_status()
+            answer = self.api.post(url, json=wanted, timeout=self.api.timeout)
+            try:
+                answer.raise_for_status()
+            except requests.HTTPError as error:
+                docker.errors.create_api_error_from_http_exception(error)  # raises it
 
     def attach(self, container: str, errors: IO[bytes]) -> AttachedStream:
         parameters = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}

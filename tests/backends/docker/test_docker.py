@@ -361,8 +361,11 @@ def test_what_a_killed_probe_leaves_is_swept_without_a_journal(engine: Engine) -
 
 def test_a_living_probe_is_left_alone(engine: Engine) -> None:
     run_id = owner_names.new_name(backend.PROBE)
-    engine.create_network(request_of_docker.network(request_of_docker.DockerRun(run_id)))
+    wanted = request_of_docker.network(request_of_docker.DockerRun(run_id))
+    engine.create_network(wanted)
     try:
+        with pytest.raises(BackendError, match=f"{wanted['Name']} already exists"):
+            engine.create_network(wanted)  # what the daemon said is passed on
         backend.BACKEND.sweep()
         assert len(things(engine, run_id)) == 1
     finally:

@@ -15,11 +15,11 @@ from waiting import HANG_S, until
 from harness.attach import docker as attached
 from harness.backends.docker.engine import Engine
 from harness.backends.docker.request import IMAGE
-from harness.errors import UsageError
+from harness.errors import BackendError, UsageError
 
 pytestmark = pytest.mark.slow  # a real engine and a real job
 
-SUBNET = "10.79.7.0/24"
+SUBNETS = [f"10.79.{third}.0/24" for third in range(256)]  # a container gets its old address only in one of our choice
 LABEL = f"test-attached={os.getpid()}"
 
 
@@ -34,12 +34,27 @@ def engine() -> Iterator[Engine]:
 Start = Callable[..., list[str]]
 
 
+def create_network(engine: Engine, name: str) -> None:
+    """In the first subnet that nobody has, as an interrupted test may have left its own."""
+    for subnet in SUBNETS:
+        pool = {"Config": [{"Subnet": subnet}]}
+        try:
+            engine.create_network({"Name": name, "Driver": "bridge", "IPAM": pool, "Labels": {"test": "attached"}})
+        except BackendError as error:
+            if "overlap" not in str(error):
+                raise
+        else:
+            return
+    raise AssertionError(f"no subnet of {SUBNETS[0]} to {SUBNETS[-1]} is free")
+
+
 @pytest.fixture
 def start(engine: Engine) -> Iterator[Start]:
     """Starts a job by hand; at the end nothing of it is left."""
     network = f"test-attached-{os.getpid()}"
-    pool = {"Config": [{"Subnet": SUBNET}]}
-    engine.create_network({"Name": network, "Driver": "bridge", "IPAM": pool, "Labels": {"test": "attached"}})
+    create_network(engine, network)
+    ending = contextlib.ExitStack()
+    ending.callback(engine.api.remove_network, network)
     made: list[str] = []
 
     def run(allow: str | None = "true", nodes: int = 2, **host: str) -> list[str]:
@@ -58,13 +73,12 @@ def start(engine: Engine) -> Iterator[Start]:
                 "HostConfig": {"NetworkMode": network, "Init": True, "Binds": [f"{TRAINER}:/trainer.py:ro"], **host},
             }
             made.append(engine.create(name, wanted))
+            ending.callback(engine.api.remove_container, made[-1], force=True, v=True)
             engine.api.start(made[-1])
         return made
 
-    yield run
-    for each in made:
-        engine.api.remove_container(each, force=True, v=True)
-    engine.api.remove_network(network)
+    with ending:
+        yield run
 
 
 def ended(engine: Engine, made: list[str]) -> list[int]:
