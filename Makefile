@@ -29,7 +29,9 @@ help: ## The targets that users need
 help-all: ## All targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-PIP := $(PY) -m pip --quiet --disable-pip-version-check
+PIP := $(PY) -m pip --disable-pip-version-check
+# What takes long is said; PyTorch is large.
+TELL_PIP := awk '/\([0-9.]+ MB\)$$/ || sub(/^Installing collected.*/, "Installing") {sub(/^ */, "  "); print; fflush()}'
 EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow,gpu
 
 # An environment holds the path of the checkout that it was made in: in its scripts, and where it finds this package.
@@ -37,21 +39,21 @@ EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow,gpu
 MADE_IN := $(shell cat $(VENV)/.ready 2>/dev/null)
 
 $(VENV)/.ready: pyproject.toml constraints.txt requirements.txt $(if $(filter $(CURDIR),$(MADE_IN)),,another-place)
-	@echo "Setting up $(VENV) (once; some minutes, as PyTorch is large)"
+	@echo "Setting up $(VENV) (once; some minutes)"
 	@$(PIP) --version >/dev/null 2>&1 || { \
 		$(PYTHON) -c 'import sys; sys.exit(not sys.version_info >= (3, 11))' 2>/dev/null || \
 			{ echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Say which: make PYTHON=python3.12 …"; exit 4; }; \
 		$(PYTHON) -m venv --clear $(VENV); }
 	@[ -z "$(MADE_IN)" ] || grep -lIrF '$(MADE_IN)/$(VENV)' $(VENV)/bin | xargs --no-run-if-empty sed -i 's|$(MADE_IN)/$(VENV)|$(CURDIR)/$(VENV)|'
-	@$(PIP) install --require-hashes -r requirements.txt
-	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(PIP) install --quiet --require-hashes -r requirements.txt
+	@set -o pipefail; $(PIP) install -c constraints.txt -e '.[$(EXTRAS)]' | $(TELL_PIP)
 	@pwd >$@
 
 .PHONY: another-place
 another-place:
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS),dev]'
+	@set -o pipefail; $(PIP) install -c constraints.txt -e '.[$(EXTRAS),dev]' | $(TELL_PIP)
 	@touch $@
 
 .PHONY: lock

@@ -48,6 +48,7 @@ class Facts:
     mesh: Mapping[Axis, int] = field(default_factory=dict)  # as all ranks told it; see `no_mesh` if empty
     no_mesh: str = ""  # why there is none
     began_anew: int = 0  # the save that was there when a process started again from the first step
+    same_loss: float | None = None  # the loss of every step, if all have the same
 
     @property
     def save_every(self) -> int | None:
@@ -153,6 +154,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
     started = min((process.launched for process in run.processes), default=run.begin)
     first = int(ends[0]) if len(ends) else started
     ranks = max((epoch.size for epoch in run.epochs), default=1)
+    losses = run.steps.loss[np.isfinite(run.steps.loss)]
     mesh, no_mesh = mesh_of({process.rank: process.coordinates for process in run.processes}, ranks)
     return Facts(
         steps_seen=run.reached_step,
@@ -167,6 +169,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
         mesh=mesh,
         no_mesh=no_mesh,
         began_anew=_began_anew(run, committed),
+        same_loss=float(losses[0]) if len(losses) > 1 and np.ptp(losses) == 0 else None,
     )
 
 

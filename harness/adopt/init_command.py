@@ -190,6 +190,8 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
         say(f"  to be seen only at its end or at a restart: {', '.join(later)}")
     if unseen:
         say(f"  not seen, so not judged: {', '.join(unseen)}")
+    if facts.same_loss is not None:
+        say(f"  the loss is {facts.same_loss:.9g} at every step, so it shows nothing of what a resume lost.")
     if facts.saves:
         say(f"  checkpoints at step{'' if len(facts.saves) == 1 else 's'} {', '.join(map(str, facts.saves[:5]))}")
     else:

@@ -44,6 +44,7 @@ from harness.report.words import one_line
 from harness.run import provenance
 from harness.run.job import execute
 from harness.run.stop import StopRequest
+from harness.spec.document import Document, read_text
 from harness.spec.scenario import Scenario, find_beside
 from harness.trainers.shared.outcome_inputs import environment_facts
 from harness.units import counted
@@ -193,11 +194,16 @@ def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
 
 
 def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> list[Chosen]:
-    """Returns every entry of a suite with its scenario. Raises `ScenarioError` for a wrong or double entry."""
-    every = [
-        (entry, load_scenario(find_beside(entry.scenario, path.parent, scenarios), entry.profile, entry.overrides))
-        for entry in suite.entries
-    ]
+    """Returns every entry of a suite with its scenario. Raises `ScenarioError` for wrong and double entries."""
+    document = Document(read_text(path), str(path))
+    every: list[Chosen] = []
+    for place, entry in enumerate(suite.entries):
+        try:
+            scenario = find_beside(entry.scenario, path.parent, scenarios)
+            every.append((entry, load_scenario(scenario, entry.profile, entry.overrides)))
+        except (ScenarioError, UsageError) as error:
+            document.problem(("scenarios", place), str(error).replace("\n", "; "))
+    document.raise_problems()
     _check_twice(path, every)
     return every
 

@@ -90,7 +90,7 @@ def verify(
     if json and not watch:
         told = {"schema": 1, "path": str(path), "verdict": answer.value, "notes": verifier.notes}
         print_json(strict(told | {"saves": [_values(each) for each in saves]}))
-    elif not watch:
+    elif saves and not watch:
         _print(saves, keep)
     for text in verifier.notes if saves else [*verifier.notes, f"no save of a known layout is in {path}"]:
         note(text)

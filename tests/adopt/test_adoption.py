@@ -409,6 +409,11 @@ def test_no_item_is_both_seen_and_not_seen() -> None:
     assert (unseen, later) == (["sample contents", "causes of exits"], ["what was restored"])
 
 
+def test_a_loss_that_never_changes_is_told(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _print_facts(replace(FACTS, same_loss=0.0), tmp_path)
+    assert "the loss is 0 at every step" in capsys.readouterr().out
+
+
 def test_checkpoints_that_all_runs_would_share_are_refused(tmp_path: pathlib.Path) -> None:
     inside = replace(FACTS, files=(str(tmp_path / "checkpoints" / "40.pt"),))
     _print_facts(inside, tmp_path)

@@ -386,7 +386,7 @@ def test_every_kind_of_file_is_validated_as_what_it_is(place: str, said: str, tm
 @pytest.mark.parametrize(
     ("folder", "text", "said"),
     [
-        ("x", "version: 1\nname: a\ntitle: A\nscenarios: [no-such]\n", "unknown scenario 'no-such'"),
+        ("x", "version: 1\nname: a\ntitle: A\nscenarios: [no-such]\n", "a.yaml:4:13: scenarios.0: unknown scenario"),
         ("x", "version: 1\nname: a\ntitle: A\nentries:\n  - {scenario: no-such}\n", "unknown scenario 'no-such'"),
         ("suites", "version: 1\nname: a\ntitle: A\n", "scenarios"),
         ("gamedays", "version: 1\nname: a\ntitle: A\n", "entries"),
