@@ -1,5 +1,5 @@
-"""The bounds that `expect:` may set, by score. Commands that only read scenarios import no other part of the judge
-except `thresholds.py`.
+"""The bounds that a scenario may set under `expect:`, by score. Commands that only read scenarios import no other part
+of the judge except `thresholds.py`.
 
 The scores themselves are in `harness/judge/questions/`.
 """
@@ -60,7 +60,7 @@ def _nothing_to_set(name: str, by_default: str, off: str) -> type[Bounds]:
 
 
 class JobBounds(Bounds):
-    """Nothing to set: a job must do its steps, and every death must be explained."""
+    """The score `job` has no settings: a job must do its steps, and every death must be explained."""
 
 
 class FailFastBounds(Bounds):
@@ -73,7 +73,7 @@ class FailFastBounds(Bounds):
 
 
 class MemoryBounds(Bounds):
-    """What is expected of a rank whose memory grows."""
+    """The trainer must warn before a rank runs out of memory."""
 
     foreseen: bool | None = Field(None, description="The trainer says that memory runs out before that rank ends.")
 
@@ -188,7 +188,7 @@ class LastCheckpointBounds(Bounds):
 
 
 class FilesBounds(Bounds):
-    """The files that the job leaves beside its saves."""
+    """The job must leave the same files beside its saves as the fault-free run."""
 
     max_missing: int = Field(
         0, ge=0, description="Files beside the saves that the fault-free run left, and this one did not."
@@ -196,13 +196,13 @@ class FilesBounds(Bounds):
 
 
 class NoticesBounds(Bounds):
-    """Somebody must save or leave when a node is going to be taken."""
+    """After a notice that a node will be taken, a rank must save or leave before the node is gone."""
 
     max_ignored: int = Field(0, ge=0, description="Notices after which nobody saved or left until the node was taken.")
 
 
 class MetricBounds(Bounds):
-    """Bounds on single figures."""
+    """Bounds on individual measurements, such as the median step time."""
 
     step_p50_max: DurationNs | None = Field(None, description="Of the median step.")
     step_p95_max: DurationNs | None = Field(None, description="Of the step that 95 % are not slower than.")

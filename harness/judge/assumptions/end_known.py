@@ -1,4 +1,4 @@
-"""How the run ended is known: the log tells one end, and nobody stopped it while something was still measured."""
+"""The log shows how the run ended, and nobody interrupted the run."""
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.facts.job_end import done

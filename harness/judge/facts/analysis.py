@@ -40,7 +40,7 @@ class Analysis(Evidence):
 
     @cached_property
     def usual(self) -> Usual:
-        """Returns the usual durations, without a fault."""
+        """Returns the usual durations of steps and their parts, as measured without a fault."""
         return Usual(self.fault_free_runs, self.run)
 
     @cached_property
@@ -62,8 +62,8 @@ class Analysis(Evidence):
 
     @cached_property
     def windows(self) -> Sequence[by_time.Window]:
-        """Returns the windows in ns that faults caused: recovery episodes and slowed intervals. Without a fault-free
-        run, frozen processes also give windows, because their slowdown may not be measurable."""
+        """Returns the time windows in ns that faults caused: recoveries and slowed intervals. Without a fault-free run,
+        slowdowns may not be measurable, so the time windows of frozen processes are added."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
         stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
         return [*episodes, *((interval.begin, interval.end) for interval in self.slowed.degraded), *stood]
@@ -82,7 +82,8 @@ class Analysis(Evidence):
 
     @cached_property
     def other_layout(self) -> str:
-        """Names a layout of ranks that no fault-free run had. In this layout, ranks hold other parts of the model."""
+        """Returns a layout of ranks that no fault-free run had, or an empty text. In another layout, ranks hold other
+        parts of the model."""
         return new_layout(self.run, self.fault_free_runs)
 
     @cached_property
@@ -91,29 +92,30 @@ class Analysis(Evidence):
 
     @cached_property
     def resumed_runs(self) -> envelope.Resumed | None:
-        """Returns the fault-free runs that change their size where the run did."""
+        """Returns the fault-free runs that resume from a save with another number of ranks, as the judged run did."""
         return envelope.resumed(self)
 
     @cached_property
     def calibrated(self) -> Envelope | str:
-        """Returns the band of fault-free runs that diverge from the first step, or the reason why there is no band."""
+        """Returns the tolerance band from fault-free runs that all start at the first step, or why there is no band."""
         return envelope.calibrated(self, self.fault_free_curve)
 
     @cached_property
     def envelope(self) -> Envelope | str:
-        """Returns the band that the run is compared with, or the reason why there is no band."""
+        """Returns the tolerance band with which the run is compared, or the reason why there is no band."""
         if self.resumed_runs is None or not self.fault_free_curve:
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
 
     @cached_property
     def resume_alone(self) -> tuple[str, str]:
-        """Describes how a resume without a fault changes values: with as many ranks, and with another number."""
+        """Returns how a fault-free resume changes values: with the same, and with another number of ranks."""
         return envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
 
     @cached_property
     def left_band_early(self) -> str:
-        """Names a step outside the band before any fault struck. The band then says nothing about this job."""
+        """Names a step outside the tolerance band before any fault struck. Such a step shows that the band is too
+        narrow."""
         return envelope.left_early(self.run, self.envelope, self.comparison)
 
     @cached_property
@@ -141,12 +143,12 @@ class Analysis(Evidence):
 
     @cached_property
     def consumed(self) -> samples.Consumed | None:
-        """Returns the samples that the surviving history consumed; `None` if no rank logs samples."""
+        """Returns the comparison of consumed samples with the fault-free run; `None` if no samples can be followed."""
         return samples.consumed(self)
 
     @cached_property
     def spikes(self) -> Sequence[alarms.Spike]:
-        """Returns the loss spikes. They are searched for only if a fault or the trainer gives a reason."""
+        """Returns the loss spikes; empty if no fault, alarm or report of left-out samples makes a spike likely."""
         return alarms.spikes(self.run)
 
     @cached_property
@@ -156,12 +158,13 @@ class Analysis(Evidence):
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
-        """Returns the steps that both runs have, and for each step the largest loss difference of a rank."""
+        """Returns the steps that this run and the fault-free run share, and the largest loss difference of a rank in
+        each."""
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
     def weights_apart(self) -> tuple[int, list[Abnormal]]:
-        """Returns the number of steps with weight digests of several ranks, and the steps where these differ."""
+        """Returns the number of steps with weight digests of several ranks, and the steps whose digests differ."""
         return ranks.weights_apart(self.run)
 
     @cached_property
@@ -176,7 +179,7 @@ class Analysis(Evidence):
 
     @cached_property
     def jumps(self) -> Ints:
-        """Returns for each process how often a step's number is not one more than the number of the step before."""
+        """Returns for each process how often its step number does not grow by exactly one from a step to the next."""
         order, begins = self.run.rows_by_process
         far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
         before = np.append(0, np.cumsum(far))
@@ -191,12 +194,12 @@ class Analysis(Evidence):
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """Returns the step before the first step of each epoch with surviving steps."""
+        """Returns the number before the first step of each period between two restarts, unless fully rolled back."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
     def missing(self) -> Ints:
-        """Returns the steps that the surviving history lacks."""
+        """Returns the steps that the run lacks; rolled-back executions of a step do not count."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
         return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
@@ -224,7 +227,7 @@ class Analysis(Evidence):
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:
-        """Maps each node to the time of its last notice that somebody gave. See `deaths.given`."""
+        """Maps each node to the time of its last notice to leave that a known cause confirms (see `deaths.given`)."""
         return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
     @cached_property
@@ -237,15 +240,17 @@ class Analysis(Evidence):
 
     @cached_property
     def restarts(self) -> Sequence[Restart]:
-        """Returns the begin of each epoch; the first one is the start of the job."""
+        """Returns the start of the job and each restart."""
         return restarts.restarts(self.run, self.saves)
 
     def no_restart(self) -> str:
-        """Returns a text if there was no restart, so that restarts show nothing; else an empty text."""
+        """Explains why the run proves nothing about restarts: there was none. Returns an empty text if there was
+        one."""
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """Explains why damaged checkpoints show nothing: no restart, or no damage; empty otherwise."""
+        """Explains why the run proves nothing about damaged checkpoints: there was no restart, or no damage. Returns an
+        empty text otherwise."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")
@@ -257,7 +262,7 @@ class Analysis(Evidence):
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Returns for each process when a fault that kills struck this process; -1: never."""
+        """Returns for each process the time at which a fault that kills struck this process; -1: never."""
         killers = [fault for fault in self.run.faults if fault.kills]
         aimed = [(at, target) for fault in killers for at in fault.strikes for target in fault.targets]
         in_order = sorted(aimed, key=operator.itemgetter(0))
