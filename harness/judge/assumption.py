@@ -1,8 +1,8 @@
 """The contract of an assumption: a condition that must hold before evidence can be believed or compared.
 
 Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The page docs/guarantees.md
-shows the first line of the file's docstring. If an assumption is broken, all verdicts that rest on it become
-*inconclusive*, and the assumption gives the reason in words. A breach of a guarantee lists its evidence (`Ground`). An
+shows the first line of the file's docstring. If an assumption is broken, all verdicts that rest on the assumption
+become *inconclusive*, and the report gives the reason. A breach of a guarantee lists its evidence (`Ground`). An
 assumption names the kinds of evidence that become doubtful if the assumption is broken.
 """
 
@@ -23,9 +23,9 @@ Reasons = Iterator[str]  # violations of an assumption, in words
 @dataclass(frozen=True)
 class Spoils:
     """A way in which a broken assumption makes evidence doubtful. `why` returns the reason for the doubt in this run,
-    or an empty text. `settles`: advice on how to remove the doubt; `{run}` stands for the command that runs the
-    scenario again. `alone`: the report shows this reason without the words of the breach. `either_way`: the doubt makes
-    a passed expectation inconclusive, not only a breach."""
+    or an empty text. `settles`: advice on how to remove the doubt; `{run}` is the command that runs the scenario again.
+    `alone`: the report shows this reason without the words of the breach. `either_way`: a passed expectation also
+    becomes inconclusive, not only a breach."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -38,8 +38,9 @@ class Spoils:
 class Assumption:
     """`broken` yields reasons that make the whole run inconclusive; only the first is reported. `spoils`: the evidence
     that becomes doubtful. `holds_for`: the kinds of run for which `broken` is checked. `order`: if several assumptions
-    make the same evidence doubtful, the lowest number is reported. `family`: `broken` is not checked if a guarantee of
-    this family (such as `restart`) is certainly broken. `settles`: advice on how to avoid the reasons of `broken`."""
+    make the same evidence doubtful, the report names the one with the lowest number. `family`: `broken` is not checked
+    if a guarantee of this family (such as `restart`) is certainly broken. `settles`: advice on how to avoid these
+    reasons."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
@@ -60,8 +61,7 @@ def assumptions() -> Mapping[str, Assumption]:
 
 @dataclass(frozen=True)
 class Spoilt:
-    """A doubt about evidence: the broken assumption, the reason for the doubt, and advice on how to remove the
-    doubt."""
+    """A doubt about evidence: the broken assumption, the reason, and advice on how to remove the doubt."""
 
     assumption: str
     why: str
@@ -73,8 +73,8 @@ class Spoilt:
 
 
 def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) -> Spoilt | None:
-    """Returns the first assumption that makes some of this evidence doubtful, or `None`. `good`: the evidence is that
-    of a passed expectation, not of a breach."""
+    """Returns the first assumption that makes some of this evidence doubtful, or `None`. `good`: the evidence supports
+    a passed expectation, not a breach."""
     for name, each in sorted(assumptions().items(), key=lambda each: each[1].order):
         for row in each.spoils:
             for ground in grounds if row.either_way or not good else ():
@@ -84,8 +84,7 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
 
 
 def _why(row: Spoils, evidence: Analysis, ground: Ground) -> str:
-    """Returns the reason why the evidence is doubtful, or an empty text. A crash of the function `why` is also a
-    reason."""
+    """Returns the reason why the evidence is doubtful, or an empty text. A crash of `why` is also a reason."""
     try:
         return row.why(evidence, ground)
     except Exception as error:

@@ -1,7 +1,6 @@
-"""The bounds that a scenario may set under `expect:`, by score. Commands that only read scenarios import no other part
-of the judge except `thresholds.py`.
+"""The bounds that a scenario may set under `expect:`, by score. The scores are in `harness/judge/questions/`.
 
-The scores themselves are in `harness/judge/questions/`.
+Commands that only read scenarios import no other part of the judge except `thresholds.py`.
 """
 
 import re
@@ -103,7 +102,7 @@ class RecoveryBounds(Bounds):
 
 
 class WasteBounds(Bounds):
-    """Bounds on the GPU time that brought the job no further."""
+    """Bounds on the wasted GPU time."""
 
     max_percent: Percent | None = Field(None, description="All waste, of the allocated GPU time.")
     max_percent_by_faults: Percent | None = Field(None, description="What faults caused, of the allocated GPU time.")
@@ -112,7 +111,7 @@ class WasteBounds(Bounds):
 
 
 class ContinuityBounds(Bounds):
-    """How near the losses must be to those of the fault-free run, and whether each sample must be seen once."""
+    """Bounds on the distance of the losses from the fault-free run's, and on repeated and skipped samples."""
 
     mode: Literal["exact", "ulp", "envelope", "final"] = Field(
         "exact",
@@ -188,7 +187,7 @@ class LastCheckpointBounds(Bounds):
 
 
 class FilesBounds(Bounds):
-    """The job must leave the same files beside its saves as the fault-free run."""
+    """The job must leave the same files beside its checkpoints as the fault-free run."""
 
     max_missing: int = Field(
         0, ge=0, description="Files beside the saves that the fault-free run left, and this one did not."

@@ -1,8 +1,7 @@
 """Each run that the harness makes for comparison did its planned task and can be compared with the judged run.
 
-The harness makes fault-free runs. Some fault-free runs change their number of ranks like the judged run. After the run,
-the harness restores the last save as a test (the restore drill). The harness also restarts the job from the save before
-the last one (the second restart).
+Some fault-free runs change their number of ranks like the judged run. After the run, the harness tests a restore of the
+last save (the restore drill). The harness also restarts the job from an older save (the second restart).
 
 The tolerance band for losses ignores a fault-free run that did not finish, restarted, or began from a save. The band
 also ignores a run with another seed, command or code, or with a loss that is not a number. The harness makes an
@@ -17,8 +16,7 @@ from harness.judge.facts.done_again import done_again
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields one text with the first flaw of the test restore and the first flaw of the second restart after the
-    run."""
+    """Yields the first flaw of the test restore and the first flaw of the restart after the run, in one text."""
     drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
     alone = again.told_alone() if again else ()

@@ -24,7 +24,7 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _cut_short(evidence: Analysis, ground: Ground) -> str:
-    """Explains why a recovery's length is not known: the run was stopped while the recovery was within its bound."""
+    """Explains why a recovery's length is not known: the run was stopped before the recovery exceeded its bound."""
     if not isinstance(ground.of, Figure) or ground.of.is_over or ground.of.value > ground.bound:
         return ""
     taken = format_duration(round(ground.of.value))

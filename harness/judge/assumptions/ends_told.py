@@ -1,4 +1,4 @@
-"""The log shows how the command on each node and each worker process ended.
+"""The log shows how each node's command and each worker process ended.
 
 Without a logged exit, a worker counts as dead if other workers then do steps without this worker. A worker also counts
 as dead if another worker takes over the same rank on the same node.

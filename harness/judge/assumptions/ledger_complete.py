@@ -1,6 +1,6 @@
 """Each GPU is allocated to the job during all steps that a worker does on this GPU.
 
-Some engines let the job go on for seconds after the harness ended the job. Steps in these seconds are ignored.
+Steps after the harness ended the job are ignored, because some engines let the job go on for seconds.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

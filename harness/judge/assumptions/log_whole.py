@@ -1,8 +1,8 @@
 """The log holds each line that was written, and can be read.
 
-Line numbers show which lines are missing. Lines that a full disk dropped count against no process. Older logs have no
-line numbers, so one missing step may be a lost line. A lost line is assumed only if the process had the time for the
-step and all ranks have equal weights afterwards.
+Line numbers show which lines are missing. Lines that a full disk dropped count against no process. A log without line
+numbers is assumed to have lost the line of one missing step, if the process had the time for the step and all ranks
+have equal weights afterwards.
 
 The run is inconclusive if the harness's own log lacks lines. A fault-free run whose log lacks lines is not used for
 comparison. A log that was shipped twice, or that holds its lines twice, counts once. Lines that are not in order of
@@ -56,7 +56,7 @@ def _lines_lost(evidence: Analysis, ground: Ground) -> str:
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Explains why the last step is missing: the harness saw a save of it, so a log may have lost the step's line."""
+    """Explains why the last step is missing: the harness saw a save of this step, so its log line may be lost."""
     run, last = evidence.run, evidence.run.planned_steps
     if run.finished or not any(each.step == last for each in evidence.saves.store.seen):
         return ""

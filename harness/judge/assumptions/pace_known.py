@@ -2,7 +2,7 @@
 
 The run is inconclusive if the steps after the recovery report less than a quarter of their usual time. Steps that
 report less than 2/3 of their usual time also make the run inconclusive if the job then takes too long to exit. The exit
-is too long if the delay exceeds half of the time that the steps saved. The harness itself sees when the job ends.
+is too long if its delay exceeds half of the time that the steps saved. The harness itself sees when the job ends.
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Reasons, Spoils
@@ -13,7 +13,7 @@ from harness.units import format_duration
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a pace after the recovery that is too fast to be true. A step time of 1/4 to 2/3 of the usual one counts
+    """Yields a pace after the recovery that is too fast to be true. A pace of 1/4 to 2/3 of the usual step time counts
     only if the job then exits much later than usual."""
     pace = evidence.pace
     if isinstance(pace, str) or not pace.known or pace.usual_taken:  # other programs slowed a fault-free run

@@ -159,7 +159,7 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
 
 
 def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
-    """Yields reasons why the samples in a report of left-out samples may not be left out. The positions of the samples
+    """Yields reasons why the trainer was not allowed to leave out the samples of `event`. The positions of the samples
     are checked only if the log shows the spike. Without the spike in the log, only the number of samples is checked."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
@@ -316,8 +316,7 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Event) -> bool:
-        """Returns True if the rank's time per step, without waits, exceeded that of its peers by about as much as the
-        alarm says."""
+        """Returns True if the rank, without waits, was slower than its peers by about as much as the alarm says."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False

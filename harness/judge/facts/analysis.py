@@ -40,7 +40,6 @@ class Analysis(Evidence):
 
     @cached_property
     def usual(self) -> Usual:
-        """Returns the usual durations of steps and their parts, as measured without a fault."""
         return Usual(self.fault_free_runs, self.run)
 
     @cached_property
@@ -57,7 +56,6 @@ class Analysis(Evidence):
 
     @cached_property
     def pace(self) -> Pace | str:
-        """Returns the speed of the job after its last recovery, or the reason why this speed is not judged."""
         return usual.pace(self.run, self.usual, self.disturbed)
 
     @cached_property
@@ -82,8 +80,6 @@ class Analysis(Evidence):
 
     @cached_property
     def other_layout(self) -> str:
-        """Returns a layout of ranks that no fault-free run had, or an empty text. In another layout, ranks hold other
-        parts of the model."""
         return new_layout(self.run, self.fault_free_runs)
 
     @cached_property
@@ -92,12 +88,10 @@ class Analysis(Evidence):
 
     @cached_property
     def resumed_runs(self) -> envelope.Resumed | None:
-        """Returns the fault-free runs that resume from a save with another number of ranks, as the judged run did."""
         return envelope.resumed(self)
 
     @cached_property
     def calibrated(self) -> Envelope | str:
-        """Returns the tolerance band from fault-free runs that all start at the first step, or why there is no band."""
         return envelope.calibrated(self, self.fault_free_curve)
 
     @cached_property
@@ -109,23 +103,18 @@ class Analysis(Evidence):
 
     @cached_property
     def resume_alone(self) -> tuple[str, str]:
-        """Returns how a fault-free resume changes values: with the same, and with another number of ranks."""
         return envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
 
     @cached_property
     def left_band_early(self) -> str:
-        """Names a step outside the tolerance band before any fault struck. Such a step shows that the band is too
-        narrow."""
         return envelope.left_early(self.run, self.envelope, self.comparison)
 
     @cached_property
     def incomparable(self) -> str:
-        """Explains why no step can be compared with the fault-free run's, or returns an empty text."""
         return no_comparison(self.run, self.fault_free, self.comparison)
 
     @cached_property
     def never_the_same(self) -> str:
-        """Explains why two runs of this trainer cannot be expected to be equal, or returns an empty text."""
         return never_the_same(self.run, self.comparison)
 
     def bounds(self, of: type[B]) -> B | None:
@@ -143,28 +132,22 @@ class Analysis(Evidence):
 
     @cached_property
     def consumed(self) -> samples.Consumed | None:
-        """Returns the comparison of consumed samples with the fault-free run; `None` if no samples can be followed."""
         return samples.consumed(self)
 
     @cached_property
     def spikes(self) -> Sequence[alarms.Spike]:
-        """Returns the loss spikes; empty if no fault, alarm or report of left-out samples makes a spike likely."""
         return alarms.spikes(self.run)
 
     @cached_property
     def left_out(self) -> alarms.LeftOut:
-        """Returns the samples that the trainer left out because of a spike."""
         return alarms.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
-        """Returns the steps that this run and the fault-free run share, and the largest loss difference of a rank in
-        each."""
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
     def weights_apart(self) -> tuple[int, list[Abnormal]]:
-        """Returns the number of steps with weight digests of several ranks, and the steps whose digests differ."""
         return ranks.weights_apart(self.run)
 
     @cached_property
@@ -179,7 +162,7 @@ class Analysis(Evidence):
 
     @cached_property
     def jumps(self) -> Ints:
-        """Returns for each process how often its step number does not grow by exactly one from a step to the next."""
+        """Returns for each process how often its next step number is not the previous step number plus one."""
         order, begins = self.run.rows_by_process
         far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
         before = np.append(0, np.cumsum(far))
@@ -194,7 +177,7 @@ class Analysis(Evidence):
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """Returns the number before the first step of each period between two restarts, unless fully rolled back."""
+        """Returns the step before the first step of each period between restarts, without fully rolled-back periods."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
@@ -218,7 +201,6 @@ class Analysis(Evidence):
 
     @cached_property
     def ends(self) -> Sequence[deaths.End]:
-        """Returns the ends of all commands and workers, including those with code 0."""
         return deaths.ends_of(self.run)
 
     @cached_property
@@ -244,13 +226,11 @@ class Analysis(Evidence):
         return restarts.restarts(self.run, self.saves)
 
     def no_restart(self) -> str:
-        """Explains why the run proves nothing about restarts: there was none. Returns an empty text if there was
-        one."""
+        """Explains that the run proves nothing about restarts because none happened; empty if the job restarted."""
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """Explains why the run proves nothing about damaged checkpoints: there was no restart, or no damage. Returns an
-        empty text otherwise."""
+        """Explains why the run proves nothing about damaged checkpoints: no restart, or no damage; else empty."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")

@@ -24,7 +24,7 @@ def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> 
 
 
 def replicas(run: Timeline) -> Ints:
-    """Returns a group number for each process. Processes of one group should hold the same weights. Without a reported
+    """Returns a group number for each process. Processes of one group should hold equal weights. Without a reported
     mesh, all processes are in one group."""
     places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
     return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)

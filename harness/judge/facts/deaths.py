@@ -3,13 +3,13 @@
 Each of these rules explains a death. A fault that only slows a job explains no death.
 
 * The *target* of a fault that kills may die in any way.
-* When a target dies, its *peers* (the other workers) may die, because their collectives fail. When a node joins,
-  running workers may die, because the job forms a new world. While a fault that may stop a healthy job is active
-  (`stops`: a partition, a full store), every worker may die. After the end of a `stops` fault, the workers that were
-  then alive may die. A peer is excused until it does a step in a new world or has clearly survived (see `_Root`). No
-  peer is excused for a segmentation fault. A peer that logs an error of its own is excused only if a `stops` fault
-  targeted this peer.
-* A worker may leave after a confirmed notice (see `given`), or shortly before the job starts again with more ranks.
+* When a target dies, its *peers* (the other workers) may die, because their collectives fail. When a replacement node
+  joins, running workers may die, because the job is formed anew. While a fault that may stop a healthy job is active
+  (`stops`: a partition, a full store), every worker may die. After a `stops` fault, the workers that were alive at its
+  end may die. A peer is excused until it does a step in a new process group or outlives the fault for long (see
+  `_Root`). No peer is excused for a segmentation fault. A peer that logs an error of its own is excused only if a
+  `stops` fault targeted this peer.
+* A worker may leave after a confirmed notice (see `given`), or before the job starts again with more ranks.
 
 A worker without a logged end also counts as dead if others did steps without this worker.
 """
@@ -126,10 +126,9 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 def given(run: Timeline) -> list[dict[str, Any]]:
     """Returns the notices to leave that a known cause confirms. A notice that only the trainer logs excuses no death.
-
     The harness gives a notice with a fault that takes a node later or that asks a rank to end. An engine gives a notice
-    when it takes a node by its own decision. A straggler may leave while a fault slows its node. The peers of these
-    workers also get a notice.
+    when it takes a node by its own decision. A straggler may leave while a fault slows its node. The peers of a worker
+    with a notice also get a notice.
     """
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
@@ -159,7 +158,6 @@ def ends_of(run: Timeline) -> list[End]:
     allocated = {slot.key: slot.allocated for slot in reversed(run.slots)}
 
     def end(exit_: Mapping[str, Any]) -> End:
-        """Converts one logged exit to an `End`, with the start time and the first error of its process."""
         node, rank, at = key_of(exit_), exit_["rank"], exit_["at"]
         if rank is None:
             started = allocated.get(node, at)
@@ -189,7 +187,6 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 def _vanished(run: Timeline) -> Iterator[End]:
     """Yields workers that disappeared: others did steps without them, but nobody logged their end or their node's end.
-
     Workers that never reached a step are left out, because a launcher without a log may give up a start and try again.
     """
     ends = [(slot.released, slot.key) for slot in run.slots]
@@ -215,11 +212,9 @@ def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
 
 @dataclass(frozen=True)
 class _Root:
-    """A cause of deaths: from the time `at` on, peers may die, except peers in the places `beyond`.
-
-    `unsettled`: worlds (process groups) with a victim; a step in such a world does not prove survival. A step that
-    begins at `survived` or later proves survival. `aim`: the places of targets, whose workers may also log an error of
-    their own.
+    """A cause of deaths: from the time `at` on, peers may die, except peers in the places `beyond`. `unsettled`: worlds
+    (process groups) with a victim; a step in such a world does not prove survival. A step that begins at `survived` or
+    later proves survival. `aim`: the places of targets, whose workers may also log an error of their own.
     """
 
     at: int
@@ -286,8 +281,8 @@ class _Inquest:
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest time at which a cause of this death may lie: the start of the process, or its first step
-        after its last restart. Worlds in `unsettled` are ignored."""
+        """Returns the earliest time at which a cause of this death may lie: the start of the process, or the end of its
+        first step after its last restart. Worlds (process groups) in `unsettled` are ignored."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
@@ -306,9 +301,8 @@ class _Inquest:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields causes of peers' deaths: each strike of the fault and each end of a victim. The end counts, too,
-        because a launcher may start a peer after the strike. If a victim left before the strike, after a notice, its
-        departure is a cause."""
+        """Yields causes of peers' deaths: each strike of the fault, and each end of a victim, because a launcher may
+        start a peer after the strike. If a victim left earlier because of a notice, its departure is a cause, too."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -319,9 +313,9 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields causes of peers' deaths: the end of the fault, and the end of each target that was alive at that time.
-        A process has survived if it begins a step at least a minute after the fault and after the next committed
-        checkpoint. Launchers notice missing heartbeats within a minute, and a failed save may show only at the next
+        """Yields causes of peers' deaths: the end of the fault, and the end of each target that outlived the fault. A
+        process has survived if it begins a step at least a minute after the fault and after the next committed
+        checkpoint. Launchers notice missing heartbeats within a minute. A failed save may show only at the next
         save."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]

@@ -2,7 +2,7 @@
 
 The second restart must equal the run bit for bit if the run equals its fault-free run bit for bit. Equal steps before
 the first fault are enough, if they are at least as many as the steps compared here. If the run differs from its
-fault-free run, a figure of the second restart may differ from the run a few times as much.
+fault-free run, a figure of the second restart may differ a few times as much.
 """
 
 from collections.abc import Iterator, Mapping
@@ -99,8 +99,7 @@ class DoneAgain:
             yield Odd(text, tellers.figure_again(self.repeats, name))
 
     def _band(self, name: str, mine: Floats) -> Floats | float:
-        """Returns how far a figure of the second restart may differ from the run. If only the run or only its
-        fault-free run reports a value, this value is ignored."""
+        """Returns how far a figure of the second restart may differ from the same figure of the run."""
         usual = self._evidence.comparison
         if self.repeats or usual is None:
             return 0.0

@@ -1,21 +1,20 @@
 """The band of mode `envelope`: how far fault-free runs differ in each stretch of steps, and what the band can detect.
 
-The judged run and other fault-free runs ("repeats") are compared with one reference, called the fault-free run. Three
-limits bound the differences of the judged run. Each limit is a multiple of the differences of the repeats:
+The judged run and further fault-free runs ("repeats") are compared with one fault-free run. Three limits bound the
+differences of the judged run. Each limit is a multiple of the differences of the repeats:
 
 * `single` limits the difference in each step to 3 times the repeats' largest difference so far. The difference must
   also be at most 5 times the repeats' largest difference nearby. "Nearby" is the same stretch of steps and its two
   neighbours, because one run may drift sooner than another run.
 * `lasting` limits the mean difference of a stretch to 5 times the repeats' largest mean difference in a stretch so far.
   Means are far below the largest difference, so a lasting deviation is detected long before a step leaves the band.
-* `soon` limits the growth of differences after a run diverges. The limit is 10 times the repeats' largest difference
-  equally many steps after they diverged. Runs that diverge by rounding alone stay close for a while. A resumed run may
-  diverge at its first step. Rounding errors may grow at another speed in another state of the training, so a larger
-  difference is inconclusive, not a failure.
+* `soon` limits differences shortly after a run diverges to 10 times the repeats' largest difference after equally many
+  steps. Runs that diverge by rounding alone stay close for a while. A resumed run may diverge at its first step. A
+  difference above `soon` is inconclusive, because rounding errors grow faster in some states of the training.
 
-The band is never narrower than rounding errors (`_rounding`). A single repeat may stay close to the fault-free run by
-chance. A band from one repeat would fail up to 1 in 10 healthy runs. So a band from fewer than `ENOUGH` repeats fails
-no run, and more fault-free runs are made.
+The band is never narrower than rounding errors (`_rounding`). A band from a single repeat would fail up to 1 in 10
+healthy runs, because one repeat may stay close by chance. So a band from fewer than `ENOUGH` repeats fails no run, and
+more fault-free runs are made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,8 +77,7 @@ class Envelope:
         return None
 
     def too_soon(self, found: Comparison) -> dict[str, Bools]:
-        """Marks the steps at which the difference is above the limit `soon`: it grew too fast after the run
-        diverged."""
+        """Marks the steps above the limit `soon`, whose difference grew too fast after the run diverged."""
         parted = _parted(found)
         if parted is None:
             return {}
@@ -89,7 +87,6 @@ class Envelope:
 
     def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
         """Yields the first step outside the band, and the first stretch whose mean difference is above the limit.
-
         `too_soon`: a step above the limit `soon` also counts as outside."""
         early = self.too_soon(found).values() if too_soon else ()
         rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
@@ -120,14 +117,13 @@ class Envelope:
 
     @property
     def blind(self) -> bool:
-        """Returns True if the band detects nothing, because it allows a single step to differ by the loss's whole
-        range."""
+        """Returns True if the band detects nothing: it allows one step to differ by the whole range of the loss."""
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         wide = self.single["loss"] > ulps(self.fault_free.loss)
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Returns True if the limit `soon` at this step is as large as the mean change of the loss in one step."""
+        """Returns True if the band misses a small error at this step: `soon` allows the mean loss change of a step."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -175,8 +171,8 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Fault-free runs. `before` stops at a save. `same` resumes from the save with the same number of ranks. `others`
-    resume with another number of ranks."""
+    """Fault-free runs. `before` stops at a save. `same` resumes with the same number of ranks. `others` resume with
+    another number of ranks."""
 
     before: Curve
     same: Curve
@@ -194,9 +190,9 @@ class Resumed:
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """Returns two texts: how a fault-free resume with the same number of ranks changes values, and how a resume with
-    another number of ranks does. A text is empty if values do not change. A change by the resume itself would be hidden
-    in a band from the resumed runs."""
+    """Returns two texts on how a fault-free resume changes values: with the same number of ranks, and with another
+    number of ranks. A text is empty if no value changes. A band from the resumed runs would hide changes by the resume
+    itself."""
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.
@@ -283,9 +279,9 @@ def _drawn(
 
 
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
-    """Returns for each step how far rounding alone may move the figure `name`. The limit is 3 times the largest
-    difference in the first steps after two runs diverge. The limit is at most the rounding error of a sum of `terms`
-    terms, and at least one unit in the last place. The limit is zero if enough runs are bit-identical."""
+    """Returns for each step how far rounding alone may move `name`. The limit is 3 times the largest difference soon
+    after two runs diverge. The limit is at most the rounding error of a sum of `terms` terms, and at least one unit in
+    the last place. The limit is zero if enough runs are bit-identical."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= limits.ENOUGH:
@@ -311,8 +307,7 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """Returns for each age the largest difference at this age, up to `SOON` rows later. The age of a row is the number
-    of rows since the two runs diverged."""
+    """Returns the largest difference up to each age plus `SOON`. Age: number of rows since the runs diverged."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
