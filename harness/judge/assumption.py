@@ -1,9 +1,9 @@
 """The contract of an assumption: a condition that must hold before evidence can be believed or compared.
 
-Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The first line of the file's
-docstring is the sentence that people read. If an assumption is broken, all verdicts that rest on it become
-*inconclusive*, and the assumption gives the reason in words. No guarantee names an assumption: a breach names its
-grounds, and an assumption spoils grounds of certain kinds.
+Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The page docs/guarantees.md
+shows the first line of the file's docstring. If an assumption is broken, all verdicts that rest on the assumption
+become *inconclusive*, and the report gives the reason. A breach of a guarantee lists its evidence (`Ground`). An
+assumption names the kinds of evidence that become doubtful if the assumption is broken.
 """
 
 import functools
@@ -22,9 +22,10 @@ Reasons = Iterator[str]  # violations of an assumption, in words
 
 @dataclass(frozen=True)
 class Spoils:
-    """One way to spoil a ground. `why` returns the reason why the ground is doubtful in this run, or an empty text.
-    `settles`: advice how to settle the doubt, in one line; `{run}` stands for the command that runs the scenario again.
-    `alone`: `why` replaces the breach's own words. `either_way`: a passed expectation becomes doubtful, too."""
+    """A way in which a broken assumption makes evidence doubtful. `why` returns the reason for the doubt in this run,
+    or an empty text. `settles`: advice on how to remove the doubt; `{run}` is the command that runs the scenario again.
+    `alone`: the report shows this reason without the words of the breach. `either_way`: a passed expectation also
+    becomes inconclusive, not only a breach."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -35,10 +36,11 @@ class Spoils:
 
 @dataclass(frozen=True)
 class Assumption:
-    """`broken` yields reasons that make the whole run inconclusive; only the first is reported. `spoils`: the grounds
-    that the assumption makes doubtful. `holds_for`: kinds of run, as in a guarantee. `order`: assumptions with a lower
-    number are checked first. `family`: `broken` is not checked if a guarantee of this family certainly fails.
-    `settles`: advice, as in `Spoils`."""
+    """`broken` yields reasons that make the whole run inconclusive; only the first is reported. `spoils`: the evidence
+    that becomes doubtful. `holds_for`: the kinds of run for which `broken` is checked. `order`: if several assumptions
+    make the same evidence doubtful, the report names the one with the lowest number. `family`: `broken` is not checked
+    if a guarantee of this family (such as `restart`) is certainly broken. `settles`: advice on how to avoid these
+    reasons."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
@@ -59,7 +61,7 @@ def assumptions() -> Mapping[str, Assumption]:
 
 @dataclass(frozen=True)
 class Spoilt:
-    """The broken assumption, the reason, and how to settle the doubt."""
+    """A doubt about evidence: the broken assumption, the reason, and advice on how to remove the doubt."""
 
     assumption: str
     why: str
@@ -71,8 +73,8 @@ class Spoilt:
 
 
 def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) -> Spoilt | None:
-    """Returns the first broken assumption that one of these grounds rests on. `good`: the grounds are those of a passed
-    expectation."""
+    """Returns the first assumption that makes some of this evidence doubtful, or `None`. `good`: the evidence supports
+    a passed expectation, not a breach."""
     for name, each in sorted(assumptions().items(), key=lambda each: each[1].order):
         for row in each.spoils:
             for ground in grounds if row.either_way or not good else ():
@@ -82,8 +84,7 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
 
 
 def _why(row: Spoils, evidence: Analysis, ground: Ground) -> str:
-    """Returns the reason why the ground is spoilt, or an empty text. A crash of the computation spoils the ground,
-    too."""
+    """Returns the reason why the evidence is doubtful, or an empty text. A crash of `why` is also a reason."""
     try:
         return row.why(evidence, ground)
     except Exception as error:

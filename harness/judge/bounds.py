@@ -1,7 +1,6 @@
-"""The bounds that `expect:` may set, by score. Commands that only read scenarios import no other part of the judge
-except `thresholds.py`.
+"""The bounds that a scenario may set under `expect:`, by score. The scores are in `harness/judge/questions/`.
 
-The scores themselves are in `harness/judge/questions/`.
+Commands that only read scenarios import no other part of the judge except `thresholds.py`.
 """
 
 import re
@@ -60,7 +59,7 @@ def _nothing_to_set(name: str, by_default: str, off: str) -> type[Bounds]:
 
 
 class JobBounds(Bounds):
-    """Nothing to set: a job must do its steps, and every death must be explained."""
+    """The score `job` has no settings: a job must do its steps, and every death must be explained."""
 
 
 class FailFastBounds(Bounds):
@@ -73,7 +72,7 @@ class FailFastBounds(Bounds):
 
 
 class MemoryBounds(Bounds):
-    """What is expected of a rank whose memory grows."""
+    """The trainer must warn before a rank runs out of memory."""
 
     foreseen: bool | None = Field(None, description="The trainer says that memory runs out before that rank ends.")
 
@@ -103,7 +102,7 @@ class RecoveryBounds(Bounds):
 
 
 class WasteBounds(Bounds):
-    """Bounds on the GPU time that brought the job no further."""
+    """Bounds on the wasted GPU time."""
 
     max_percent: Percent | None = Field(None, description="All waste, of the allocated GPU time.")
     max_percent_by_faults: Percent | None = Field(None, description="What faults caused, of the allocated GPU time.")
@@ -112,7 +111,7 @@ class WasteBounds(Bounds):
 
 
 class ContinuityBounds(Bounds):
-    """How near the losses must be to those of the fault-free run, and whether each sample must be seen once."""
+    """Bounds on the distance of the losses from the fault-free run's, and on repeated and skipped samples."""
 
     mode: Literal["exact", "ulp", "envelope", "final"] = Field(
         "exact",
@@ -188,7 +187,7 @@ class LastCheckpointBounds(Bounds):
 
 
 class FilesBounds(Bounds):
-    """The files that the job leaves beside its saves."""
+    """The job must leave the same files beside its checkpoints as the fault-free run."""
 
     max_missing: int = Field(
         0, ge=0, description="Files beside the saves that the fault-free run left, and this one did not."
@@ -196,13 +195,13 @@ class FilesBounds(Bounds):
 
 
 class NoticesBounds(Bounds):
-    """Somebody must save or leave when a node is going to be taken."""
+    """After a notice that a node will be taken, a rank must save or leave before the node is gone."""
 
     max_ignored: int = Field(0, ge=0, description="Notices after which nobody saved or left until the node was taken.")
 
 
 class MetricBounds(Bounds):
-    """Bounds on single figures."""
+    """Bounds on individual measurements, such as the median step time."""
 
     step_p50_max: DurationNs | None = Field(None, description="Of the median step.")
     step_p95_max: DurationNs | None = Field(None, description="Of the step that 95 % are not slower than.")

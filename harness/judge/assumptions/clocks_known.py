@@ -1,6 +1,6 @@
-"""The clocks of the hosts are known more closely than what is measured by them.
+"""Each measured duration is further from its bound than the uncertainty of the hosts' clocks.
 
-A writer that claims to use the harness's clock must agree with it on the wall time.
+If a log claims to use the harness's clock, the wall times in the log must match the harness's wall times.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils

@@ -1,10 +1,11 @@
-"""The run can be compared with its fault-free runs, and what the harness made for comparison did what it was asked.
+"""Each run that the harness makes for comparison did its planned task and can be compared with the judged run.
 
-The harness makes fault-free runs, some of which change their size. After the run, the harness makes a restore drill and
-a second restart.
+Some fault-free runs change their number of ranks like the judged run. After the run, the harness tests a restore of the
+last save (the restore drill). The harness also restarts the job from an older save (the second restart).
 
-A fault-free run gives no band in these cases: it did not finish, it restarted, it was another job (seed, size,
-arguments, code), it began from a save, or its loss is not a number in several steps. The harness then repeats it once.
+The tolerance band for losses ignores a fault-free run that did not finish, restarted, or began from a save. The band
+also ignores a run with another seed, command or code, or with a loss that is not a number. The harness makes an
+unusable fault-free run once more.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from harness.judge.facts.done_again import done_again
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields one sentence: the first flaw of the restore drill, and the first flaw of the second restart."""
+    """Yields the first flaw of the test restore and the first flaw of the restart after the run, in one text."""
     drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
     alone = again.told_alone() if again else ()

@@ -1,4 +1,4 @@
-"""How the run ended is known: the log tells one end, and nobody stopped it while something was still measured."""
+"""The log shows how the run ended, and nobody interrupted the run."""
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.facts.job_end import done
@@ -24,7 +24,7 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _cut_short(evidence: Analysis, ground: Ground) -> str:
-    """Explains why a recovery's length is not known: the run was stopped while the recovery was within its bound."""
+    """Explains why a recovery's length is not known: the run was stopped before the recovery exceeded its bound."""
     if not isinstance(ground.of, Figure) or ground.of.is_over or ground.of.value > ground.bound:
         return ""
     taken = format_duration(round(ground.of.value))

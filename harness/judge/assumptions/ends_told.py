@@ -1,7 +1,7 @@
-"""Somebody told how each command and each worker ended.
+"""The log shows how each node's command and each worker process ended.
 
-A worker that did steps counts as dead if others then do steps without it, or if another worker takes over its rank on
-its node. Nobody needs to report its exit.
+Without a logged exit, a worker counts as dead if other workers then do steps without this worker. A worker also counts
+as dead if another worker takes over the same rank on the same node.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons
@@ -9,8 +9,8 @@ from harness.judge.assumption import Analysis, Assumption, Reasons
 
 def _broken(evidence: Analysis) -> Reasons:
     """Yields nodes that worked to the end, but whose command has no reported end. Also yields nodes without a launcher
-    log if others have one. A node that was taken away may lack the log. So may a node without a launcher in the
-    fault-free run."""
+    log if launchers on other nodes left logs. A node that the job lost before the end may lack a launcher log. A node
+    whose launcher left no log in the fault-free run may lack one here, too."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
     worked = {p.key for p in run.processes if p.first_step is not None}
     over = run.outcome == "completed" and not run.beside.job_goes_on

@@ -1,4 +1,4 @@
-"""Enough fault-free runs show how far rounding takes a run."""
+"""There are enough fault-free runs to show how much rounding errors change the results."""
 
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
 from harness.judge.thresholds import ENOUGH

@@ -1,7 +1,8 @@
-"""The host has time for the job: other programs take no more of it than in the fault-free runs.
+"""Other programs use no more of the host's CPUs than they do in the fault-free runs.
 
-Other programs may take 15 % more of the CPUs than before the first fault and in the fault-free runs. If they take more,
-the limit of `pace` is divided by the square of the share that they leave.
+Other programs may use 15 percentage points more of the CPUs than before the first fault or in a fault-free run (the
+larger share counts). If other programs use more, a slow pace is inconclusive, not failed, up to a raised limit. The
+raised limit is the limit of `pace` divided by the square of (1 - extra share).
 """
 
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils

@@ -1,9 +1,9 @@
-"""What launchers tell can be, beside what their workers and each other tell.
+"""The logs of the launchers contradict neither each other nor the logs of their workers.
 
-A worker begins after its launcher. A launcher reports the end only of processes that ran. A launcher ends with the
-exit code that it reports. The launchers of one world report the same number of nodes, and each has a node rank of its
-own; with a launcher for each node alone, as with torchft, all are node 0 of 1. A launcher numbers its rendezvous rounds
-upwards, and no round's number is missing. A contradiction that a fault-free run has, too, is ignored.
+A worker begins after its launcher. A launcher reports the end only of processes that ran. A launcher ends with the exit
+code that it reports. The launchers of one world (process group) report the same number of nodes and different node
+ranks. If each node has its own rendezvous, as with torchft, each launcher may report node 0 of 1. The round numbers of
+a launcher's rendezvous increase, and none is missing. A contradiction that also occurs in a fault-free run is ignored.
 """
 
 import itertools
@@ -29,7 +29,7 @@ def _began_before(run: Timeline) -> Reasons:
 
 
 def _ended_as_another(run: Timeline) -> Reasons:
-    """Yields processes that a launcher saw end in a worker's place, but that are not known as workers."""
+    """Yields exits that a launcher logged for a worker's local rank, but with a process id that no worker has."""
     known = {(*each.key, each.pid) for each in run.processes}
     places: dict[object, Process] = {(*each.key, each.local_rank, each.exited): each for each in run.processes}
     for end in run.exits:
@@ -88,7 +88,7 @@ _RULES = (_began_before, _ended_as_another, _ended_otherwise, _met_otherwise, _c
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields the first contradiction for each rule that no fault-free run breaks."""
+    """Yields the first contradiction of each kind. A kind that also occurs in a fault-free run is ignored."""
     for told in _RULES:
         if not any(next(told(other), None) for other in evidence.fault_free_runs):
             yield from itertools.islice(told(evidence.run), 1)

@@ -1,6 +1,6 @@
-"""The job had each GPU that did steps, for as long as it did them.
+"""Each GPU is allocated to the job during all steps that a worker does on this GPU.
 
-If the harness ended the job, some engines let the job go on for seconds. These steps do not count.
+Steps after the harness ended the job are ignored, because some engines let the job go on for seconds.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

@@ -1,8 +1,8 @@
 """The log holds each line that was written, and can be read.
 
-Line numbers show which lines are missing. Nobody is blamed for lines that a full disk dropped. Older logs have no line
-numbers. In an older log, one missing step is no proof that the step was not done, if its process had the time for the
-step and the later weights are right.
+Line numbers show which lines are missing. Lines that a full disk dropped count against no process. A log without line
+numbers is assumed to have lost the line of one missing step, if the process had the time for the step and all ranks
+have equal weights afterwards.
 
 The run is inconclusive if the harness's own log lacks lines. A fault-free run whose log lacks lines is not used for
 comparison. A log that was shipped twice, or that holds its lines twice, counts once. Lines that are not in order of
@@ -34,8 +34,8 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Explains missing lines by a full disk, if the disk dropped as many lines of each process that should have written
-    them."""
+    """Explains missing lines by a full disk. Each process that should have written the lines must have lost at least as
+    many lines to a full disk."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -45,8 +45,8 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
-    """Explains missing lines by gaps in the line numbers. A process that does not number its lines may have lost one
-    line."""
+    """Explains missing events by lost lines, which gaps in the line numbers show. The function `_done_all_the_same`
+    checks logs without line numbers."""
     run = evidence.run
     older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
     numbered = len(older) < len(ground.processes) or _all_numbered(run)
@@ -56,7 +56,7 @@ def _lines_lost(evidence: Analysis, ground: Ground) -> str:
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Explains a missing last step: the harness saw a save of this step, and the log of a rank may lack lines."""
+    """Explains why the last step is missing: the harness saw a save of this step, so its log line may be lost."""
     run, last = evidence.run, evidence.run.planned_steps
     if run.finished or not any(each.step == last for each in evidence.saves.store.seen):
         return ""
@@ -67,8 +67,9 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if at least `ground.lines` lines are missing there, by their numbers, in each process that should
-    have written them. If these processes are not known, one process is enough. Logs without numbers are ignored."""
+    """Returns True if each log that should hold the absent events lacks at least `ground.lines` lines at that place, as
+    line numbers show. If `ground` does not show which logs should hold the events, one log that lacks the lines is
+    enough. Logs without line numbers are ignored."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -80,8 +81,8 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
-    """Returns the ground's processes. If the ground names none, returns those whose logs jump over the ground's
-    steps."""
+    """Returns the processes that should have logged the absent events. If `ground` names no processes, returns those
+    whose logs skip the absent steps."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]
@@ -100,8 +101,8 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Explains one step that a process did not report: the process had the time for the step, and its later weights are
-    right."""
+    """Explains one unreported step by a lost line. The process must have had the time for the step, and all ranks must
+    have equal weights afterwards."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

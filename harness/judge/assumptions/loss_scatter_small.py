@@ -1,4 +1,4 @@
-"""The last losses scatter by less than the gap that is allowed, and are not nearly zero."""
+"""The last losses are not near zero, and vary too little to explain a gap to the fault-free run."""
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils
 

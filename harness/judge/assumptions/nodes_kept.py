@@ -1,8 +1,8 @@
 """No engine takes nodes away of its own accord.
 
-On a busy host, a controller may hear nothing of its nodes for some seconds. The controller then takes the nodes for
-dead and puts the job back into its queue. If a fault had killed a node before, the fault explains the loss. If the
-first process to die was not ended by SIGTERM or SIGKILL, the job had failed before.
+On a busy host, a controller may hear nothing of its nodes for some seconds. The controller then treats the nodes as
+dead and puts the job back into its queue. A node whose end a fault explains does not count as taken by the engine. If
+the first process to die was not ended by SIGTERM or SIGKILL, the job failed before the engine took its nodes.
 """
 
 import signal

@@ -1,8 +1,8 @@
-"""The fault-free runs show how fast the job is, and no step is told to be much faster than it can be.
+"""The fault-free runs show the usual speed of the job, and no reported step is impossibly fast.
 
-The run is inconclusive if steps report less than a quarter of the usual time. It is also inconclusive if they report
-less than 2/3 of the usual time, and the job ends later than usual by more than half of the time that the steps saved.
-The harness itself sees when the job ends.
+The run is inconclusive if the steps after the recovery report less than a quarter of their usual time. Steps that
+report less than 2/3 of their usual time also make the run inconclusive if the job then takes too long to exit. The exit
+is too long if its delay exceeds half of the time that the steps saved. The harness itself sees when the job ends.
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Reasons, Spoils
@@ -13,8 +13,8 @@ from harness.units import format_duration
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a pace after the recovery that is too fast to be true. A less extreme pace counts if the job then ends so
-    late that the delay hides more than half of the saved time."""
+    """Yields a pace after the recovery that is too fast to be true. A pace of 1/4 to 2/3 of the usual step time counts
+    only if the job then exits much later than usual."""
     pace = evidence.pace
     if isinstance(pace, str) or not pace.known or pace.usual_taken:  # other programs slowed a fault-free run
         return

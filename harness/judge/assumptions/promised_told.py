@@ -1,4 +1,4 @@
-"""The trainer tells what it declared to tell, and of a start from the first step whether it had a save."""
+"""The trainer reports all evidence that it promised, and whether a start from the first step had a checkpoint."""
 
 from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.facts import reported

@@ -1,4 +1,4 @@
-"""Each rank left a log, unless its fault-free run lacks some as well."""
+"""Each rank left a log, unless logs of ranks are also missing in the fault-free run."""
 
 from harness.judge.assumption import Analysis, Assumption, Reasons
 

@@ -1,4 +1,4 @@
-"""People stopped neither the rehearsal nor one of its faults, and no other one changed what the job computes."""
+"""Nobody stops the rehearsal or its faults early, and no earlier rehearsal changes the job's losses."""
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.facts.faults import stopped, struck

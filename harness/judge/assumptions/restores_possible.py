@@ -1,6 +1,6 @@
-"""What ranks say of a restore can be: its source is of that step, was saved, and was not passed over.
+"""Each reported restore is possible: its source was saved, is of the reported step, and was not skipped.
 
-A rank cannot restore a step that the job did not begin with and never reached or saved.
+A rank can only restore a step that the job began with, reached or saved.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

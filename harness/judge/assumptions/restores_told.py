@@ -1,7 +1,7 @@
-"""A rank that tells what it restored, or how its saves end, tells it each time.
+"""A rank that reports its restores, or the ends of its saves, reports each of them.
 
-A save without a reported end counts only against a rank that ends each save before its next step in the fault-free run,
-and only if its process went on.
+A missing end of a save is a flaw only if the process then began another step. A rank is not checked if, in the
+fault-free run, it began a step before its last save had ended.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

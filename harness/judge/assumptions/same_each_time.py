@@ -1,8 +1,7 @@
-"""The trainer computes the very same in every run, or as near to it as its fault-free runs show.
+"""The trainer computes the same values in every run, or values within the spread of its fault-free runs.
 
 If losses differ from the fault-free run's before any fault struck, and go on to differ, the trainer is not
-deterministic. If losses or gradient norms stay the same, though they change in the fault-free run, the run is
-inconclusive, too.
+deterministic. The run is also inconclusive if a loss or gradient norm stays constant that changes without a fault.
 """
 
 from harness.judge.assumption import Assumption, Kind, Spoils

@@ -1,6 +1,6 @@
-"""Ranks tell of each checkpoint that appears in the store while nothing disturbs the job.
+"""Ranks report each checkpoint that appears in the store, except during faults and recoveries.
 
-An unreported checkpoint shows that another program saves there.
+An unreported checkpoint shows that another program saves into the same store.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

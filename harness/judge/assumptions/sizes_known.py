@@ -1,7 +1,7 @@
-"""A fault-free run had each number and layout of ranks that the world had, and a change changes nothing by itself.
+"""Fault-free runs had all numbers and layouts of ranks of this run, and a resize alone changes no result.
 
-After a resume with another number of tensor- or pipeline-parallel ranks, no value is the same bit for bit, and one rank
-has another share of the samples. `mode: final` can compare such a run.
+After a resume with another number of tensor- or pipeline-parallel ranks, no value is bit-identical to the fault-free
+run's. A resume in another layout also changes a rank's share of the samples, so only `mode: final` can compare the run.
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Spoils

@@ -1,10 +1,10 @@
-"""The last lines of each process came into the log. Those of a process that a fault took may not have."""
+"""The log holds the last lines of each process, except of a process that a fault killed."""
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils
 
 
 def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
-    """Explains missing lines: they were the last lines of a process that a fault took."""
+    """Explains missing lines: the lines were the last lines of a process that a fault killed."""
     run = evidence.run
     if ground.since is not None and ground.processes:
         taken = (evidence.taken[row] + run.uncertainty_ns for row in ground.processes)

@@ -29,9 +29,9 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 
 @dataclass(frozen=True)
 class Made:
-    """One drill. `told`: its end, as the harness reports it. `step`: the step of the save from which the drill started.
-    One of four fields is set: `silent`: why the drill says nothing about the job; `failed`: how the drill failed;
-    `open`: why its result is unknown; `done`: its log, if the drill was completed."""
+    """One drill. `told`: the harness's last event about the drill. `step`: the step of the save from which the drill
+    started. One of the four other fields is set. `silent`: why the drill shows nothing about the job. `failed`: how the
+    drill failed. `open`: why the drill's result is unknown. `done`: the log of a completed drill."""
 
     folder: str
     told: Mapping[str, Any]
@@ -81,8 +81,8 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
 
 
 def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
-    """Yields reasons why a drill's result is unknown or not as asked. A restore drill saves nothing, so the harness
-    sees only the copy in its store. The harness ends the workers of a restore drill, so such an end is no crash."""
+    """Yields reasons why a drill's result is unknown, or how the drill differs from its plan. The harness itself ends
+    the workers of a restore drill, so only their crashes and errors are flaws."""
     run, log, step = evidence.run, made.done, made.step
     if log is None:
         yield from [made.open] if made.open else []
@@ -124,8 +124,8 @@ def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iter
 
 
 def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
-    """Yields a flaw if some ranks of the run did not restore this save, or if the world was not as large as planned. A
-    rank's report or its first step shows what it restored."""
+    """Yields a flaw if some ranks did not restore the save of this step, or if the world size differs from the plan. If
+    a rank does not report its restore, its first step shows which save it restored."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
     told = [each for each in log.processes if each.restored_step == step]
@@ -138,7 +138,8 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """Yields workers that restored another save, other bytes, or less state than the run's own restarts did."""
+    """Yields workers of a drill that restored another save, or other contents than the run had committed. Also yields
+    workers that restored only the model if restarts of the run restored more, or the reverse."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         path = worker.source or ""

@@ -30,9 +30,9 @@ def own_losses(evidence: Analysis) -> bool:
 
 
 def disagreements(evidence: Analysis) -> Iterator[Odd]:
-    """Yields figures of a step on which ranks disagree. A figure that each rank has for itself is compared with the
-    same rank of the fault-free run. The fault-free run shows which figures these are, or else the steps before the
-    first fault."""
+    """Yields figures of a step on which ranks disagree. If each rank reports its own value, such as its own loss, each
+    value is compared with the same rank of the fault-free run. The fault-free run, or else the steps before the first
+    fault, show which figures differ by rank."""
     run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return
@@ -58,8 +58,8 @@ def disagreements(evidence: Analysis) -> Iterator[Odd]:
 
 
 def far_off(evidence: Analysis) -> Iterator[Odd]:
-    """Yields ranks with a loss of their own whose last losses are mostly above nearly all fault-free losses, or
-    constant. The replica of such a rank may have diverged or be dead."""
+    """Yields ranks whose own last losses are constant, or mostly higher than 95 % of the fault-free run's last losses.
+    The model replica of a rank with such losses may have diverged or stopped training."""
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not own_losses(evidence):
         return
@@ -78,7 +78,7 @@ def far_off(evidence: Analysis) -> Iterator[Odd]:
 
 
 def untold(evidence: Analysis) -> Iterator[Odd]:
-    """Yields figures that only one of the two runs reports, so that they cannot be compared."""
+    """Yields figures that only this run or only the fault-free run reports, so that they cannot be compared."""
     run, fault_free, comparison, bounds = evidence.run, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -126,8 +126,8 @@ def others_consumed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
-    """Returns the fault-free run as if these samples had been left out. Steps whose batch the fault-free run did not
-    reach have no digest."""
+    """Returns the fault-free run as if it had left out the accepted samples of `left_out`, too. A step gets no digest
+    if no batch of the fault-free run begins at the shifted position."""
     if not left_out.accepted or not len(fault_free) or (fault_free.first < 0).any():
         return fault_free
     first, order = left_out.moved(fault_free.first), np.argsort(fault_free.first)

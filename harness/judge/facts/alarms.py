@@ -1,10 +1,10 @@
 """Abnormal steps of a training, and the trainer's alarms about them.
 
-Spikes are lasting rises of the loss, found by the rule that the trainer uses. A trainer that goes back to a step before
-a spike may leave out the samples around the spike once, if it reports which. The trainer's steps must show the spike.
-No other samples may be left out.
+A spike is a lasting rise of the loss or gradient norm, found by the rule that the trainer uses. After a spike, a
+trainer may go back to an earlier step and leave out the samples around the spike once. The trainer must report these
+samples, and its logged steps must show the spike. Samples without a spike nearby may not be left out.
 
-Alarms are the trainer's reports of abnormal steps. An alarm while no fault is active must be confirmed by the steps.
+Alarms are the trainer's reports of abnormal steps. The steps must confirm an alarm that comes while no fault is active.
 """
 
 import bisect
@@ -33,7 +33,7 @@ Event = Mapping[str, Any]  # of the log: left-out samples, or an alarm
 
 @dataclass(frozen=True)
 class Spike(Abnormal):
-    """A spike of one rank, as its first steps show, `step` to `seen`."""
+    """A spike of one rank: its loss or gradient norm is far above the usual from step `step` to step `seen`."""
 
     seen: int
     end: int  # ns, of the step `seen`
@@ -41,8 +41,8 @@ class Spike(Abnormal):
 
 
 def spikes(run: Timeline) -> list[Spike]:
-    """Returns spikes in order of time. The search begins shortly before the first fault, alarm or left-out sample that
-    points to a spike; without any of these, nothing is searched."""
+    """Returns spikes in order of time. The search begins shortly before the first fault, alarm or report of left-out
+    samples that gives a reason to expect a spike. If nothing gives a reason to expect a spike, the result is empty."""
     moments = [acted_at(fault) for fault in _diverging(run.faults)]
     told = [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
     moments += [each["at"] for each in (*told, *run.left_out) if each["at"] >= run.begin]
@@ -59,13 +59,13 @@ def _diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
 
 
 def after_a_fault(run: Timeline, found: Iterable[Spike]) -> Sequence[Spike]:
-    """Returns spikes after the first diverging fault. Earlier spikes need no alarm."""
+    """Returns the spikes after the first fault that makes the loss diverge. A spike before any fault needs no alarm."""
     return [spike for spike in found if spike.end >= first_strike(_diverging(run.faults))]
 
 
 def unseen(evidence: Evidence) -> str:
-    """Explains why a spike would not be seen: the loss is reported in too few steps. The text is empty if a spike would
-    be seen, or if no fault made the loss diverge."""
+    """Explains why the log cannot show a spike: too few steps report the loss. Returns an empty text if the log can
+    show a spike, or if no fault made the loss diverge."""
     told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
     if not _diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
@@ -88,7 +88,7 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes in these rows. A repeated step replaces its first execution and all later steps."""
+    """Yields the spikes in the steps of `rows`. A repeated step replaces its first execution and all later steps."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -113,14 +113,14 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """`accepted`: sorted ranges of positions that count as left out. `odd`: claims of the trainer that its steps
-    contradict or do not show."""
+    """`accepted`: sorted ranges of sample positions that the trainer was allowed to leave out. `odd`: the trainer's
+    reports of left-out samples that its logged steps do not confirm."""
 
     accepted: Sequence[Window] = ()
     odd: Sequence[Odd] = ()
 
     def within(self, begin: int, end: int) -> int:
-        """Counts the accepted positions in this range."""
+        """Counts the positions in this range that the trainer was allowed to leave out."""
         return sum(max(0, min(end, until) - max(begin, first)) for first, until in self.accepted)
 
     def moved(self, first: Ints) -> Ints:
@@ -134,7 +134,7 @@ Accepted = list[tuple[Window, Spike | None]]  # ranges of positions, and the spi
 
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
-    """Checks the samples that the trainer reports as left out against its steps."""
+    """Checks the trainer's reports of left-out samples against its logged steps."""
     if not run.left_out:
         return LeftOut()
     accepted, odd = Accepted(), list[Odd]()
@@ -159,8 +159,8 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
 
 
 def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
-    """Yields reasons why these samples may not be left out. A spike that is hidden, or before this rehearsal, limits
-    only their number, not their positions."""
+    """Yields reasons why the trainer was not allowed to leave out the samples of `event`. The positions of the samples
+    are checked only if the log shows the spike. Without the spike in the log, only the number of samples is checked."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
@@ -191,7 +191,7 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
 
 def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
     """Returns True if a fault explains a spike that begins at step `since`. The spike must begin while the fault acts,
-    or within the steps for which a spoilt state may stay unseen."""
+    or a few steps later, because damage to the model may show late."""
     for fault in _diverging(run.faults):
         healed = run.end if fault.healed is None else fault.healed
         last = int(run.steps.step[run.steps.end <= healed].max(initial=0))
@@ -224,8 +224,7 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Returns True if an alarm since `begin` names one of these steps or no step. If `steps` is `None`, any step
-        counts."""
+        """Returns True if an alarm since `begin` names no step, or a step in the range `steps` (`None`: any step)."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
@@ -233,8 +232,8 @@ class Said:
 
 
 def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
-    """Yields abnormal events that the trainer did not report, or whose steps survived. `kind`: the trainer's name for
-    such events."""
+    """Yields abnormal events that the trainer did not report, or whose steps the trainer did not roll back. `kind`: the
+    trainer's name for such events."""
     said = Said(run, kind)
     for each in found:
         told = said.of(each.begin, each.may_be_named)
@@ -243,8 +242,8 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms outside of the disturbed windows `at_work` (ns) that the steps do not confirm. An alarm may come
-    some steps after such a window."""
+    """Returns alarms that no logged steps confirm and that came while nothing disturbed the job. `at_work`: the windows
+    of disturbances in ns. An alarm is also allowed in the first steps after a window."""
     over = np.append(run.progress.end, run.end)
     last = np.searchsorted(over, [end for _, end in at_work]) + SETTLING_STEPS
     late = over[np.minimum(last, len(over) - 1)].tolist()
@@ -255,8 +254,8 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
 
 
 def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms that the steps contradict. An alarm about a non-finite figure is contradicted, too, if its step
-    reports finite figures."""
+    """Returns alarms that the steps contradict. If an alarm names a non-finite figure, finite figures in the log of the
+    same step contradict the alarm."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
     finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))
@@ -292,13 +291,13 @@ class _Borne:
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Maps each rank to the start and row of its processes, in order of time."""
+        """Maps each rank to its processes in order of time, each as start time and row in `Timeline.processes`."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 
     @cached_property
     def _by_step(self) -> tuple[Ints, Ints]:
-        """Returns surviving rows, sorted by step and then time, and their steps."""
+        """Returns the rows of steps that were not rolled back, sorted by step and then time, and their steps."""
         rows = np.flatnonzero(self.run.steps.survives)
         rows = rows[np.argsort(self.run.steps.step[rows], kind="stable")]
         return rows, self.run.steps.step[rows]
@@ -317,8 +316,7 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Event) -> bool:
-        """Returns True if the rank's time per step, without waits, exceeded that of its peers by about as much as the
-        alarm says."""
+        """Returns True if the rank, without waits, was slower than its peers by about as much as the alarm says."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False

@@ -40,7 +40,6 @@ class Analysis(Evidence):
 
     @cached_property
     def usual(self) -> Usual:
-        """Returns the usual durations, without a fault."""
         return Usual(self.fault_free_runs, self.run)
 
     @cached_property
@@ -57,13 +56,12 @@ class Analysis(Evidence):
 
     @cached_property
     def pace(self) -> Pace | str:
-        """Returns the speed of the job after its last recovery, or the reason why this speed is not judged."""
         return usual.pace(self.run, self.usual, self.disturbed)
 
     @cached_property
     def windows(self) -> Sequence[by_time.Window]:
-        """Returns the windows in ns that faults caused: recovery episodes and slowed intervals. Without a fault-free
-        run, frozen processes also give windows, because their slowdown may not be measurable."""
+        """Returns the time windows in ns that faults caused: recoveries and slowed intervals. Without a fault-free run,
+        slowdowns may not be measurable, so the time windows of frozen processes are added."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
         stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
         return [*episodes, *((interval.begin, interval.end) for interval in self.slowed.degraded), *stood]
@@ -82,7 +80,6 @@ class Analysis(Evidence):
 
     @cached_property
     def other_layout(self) -> str:
-        """Names a layout of ranks that no fault-free run had. In this layout, ranks hold other parts of the model."""
         return new_layout(self.run, self.fault_free_runs)
 
     @cached_property
@@ -91,39 +88,33 @@ class Analysis(Evidence):
 
     @cached_property
     def resumed_runs(self) -> envelope.Resumed | None:
-        """Returns the fault-free runs that change their size where the run did."""
         return envelope.resumed(self)
 
     @cached_property
     def calibrated(self) -> Envelope | str:
-        """Returns the band of fault-free runs that diverge from the first step, or the reason why there is no band."""
         return envelope.calibrated(self, self.fault_free_curve)
 
     @cached_property
     def envelope(self) -> Envelope | str:
-        """Returns the band that the run is compared with, or the reason why there is no band."""
+        """Returns the tolerance band with which the run is compared, or the reason why there is no band."""
         if self.resumed_runs is None or not self.fault_free_curve:
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
 
     @cached_property
     def resume_alone(self) -> tuple[str, str]:
-        """Describes how a resume without a fault changes values: with as many ranks, and with another number."""
         return envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
 
     @cached_property
     def left_band_early(self) -> str:
-        """Names a step outside the band before any fault struck. The band then says nothing about this job."""
         return envelope.left_early(self.run, self.envelope, self.comparison)
 
     @cached_property
     def incomparable(self) -> str:
-        """Explains why no step can be compared with the fault-free run's, or returns an empty text."""
         return no_comparison(self.run, self.fault_free, self.comparison)
 
     @cached_property
     def never_the_same(self) -> str:
-        """Explains why two runs of this trainer cannot be expected to be equal, or returns an empty text."""
         return never_the_same(self.run, self.comparison)
 
     def bounds(self, of: type[B]) -> B | None:
@@ -141,27 +132,22 @@ class Analysis(Evidence):
 
     @cached_property
     def consumed(self) -> samples.Consumed | None:
-        """Returns the samples that the surviving history consumed; `None` if no rank logs samples."""
         return samples.consumed(self)
 
     @cached_property
     def spikes(self) -> Sequence[alarms.Spike]:
-        """Returns the loss spikes. They are searched for only if a fault or the trainer gives a reason."""
         return alarms.spikes(self.run)
 
     @cached_property
     def left_out(self) -> alarms.LeftOut:
-        """Returns the samples that the trainer left out because of a spike."""
         return alarms.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
-        """Returns the steps that both runs have, and for each step the largest loss difference of a rank."""
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
     def weights_apart(self) -> tuple[int, list[Abnormal]]:
-        """Returns the number of steps with weight digests of several ranks, and the steps where these differ."""
         return ranks.weights_apart(self.run)
 
     @cached_property
@@ -176,7 +162,7 @@ class Analysis(Evidence):
 
     @cached_property
     def jumps(self) -> Ints:
-        """Returns for each process how often a step's number is not one more than the number of the step before."""
+        """Returns for each process how often its next step number is not the previous step number plus one."""
         order, begins = self.run.rows_by_process
         far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
         before = np.append(0, np.cumsum(far))
@@ -191,12 +177,12 @@ class Analysis(Evidence):
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """Returns the step before the first step of each epoch with surviving steps."""
+        """Returns the step before the first step of each period between restarts, without fully rolled-back periods."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
     def missing(self) -> Ints:
-        """Returns the steps that the surviving history lacks."""
+        """Returns the steps that the run lacks; rolled-back executions of a step do not count."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
         return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
@@ -215,7 +201,6 @@ class Analysis(Evidence):
 
     @cached_property
     def ends(self) -> Sequence[deaths.End]:
-        """Returns the ends of all commands and workers, including those with code 0."""
         return deaths.ends_of(self.run)
 
     @cached_property
@@ -224,7 +209,7 @@ class Analysis(Evidence):
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:
-        """Maps each node to the time of its last notice that somebody gave. See `deaths.given`."""
+        """Maps each node to the time of its last notice to leave that a known cause confirms (see `deaths.given`)."""
         return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
     @cached_property
@@ -237,15 +222,15 @@ class Analysis(Evidence):
 
     @cached_property
     def restarts(self) -> Sequence[Restart]:
-        """Returns the begin of each epoch; the first one is the start of the job."""
+        """Returns the start of the job and each restart."""
         return restarts.restarts(self.run, self.saves)
 
     def no_restart(self) -> str:
-        """Returns a text if there was no restart, so that restarts show nothing; else an empty text."""
+        """Explains that the run proves nothing about restarts because none happened; empty if the job restarted."""
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """Explains why damaged checkpoints show nothing: no restart, or no damage; empty otherwise."""
+        """Explains why the run proves nothing about damaged checkpoints: no restart, or no damage; else empty."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")
@@ -257,7 +242,7 @@ class Analysis(Evidence):
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Returns for each process when a fault that kills struck this process; -1: never."""
+        """Returns for each process the time at which a fault that kills struck this process; -1: never."""
         killers = [fault for fault in self.run.faults if fault.kills]
         aimed = [(at, target) for fault in killers for at in fault.strikes for target in fault.targets]
         in_order = sorted(aimed, key=operator.itemgetter(0))

@@ -1,4 +1,4 @@
-"""Lookups by time and place: what happened when, when the run was disturbed, and which worker was on which node."""
+"""Lookups by time and place: when things happened, when the run was disturbed, and which worker was on which node."""
 
 import bisect
 import itertools
@@ -18,20 +18,20 @@ Target = Mapping[str, Any]  # a fault's target: a node, or a rank on it
 
 
 class Moments(Generic[T]):
-    """Things that happened at a moment: (when, what)."""
+    """Items with a time: (time, item)."""
 
     def __init__(self, things: Iterable[tuple[int, T]]):
         self._things = sorted(things, key=lambda each: each[0])
         self._at = [at for at, _ in self._things]
 
     def within(self, first: int, last: int) -> Iterator[T]:
-        """Yields the things from `first` to `last`, both included, in order of time."""
+        """Yields the items from the time `first` to the time `last`, both included, in order of time."""
         low, high = bisect.bisect_left(self._at, first), bisect.bisect_right(self._at, last)
         return (self._things[place][1] for place in range(low, high))
 
 
 class Spans(Generic[T]):
-    """Things that lasted: (from when, until when, what)."""
+    """Items with a time span: (begin, end, item)."""
 
     def __init__(self, things: Iterable[tuple[int, int, T]]):
         self._things = sorted(things, key=lambda each: each[1])
@@ -40,7 +40,7 @@ class Spans(Generic[T]):
         self._earliest = list(begins)[::-1]  # earliest begin of this thing and all that end later
 
     def at(self, moment: int) -> Iterator[T]:
-        """Yields the things that were going on at this moment, in the order of their ends."""
+        """Yields the items whose time span includes this moment, in the order of their ends."""
         for place in range(bisect.bisect_left(self._ends, moment), len(self._things)):
             if self._earliest[place] > moment:
                 return
@@ -50,7 +50,7 @@ class Spans(Generic[T]):
 
 
 class Located(Generic[T]):
-    """Things that lasted somewhere: (the node, the rank there, from when, until when, what)."""
+    """Items with a place and a time span: (node, rank on the node, begin, end, item)."""
 
     def __init__(self, things: Iterable[tuple[Key, int | None, int, int, T]]):
         found: dict[Key, dict[int | None, list[tuple[int, int, T]]]] = {}
@@ -59,7 +59,7 @@ class Located(Generic[T]):
         self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
 
     def at(self, node: Key, rank: int | None, moment: int) -> Iterator[T]:
-        """Yields the things that were going on for this rank at this moment. `rank` `None`: any rank on the node."""
+        """Yields the items at this rank whose time span includes this moment. `rank` `None`: any rank on the node."""
         ranks = self._spans.get(node, {})
         for each in ranks if rank is None else ranks.keys() & {rank}:
             yield from ranks[each].at(moment)

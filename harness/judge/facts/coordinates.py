@@ -24,8 +24,8 @@ def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> 
 
 
 def replicas(run: Timeline) -> Ints:
-    """Returns a number per process. Processes that should hold the same weights have the same number; without a
-    reported mesh, all have the same."""
+    """Returns a group number for each process. Processes of one group should hold equal weights. Without a reported
+    mesh, all processes are in one group."""
     places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
     return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)
 
@@ -40,7 +40,7 @@ def layouts(run: Timeline) -> frozenset[str]:
 
 
 def new_layout(run: Timeline, others: Sequence[Timeline]) -> str:
-    """Returns a layout of this run's ranks that no other run had. The text is empty if there is none, or if some run
-    did not report its layout."""
+    """Returns a layout of this run's ranks that no other run had. Returns an empty text if other runs had all layouts,
+    or if some run did not report its layout."""
     known = [layouts(each) for each in others]
     return min(layouts(run) - frozenset().union(*known), default="") if known and all(known) else ""

@@ -1,18 +1,17 @@
-"""Deaths: which of them are explained by an injected fault?
+"""Deaths of processes: which deaths does an injected fault explain?
 
-The rules say who may die of what. All other deaths are unexplained:
+Each of these rules explains a death. A fault that only slows a job explains no death.
 
-* A *target* of a fault that kills may die of this fault in any way.
-* When a target dies, its *peers* may die, too, because their collective operation fails. When a node joins, running
-  workers may die, because the job is formed anew. While a fault is active that may stop a healthy job (`stops`: a
-  partition, a full store), every worker may die. After such a fault, the workers that it left behind may die. All these
-  deaths are excused until the worker has done a step in a new world or has clearly survived (see `_Root`). These rules
-  excuse no segmentation fault. An error that a worker calls its own is excused only if a `stops` fault targeted this
-  worker.
-* A worker may leave after a notice that somebody gave (see `given`), or to regroup if a larger world then starts.
+* The *target* of a fault that kills may die in any way.
+* When a target dies, its *peers* (the other workers) may die, because their collectives fail. When a replacement node
+  joins, running workers may die, because the job is formed anew. While a fault that may stop a healthy job is active
+  (`stops`: a partition, a full store), every worker may die. After a `stops` fault, the workers that were alive at its
+  end may die. A peer is excused until it does a step in a new process group or outlives the fault for long (see
+  `_Root`). No peer is excused for a segmentation fault. A peer that logs an error of its own is excused only if a
+  `stops` fault targeted this peer.
+* A worker may leave after a confirmed notice (see `given`), or before the job starts again with more ranks.
 
-A worker whose end nobody logged also counts as dead if others did steps without this worker. The same rules apply. A
-fault that only slows a job explains no death.
+A worker without a logged end also counts as dead if others did steps without this worker.
 """
 
 import bisect
@@ -41,9 +40,8 @@ _OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for
 
 
 class End(NamedTuple):
-    """The end of a process. `rank` `None`: the end of a node's command, for all processes under this command.
-
-    `code` `None`: nobody logged the end, and the process was certainly over at `at`.
+    """The end of a process. `rank` is `None` for the end of a node's command, which stands for all its processes.
+    `code` is `None` if nobody logged the end; the process was certainly over at `at`.
     """
 
     node: str
@@ -117,8 +115,8 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yields the span from each notice of the harness until the harness took the node. In this span, a job may save and
-    leave without logging the notice."""
+    """Yields the time span from each notice of the harness until the harness took the node. In this time span, a job
+    may save and leave without logging the notice."""
     doubt = _doubt(run)
     for fault in run.faults:
         if fault.injected is not None and fault.notice_ns:
@@ -127,11 +125,10 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Returns the notices that somebody gave. A notice that only the trainer logs excuses nothing.
-
+    """Returns the notices to leave that a known cause confirms. A notice that only the trainer logs excuses no death.
     The harness gives a notice with a fault that takes a node later or that asks a rank to end. An engine gives a notice
-    when it takes a node by its own decision. A straggler may leave while a fault slows its node. The peers of these
-    workers also get a notice.
+    when it takes a node by its own decision. A straggler may leave while a fault slows its node. The peers of a worker
+    with a notice also get a notice.
     """
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
@@ -161,7 +158,6 @@ def ends_of(run: Timeline) -> list[End]:
     allocated = {slot.key: slot.allocated for slot in reversed(run.slots)}
 
     def end(exit_: Mapping[str, Any]) -> End:
-        """Returns the end for one exit, with the start, the rows and the error of its process."""
         node, rank, at = key_of(exit_), exit_["rank"], exit_["at"]
         if rank is None:
             started = allocated.get(node, at)
@@ -191,7 +187,6 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 def _vanished(run: Timeline) -> Iterator[End]:
     """Yields workers that disappeared: others did steps without them, but nobody logged their end or their node's end.
-
     Workers that never reached a step are left out, because a launcher without a log may give up a start and try again.
     """
     ends = [(slot.released, slot.key) for slot in run.slots]
@@ -209,17 +204,17 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if a worker is certainly gone: no log has its end, or a later process on its node has its rank."""
+    """Returns True if a worker that is not in a later world has ended. A worker counts as ended if no log has its exit,
+    or if a later process on its node has its rank."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
 
 @dataclass(frozen=True)
 class _Root:
-    """A moment from which peers may die, except peers in the places `beyond`.
-
-    `unsettled`: worlds with a victim; a step in one of these worlds does not prove survival. A step that begins at
-    `survived` or later proves survival. `aim`: places where the fault may cause an error that a worker calls its own.
+    """A cause of deaths: from the time `at` on, peers may die, except peers in the places `beyond`. `unsettled`: worlds
+    (process groups) with a victim; a step in such a world does not prove survival. A step that begins at `survived` or
+    later proves survival. `aim`: the places of targets, whose workers may also log an error of their own.
     """
 
     at: int
@@ -286,14 +281,15 @@ class _Inquest:
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest moment that can explain the death: the process's start, or the first step's end in its
-        last world. Worlds in `unsettled` do not count."""
+        """Returns the earliest time at which a cause of this death may lie: the start of the process, or the end of its
+        first step after its last restart. Worlds (process groups) in `unsettled` are ignored."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
-        """Returns True if the process was alive at the root's moment and died before it did a step without victims."""
+        """Returns True if the cause `root` explains the death. The process must have been alive at that time, and must
+        have died before a step proved its survival."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)
@@ -305,8 +301,8 @@ class _Inquest:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields a root for each strike and for each end of a victim, because a launcher may start a peer after the
-        strike. For a victim that left after a notice and before the strike, the root is when it left."""
+        """Yields causes of peers' deaths: each strike of the fault, and each end of a victim, because a launcher may
+        start a peer after the strike. If a victim left earlier because of a notice, its departure is a cause, too."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -317,9 +313,10 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields a root for the healing of the fault, and one for the end of each target alive then. A process has
-        survived if it lives a minute later and after the next committed checkpoint: launchers notice missing heartbeats
-        within a minute, and a failed save may show only at the next save."""
+        """Yields causes of peers' deaths: the end of the fault, and the end of each target that outlived the fault. A
+        process has survived if it begins a step at least a minute after the fault and after the next committed
+        checkpoint. Launchers notice missing heartbeats within a minute. A failed save may show only at the next
+        save."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER

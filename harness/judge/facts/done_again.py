@@ -1,8 +1,8 @@
 """The run's last steps compared with the same steps of its second restart.
 
-If the run equals its fault-free run bit for bit, the second restart must equal the run, too. The two runs must be equal
-in all steps, or in as many steps before the first fault as are compared here. Otherwise a figure of the second restart
-may be off by a few times as much as the two runs differ in these steps.
+The second restart must equal the run bit for bit if the run equals its fault-free run bit for bit. Equal steps before
+the first fault are enough, if they are at least as many as the steps compared here. If the run differs from its
+fault-free run, a figure of the second restart may differ a few times as much.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,8 +68,8 @@ class DoneAgain:
 
     @property
     def unbound(self) -> bool:
-        """Returns True if no bound applies to the second restart's losses. The learning rate is still compared: it
-        depends on the step alone."""
+        """Returns True if no bound applies to the second restart's losses. The learning rate is still compared, because
+        the learning rate depends on the step alone."""
         return not self.not_compared and self._bounds.get("mode") == "final" and not self.repeats
 
     @property
@@ -88,7 +88,7 @@ class DoneAgain:
                 yield f"{counted(steps, 'step')} at which only it, or only the run, tells the {WORDS[name]}"
 
     def off(self) -> Iterator[Odd]:
-        """Yields for each figure the first step in which the figure is too far off, in order of steps."""
+        """Yields for each figure the first step in which the second restart differs too much from the run."""
         found = []
         for name in self._curves:
             mine, other = getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
@@ -99,7 +99,7 @@ class DoneAgain:
             yield Odd(text, tellers.figure_again(self.repeats, name))
 
     def _band(self, name: str, mine: Floats) -> Floats | float:
-        """Returns how far a figure may be off. A value that only one of the two runs reports is ignored."""
+        """Returns how far a figure of the second restart may differ from the same figure of the run."""
         usual = self._evidence.comparison
         if self.repeats or usual is None:
             return 0.0
@@ -108,7 +108,7 @@ class DoneAgain:
         return np.maximum(DRILL_FACTOR * most, losses.rounding(mine, losses.terms(self._evidence.run)))
 
     def of_ranks(self, names: Mapping[str, str]) -> Iterator[str]:
-        """Describes the first value of each name that differs from the same rank's value in the run."""
+        """Describes for each column in `names` the first value that differs from the same rank's value in the run."""
         for name, words in names.items():
             rows, same = ranks.beside(self.log.steps, self._evidence.run.steps, name)
             for row in rows[~same][:1]:
@@ -123,6 +123,6 @@ def done_again(evidence: Analysis) -> DoneAgain | None:
 
 
 def not_done(evidence: Analysis) -> str:
-    """Explains why no second restart shows whether the same steps can be repeated."""
+    """Explains why the run's last steps were not compared with a second restart, or returns an empty text."""
     again = done_again(evidence)
     return again.not_compared if again else second_restart(evidence).silent

@@ -1,19 +1,20 @@
 """The band of mode `envelope`: how far fault-free runs differ in each stretch of steps, and what the band can detect.
 
-Three limits bound the differences of a run from the fault-free run. Each is a multiple of the differences of other
-fault-free runs from the fault-free run:
+The judged run and further fault-free runs ("repeats") are compared with one fault-free run. Three limits bound the
+differences of the judged run. Each limit is a multiple of the differences of the repeats:
 
-* `single` limits each step to 3 times the largest difference so far and to 5 times the largest difference nearby.
-  "Nearby" is the same stretch and its two neighbours, because a run may drift sooner or later than another run.
-* `lasting` limits the mean difference of a stretch to 5 times the mean of any stretch so far. Means are far below the
-  largest difference, so a deviation that lasts is detected long before a single step leaves the band.
-* `soon` limits each step to 10 times the largest difference of fault-free runs so few steps after they diverge. Runs
-  that diverge by rounding alone stay close for a while. A resumed run may diverge at its first step. The growth of
-  rounding errors depends on the state of the training, so a larger difference is a doubt and no breach.
+* `single` limits the difference in each step to 3 times the repeats' largest difference so far. The difference must
+  also be at most 5 times the repeats' largest difference nearby. "Nearby" is the same stretch of steps and its two
+  neighbours, because one run may drift sooner than another run.
+* `lasting` limits the mean difference of a stretch to 5 times the repeats' largest mean difference in a stretch so far.
+  Means are far below the largest difference, so a lasting deviation is detected long before a step leaves the band.
+* `soon` limits differences shortly after a run diverges to 10 times the repeats' largest difference after equally many
+  steps. Runs that diverge by rounding alone stay close for a while. A resumed run may diverge at its first step. A
+  difference above `soon` is inconclusive, because rounding errors grow faster in some states of the training.
 
-The band is never narrower than rounding errors (`_rounding`). A single other run may stay close for long by chance.
-Then 3 times the mean so far would accuse up to 1 in 10 healthy runs. So a band from fewer than `ENOUGH` runs accuses no
-run, and more fault-free runs are made.
+The band is never narrower than rounding errors (`_rounding`). A band from a single repeat would fail up to 1 in 10
+healthy runs, because one repeat may stay close by chance. So a band from fewer than `ENOUGH` repeats fails no run, and
+more fault-free runs are made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ class Envelope:
         return None
 
     def too_soon(self, found: Comparison) -> dict[str, Bools]:
-        """Marks the steps at which the run differs too much for the number of rows since its first difference."""
+        """Marks the steps above the limit `soon`, whose difference grew too fast after the run diverged."""
         parted = _parted(found)
         if parted is None:
             return {}
@@ -86,8 +87,7 @@ class Envelope:
 
     def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
         """Yields the first step outside the band, and the first stretch whose mean difference is above the limit.
-
-        `too_soon`: a step that differs too much too soon also counts as outside."""
+        `too_soon`: a step above the limit `soon` also counts as outside."""
         early = self.too_soon(found).values() if too_soon else ()
         rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
         if rows.any():
@@ -96,8 +96,8 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """Returns for each stretch after the first difference the smallest lasting loss deviation that the band
-        detects. The run's own difference is added to the limit."""
+        """Returns the smallest loss deviation that the band detects if the deviation lasts, for each stretch after the
+        run diverged. The run's own difference is added to the limit."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -109,7 +109,7 @@ class Envelope:
         return [Sight(*self._steps(each), float(percent[each])) for each in told]
 
     def changes_by(self, since: Sight) -> float:
-        """Returns by how many percent the fault-free loss changes from the stretch of `since` to the last stretch."""
+        """Returns by how many percent the fault-free loss changes from the stretch `since` to the last stretch."""
         level = self._level()
         first = level[int(np.searchsorted(self.fault_free.step[self.edges], since.first))]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -117,13 +117,13 @@ class Envelope:
 
     @property
     def blind(self) -> bool:
-        """Returns True if the band detects nothing: a single step may differ by the whole range of the loss."""
+        """Returns True if the band detects nothing: it allows one step to differ by the whole range of the loss."""
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         wide = self.single["loss"] > ulps(self.fault_free.loss)
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Returns True if runs that diverge at this step may at once differ by the mean loss change of one step."""
+        """Returns True if the band misses a small error at this step: `soon` allows the mean loss change of a step."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -144,8 +144,8 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Names a step outside the band before any fault struck; empty if there is none. Such a step shows that
-    the fault-free runs scatter less than the job."""
+    """Names a step outside the band before any fault struck; empty if there is none. A step outside the band without a
+    fault shows that the band is too narrow for this job."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -157,7 +157,7 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
-    """Returns the band around the fault-free run from the calibration runs, or the reason why there is no band."""
+    """Returns the band from the repeats of the fault-free run, or the reason why there is no band."""
     flaws = [evidence.flaw(each) for each in evidence.calibration]
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
@@ -171,7 +171,8 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Fault-free runs: `before` stops at a save, `same` resumes with as many ranks, `others` with another number."""
+    """Fault-free runs. `before` stops at a save. `same` resumes with the same number of ranks. `others` resume with
+    another number of ranks."""
 
     before: Curve
     same: Curve
@@ -189,8 +190,9 @@ class Resumed:
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """Describes how a resume from a save changes values without a fault: with as many ranks, and with another number of
-    ranks. A text is empty if nothing changes. A band from the resumed runs would hide the change."""
+    """Returns two texts on how a fault-free resume changes values: with the same number of ranks, and with another
+    number of ranks. A text is empty if no value changes. A band from the resumed runs would hide changes by the resume
+    itself."""
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.
@@ -277,9 +279,9 @@ def _drawn(
 
 
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
-    """Returns how far rounding alone may move this figure in each row: 3 times the largest difference in the first
-    steps after two runs diverge. This limit is at most the rounding error of a sum of `terms` terms, and at least one
-    unit in the last place. The limit is zero if enough runs are bit-identical."""
+    """Returns for each step how far rounding alone may move `name`. The limit is 3 times the largest difference soon
+    after two runs diverge. The limit is at most the rounding error of a sum of `terms` terms, and at least one unit in
+    the last place. The limit is zero if enough runs are bit-identical."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= limits.ENOUGH:
@@ -290,8 +292,8 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
 
 
 def _distinct(found: Sequence[Comparison]) -> int:
-    """Counts the independent runs. Runs that differ from the fault-free run in exactly the same way count once. Each
-    run identical to the fault-free run counts."""
+    """Counts the independent runs. Runs that differ from the fault-free run in exactly the same way count once. Runs
+    identical to the fault-free run all count."""
     parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
     return len(parted) + sum(each.identical for each in found)
 
@@ -305,7 +307,7 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """Returns for each number of rows after the two runs diverge the largest difference until `SOON` rows later."""
+    """Returns the largest difference up to each age plus `SOON`. Age: number of rows since the runs diverged."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
