@@ -99,7 +99,8 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
 
 
 def _evidence(story: Story) -> Iterator[Event]:
-    """Yields a mark for each sign that the job itself noticed a failure. The injection itself is no sign of that."""
+    """Yields a mark for each sign that a worker or a launcher noticed a failure.
+    The harness knows of each fault injection, but an injection is no sign that the job noticed a failure."""
     struck = {key_of(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
     for life in story.lives:
         for event in life.writer.events:
@@ -119,7 +120,8 @@ def _evidence(story: Story) -> Iterator[Event]:
 
 
 def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
-    """Yields a sign of a failure at each restart of a rank. A rank's restart makes no other worker useless."""
+    """Yields a sign of a failure at each restart of a rank.
+    The restart of one rank does not make the workers of other ranks useless to the job."""
     seen_ranks: set[int] = set()
     for life in lives:
         if life.rank in seen_ranks:

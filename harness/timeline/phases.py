@@ -151,7 +151,7 @@ class _State:
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """Notes that steps stopped. Signs of a failure before the stop count only if a fault or an eviction had begun."""
+        """Notes that progress stopped. Earlier signs of a failure count only if a fault or eviction notice had come."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True
@@ -159,8 +159,8 @@ class _State:
     def phase(self, gap: Gap, settled: bool) -> str:
         """Returns the phase of this state. The checks follow the usual order of a recovery.
 
-        `settled`: all node losses of this gap are past, so the job waits for exactly `gap.nodes` nodes. Before the
-        last loss, the job waits for at least as many nodes as it has."""
+        `settled`: all node losses of this gap are past, so the job waits for exactly `gap.nodes` nodes. Before the last
+        node loss, the job waits for at least as many nodes as it has."""
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"

@@ -40,7 +40,7 @@ class _Save:
 
 
 def family(path: object) -> str:
-    """Returns a checkpoint's file name with each number replaced by `#`. All checkpoints of a series share it."""
+    """Returns a checkpoint's file name with each number replaced by `#`. Checkpoints of one series share this name."""
     return re.sub(r"\d+", "#", str(path or "").rstrip("/").rpartition("/")[2])
 
 

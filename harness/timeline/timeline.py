@@ -129,7 +129,7 @@ class Process:
 
     @property
     def lost(self) -> int:
-        """Returns the number of lines that its log is known to lack."""
+        """Returns the number of lines that the log of this process is known to lack."""
         return self.dropped if self.gaps is None else sum(gap.lines for gap in self.gaps)
 
 
@@ -432,9 +432,8 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
 
 def _cut_off(timeline: Timeline) -> bool:
     """Tells whether the run was ended from outside while the job still made progress.
-
-    The job still made progress if no worker or launcher noticed a failure after the last complete step, no fault was
-    acting, and the time since that step is within `_patience_ns`."""
+    The job made progress if no worker or launcher noticed a failure since the last complete step, and no fault acted.
+    The time since the last complete step must also be within `_patience_ns`."""
     if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
         return False
     last = int(timeline.progress.end[-1])
@@ -458,7 +457,7 @@ def _patience_ns(timeline: Timeline) -> int:
 
 
 def _struck_at_start(timeline: Timeline, changes: Sequence[Event]) -> list[Episode]:
-    """Returns the outage of a fault that killed a rank or a node before the first step; it begins at the kill."""
+    """Returns the outage, if any, that begins when a fault kills a rank or a node before the first step."""
     first = int(timeline.progress.end[0]) if len(timeline.progress) else None
     strikes = [m.at for m in changes if m.mark is Mark.KILL_STRIKE and (first is None or m.at < first)]
     return [Episode(min(strikes), first, first, 0, (), ())] if strikes else []

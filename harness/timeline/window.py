@@ -1,9 +1,9 @@
 """The window of one rehearsal: the part of a job's log by which the rehearsal is judged.
 
-A rehearsal is one scenario whose faults strike a longer job. Its window reaches from the event `rehearsal.started` to
-the event `rehearsal.finished`, or to the end of the job. The window is widened until it contains each outage and each
-fault that it touches, and each step that a rollback in the window undid. If two rehearsals share an outage, the outage
-lies in both windows and names the faults of both.
+A rehearsal is one scenario whose faults strike a longer job. The window of a rehearsal reaches from the event
+`rehearsal.started` to the event `rehearsal.finished`, or to the end of the job. The window is widened to contain each
+outage and each fault that it touches. The window also contains each step that a rollback in the window undid. If two
+rehearsals share an outage, the outage lies in both windows and names the faults of both.
 
 The log is first cut at the window's end, as if the job had ended there. The timeline of that log is then narrowed to
 the window's begin. So the history before the window counts, such as the checkpoints that a restart could take. Events
@@ -87,7 +87,6 @@ class JobLog:
 
 def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
     """Returns the timeline of the named rehearsal, or of the whole job if no name is given.
-
     Raises `UsageError` if the log has no such rehearsal, and `EventLogError` if the log cannot be read at all."""
     log = reading.read(run_dir / "events")
     return timeline.build(log) if rehearsal is None else JobLog(log).window(rehearsal)
@@ -127,8 +126,8 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
     """Returns the part of a timeline after the start of the window that `_start` finds.
-
-    Processes keep their times from before this start. Earlier allocations and epochs count as begun at this start."""
+    Processes keep their times from before the window. Nodes that were allocated earlier, and epochs that began earlier,
+    count as begun at the window's start."""
     start = _start(whole, begin)
     if start <= whole.begin:
         return whole
@@ -267,7 +266,7 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
-    """Returns the harness's events, first the rehearsal's plan; last the rehearsal's end, if the job went on after it."""
+    """Returns the harness's events, with the rehearsal's plan first, and with its end last if the job went on."""
     first = next(event for event in events if event["event"] == "plan")
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
@@ -283,8 +282,8 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """Returns the start of the window: the end of the last complete step before `begin` and before all its lost steps.
-    If an outage lies between that step and a lost step, the window starts with the first step after the outage."""
+    """Returns the window's start: the end of the last complete step before `begin` and before each step lost after it.
+    If an outage lies between this step and a lost step, the window starts at the first step after the outage."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
@@ -328,7 +327,7 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told_events(whole: Timeline, start: int) -> dict[str, int]:
-    """Returns the kinds of event since `start`. Older kinds stay if nothing since `start` should have caused them."""
+    """Returns the kinds of event since `start`. Older kinds of event stay if nothing since should have caused them."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)
