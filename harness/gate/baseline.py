@@ -1,4 +1,4 @@
-"""Baselines: named figures, kept beside the runs, and the comparison of new runs with them."""
+"""Stores the figures of runs under a name, as a baseline, and compares new runs with a baseline."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def known(reports: pathlib.Path) -> list[str]:
 
 
 def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
-    """Stores a baseline under a name. It replaces an earlier one."""
+    """Stores figures as the baseline `name`, in place of an earlier baseline of this name. Raises `UsageError`."""
     if not _NAME.match(name):
         raise UsageError(f"{name!r}: a baseline's name has letters, digits, dots and dashes, at most 64")
     if not any(run.verdict in JUDGED for each in figures.scenarios for run in each.runs):
@@ -73,11 +73,10 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
     """Returns the figures of one commit's judged runs, scenario by scenario.
 
-    Only runs of the same job on the same hardware may be compared, so each scenario has one or more such sets. The set
-    that fits `wanted` counts, or else the largest.
+    Runs of the same job on the same hardware form a set. If a scenario has several sets, the set that fits `wanted` is
+    taken, or else the largest set. Unreadable runs are left out.
 
-    Unreadable runs are left out. Raises `UsageError` if several commits begin with this text.
-    """
+    Raises `UsageError` if several commits begin with this text."""
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
         return any(not differences(each.identity, identity) for identity in wanted), len(each.runs)
@@ -118,7 +117,7 @@ def now() -> str:
 
 
 def differences(before: Identity, wanted: Identity) -> list[str]:
-    """Lists the fields that make runs of `before` incomparable with `wanted`, with both values."""
+    """Returns the differences that make runs of `before` incomparable with runs of `wanted`, with both values."""
     found = []
     for name in ("backend", "seed", "nodes", "ranks_per_node"):
         then, here = (getattr(each, name) for each in (before, wanted))
@@ -149,9 +148,8 @@ def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
 
 
 def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], without: Sequence[str] = ()) -> Regressions:
-    """Compares a whole gate with a baseline. `without`: scenarios that ran without figures.
-
-    Known failures are in neither, as their failure is expected."""
+    """Compares all scenarios of a gate with a baseline. `without`: names of scenarios whose runs gave no figures.
+    The caller leaves out scenarios with a known failure, because such scenarios are expected to fail."""
     questions: list[Question] = []
     successes: list[Success] = []
     missing, silent = list(without), []
@@ -174,9 +172,8 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
 
 
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
-    """Returns a question for each figure that either side has, and the names of figures that neither has.
-
-    `another`: the difference between the two sides' jobs; empty: there is none."""
+    """Returns a comparison for each figure that the old or the new runs have, and the names of the other figures.
+    `another`: the difference between the old and the new job, or an empty text if the job is the same."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
     times = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
@@ -197,7 +194,7 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
 
 
 def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
-    """Explains why the values are doubtful: some runs lack the figure, or all of one side have 0; else empty."""
+    """Returns why the values are doubtful, or an empty text: some runs lack the figure, or one side has only zeros."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"
@@ -212,7 +209,8 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Explains why the constant from the baseline's GPU time would hide the waste of these runs; else empty."""
+    """Returns why waste cannot be compared, or an empty text: the baseline's runs used far more GPU time than the new.
+    The constant added to each waste grows with the baseline's GPU time, so the constant would hide a difference."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

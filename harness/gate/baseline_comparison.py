@@ -1,13 +1,14 @@
-"""Tests whether the runs of a gate are worse than a baseline, all comparisons together. Pure.
+"""Tests whether the runs of a gate are worse than a baseline. Pure.
 
-Durations and costs are compared by their logarithms, so a difference is a ratio. Each value counts at most as
-`FOUND` times its group's median, and at least as the median over `FOUND` (the fixed-threshold form of Huber 1964): one
-disturbed run must not hide a difference. The rest is the t-test for unequal scatter (Welch 1947) with a least scatter,
-because figures that are counted in heartbeats may agree by chance. Success is compared by Fisher's exact test (1935).
+Durations and costs are compared by their logarithms, so a difference is a ratio. One disturbed run must not hide a
+difference, so a value further than a factor of 1.5 from its side's median is clipped to that factor (Huber 1964). The
+t-test for unequal scatter (Welch 1947) compares the clipped values. The scatter counts as at least 5 %, because figures
+that are measured coarsely may agree by chance. Success is compared by Fisher's exact test (1935).
 
-*Worse*: more than `TOLERATED`, and the test says so after correction for all comparisons of the gate (Holm 1979).
-*Not worse*: with 95 % confidence less than `FOUND`. Otherwise inconclusive; the answer says how many more runs would
-settle it. Fewer than `RUNS_MIN` judged runs on a side are never *not worse*, whatever was compared.
+A figure is *worse* if its ratio to the baseline, divided by the slowdown of the machine, is above 1.1. The test must
+also be significant after correction for all comparisons of the gate (Holm 1979). A figure is *not worse* if its ratio
+to the baseline is below 1.5 with 95 % confidence. Otherwise the comparison is inconclusive, and the result may say how
+many more runs would settle it. A comparison passes only with at least three judged runs on each side.
 """
 
 from __future__ import annotations
@@ -41,12 +42,11 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Question:
-    """One figure of one scenario in the baseline's runs and in the new ones; more is worse.
+    """One figure of one scenario, in the baseline's runs and in the new runs. A larger value is worse.
 
-    `offset`: added to all values, in the figure's unit, as much smaller amounts matter to nobody. `doubt`: why nothing
-    follows from these values. `pace`: ratio of the median step times, new to old; a machine that is so much slower
-    explains a figure that is so much larger.
-    """
+    `offset` is added to all values, in the figure's unit, so that tiny values give no large ratio. `doubt` is a reason
+    why the values prove nothing. `pace` is the ratio of the new median step time to the old median step time. If the
+    machine is slower by some ratio, a figure that is larger by the same ratio is not worse."""
 
     scenario: str
     figure: str
@@ -59,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Success:
-    """Failed and judged runs of one scenario, in the baseline and now."""
+    """The number of failed runs and of judged runs of one scenario, in the baseline and in the new runs."""
 
     scenario: str
     failed_before: int
@@ -84,7 +84,7 @@ class _Test:
 
     @property
     def p_worse(self) -> float:
-        """Returns the probability of at least this difference if only the machine were slower."""
+        """Returns the probability of a difference at least this large if a slower machine were its only cause."""
         return t_distribution.tail((self.difference - self.explained) / self.error, self.freedom)
 
     @property
@@ -93,7 +93,7 @@ class _Test:
 
     @property
     def p_found(self) -> float:
-        """Returns the probability of at most this difference if the true one were `FOUND`."""
+        """Returns the probability of a difference at most this large if the true ratio were `FOUND`."""
         return t_distribution.tail((math.log(FOUND) - self.difference) / self.error, self.freedom)
 
     def bounds(self) -> tuple[float, float]:
@@ -103,7 +103,7 @@ class _Test:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question. `test` is `None` if nothing could be tested; `family`: comparisons of the gate."""
+    """The result of one comparison. `test` is `None` without a t-test. `family` is the gate's number of comparisons."""
 
     question: Question | Success
     verdict: Verdict
@@ -113,17 +113,17 @@ class Answer:
 
     @property
     def ratio(self) -> float | None:
-        """Returns the ratio of the new runs to the baseline."""
+        """Returns the ratio of the new runs' average figure to the baseline's, or `None` without a t-test."""
         return None if self.test is None else math.exp(self.test.difference)
 
     @functools.cached_property
     def bounds(self) -> tuple[float, float] | None:
-        """Returns the lower and upper bound of that ratio, with 95 % confidence each."""
+        """Returns the lower and the upper bound of `ratio`, each with 95 % confidence, or `None` without a t-test."""
         return None if self.test is None else self.test.bounds()
 
     @functools.cached_property
     def more(self) -> int | None:
-        """Returns how many runs more on each side would settle it. `None`: none are needed, or none would suffice."""
+        """Returns how many more runs on each side would settle the comparison, or `None` if no such number is known."""
         if self.verdict is not Verdict.INCONCLUSIVE:
             return None
         if isinstance(self.question, Success):
@@ -166,7 +166,7 @@ class Regressions:
 
     @property
     def reasons(self) -> list[str]:
-        """Lists why the gate is not green, the worst first."""
+        """Returns the reasons why the comparison with the baseline did not pass, the worst first."""
         ordered = [each for each in self.answers if each.verdict is Verdict.FAIL]
         ordered += [each for each in self.answers if each.verdict is Verdict.INCONCLUSIVE]
         said = [f"{each.question.scenario}: {title(each.question.figure)}: {each.reason}" for each in ordered]
@@ -178,10 +178,9 @@ def title(figure: str) -> str:
 
 
 def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) -> list[Answer]:
-    """Answers each question, then each success. The more there are, the stronger the evidence that each needs.
-
-    A comparison without any failed run cannot be rejected, so it costs the others nothing (Tarone 1990).
-    """
+    """Returns the result of each comparison of a figure, then of each comparison of success.
+    The more comparisons a gate makes, the stronger is the evidence that each regression needs. Success without a failed
+    run on either side can be no regression, so success does not count among these comparisons (Tarone 1990)."""
     tests = [None if _lacking(question) else _test(question) for question in questions]
     p = [1.0 if test is None else test.p_worse for test in tests]
     open_ones = [each for each in successes if each.failed_before + each.failed_now]
@@ -193,7 +192,7 @@ def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) ->
 
 
 def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
-    """Marks the rejected hypotheses; the chance of any false rejection is at most `alpha` (Holm 1979)."""
+    """Returns which hypotheses are rejected. The chance of any false rejection is at most `alpha` (Holm 1979)."""
     rejected = [False] * len(p)
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         if p[place] > alpha / (len(p) - rank):
@@ -203,7 +202,7 @@ def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
 
 
 def fisher(failed_before: int, runs_before: int, failed_now: int, runs_now: int) -> float:
-    """Returns the one-sided p of at least so many failures now, given all failures (Fisher 1935)."""
+    """Returns the chance of at least `failed_now` failures among the new runs, given all failures (Fisher 1935)."""
     failed, runs = failed_before + failed_now, runs_before + runs_now
     ways = sum(
         math.comb(runs_now, k) * math.comb(runs_before, failed - k)
@@ -236,7 +235,7 @@ def _clipped(values: Values) -> list[float]:
 
 
 def _lacking(question: Question) -> str:
-    """Explains why this cannot be tested; empty: it can."""
+    """Returns the reason why the figure cannot be tested, or an empty text if a test is possible."""
     if question.doubt:
         return question.doubt
     if min(len(question.before), len(question.now)) < RUNS_MIN:
@@ -266,9 +265,8 @@ def _of_success(counts: Success, worse: bool) -> Answer:
 
 
 def _more(question: Question, test: _Test, family: int) -> int | None:
-    """Returns how many runs more on each side, with the same means and scatter, would settle it.
-
-    `None`: not even `RUNS_MAX` would."""
+    """Returns how many more runs on each side, with the same means and scatter, would settle the comparison.
+    Returns `None` if `RUNS_MAX` more runs or more are needed."""
     sides = [_clipped([value + question.offset for value in side]) for side in (question.before, question.now)]
     (mean, scatter), (mean_now, scatter_now) = map(_moments, sides)
     for more in range(1, RUNS_MAX):

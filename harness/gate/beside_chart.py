@@ -1,4 +1,4 @@
-"""Parts of two runs as pairs of bars: the length is the time."""
+"""Draws the parts of two runs, such as recovery phases, as pairs of bars whose length shows the time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finds where a series of figures changes its level. Pure.
 
-Pettitt's test (1979) compares ranks, so it needs no distribution and one disturbed run does not matter. It finds one
-change; the parts before and after it are searched in turn. A mark is a hint where to look, not a verdict.
+Pettitt's test (1979) compares only the order of values, so the distribution and one disturbed run do not matter. The
+test finds one change; the parts before and after this change are then searched, too. A change is a hint, not a verdict.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of level. `at`: place of the first new value; `before` and `after`: the medians of both levels."""
+    """A change of level. `at`: index of the first value after the change. `before`, `after`: medians of both levels."""
 
     at: int
     before: float
@@ -47,7 +47,7 @@ def changes(values: Sequence[float]) -> list[Change]:
 
 
 def _split(data: Values, offset: int) -> list[tuple[int, float]]:
-    """Returns (place, p) of each change in this part."""
+    """Returns the index of each change in this part of the series, with the probability of a chance result."""
     if len(data) < 2 * RUNS_MIN:
         return []
     at, p = _pettitt(data)
@@ -59,7 +59,7 @@ def _split(data: Values, offset: int) -> list[tuple[int, float]]:
 
 
 def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Finds each change anew between its neighbours, as the other changes shift its place."""
+    """Finds the place of each change again, using only the values between the neighbouring changes."""
     ends = [0, *(at for at, _ in edges), len(data)]
     moved = []
     for before, at, after in zip(ends, ends[1:], ends[2:], strict=False):
@@ -70,7 +70,7 @@ def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, flo
 
 
 def _pettitt(data: Values) -> tuple[int, float]:
-    """Returns the likeliest place of a change, and its p: the probability of one as clear by chance."""
+    """Returns the likeliest index of a change, and the probability of an equally clear change by chance alone."""
     count = len(data)
     ordered = np.sort(data)
     ranks = (np.searchsorted(ordered, data, "left") + np.searchsorted(ordered, data, "right") + 1) / 2

@@ -130,7 +130,7 @@ def merge(
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Join the gates of all shards of a suite into one verdict. Exits like the gate.
+    """Join the gates of all shards of a suite into one verdict. The exit codes are those of `chaos gate`.
 
     Example: chaos gate merge part-1 part-2 --against last-week
     """
@@ -141,7 +141,7 @@ def merge(
 
 
 class GateCommand(TyperCommand):
-    """`chaos gate SUITE`, and `chaos gate merge GATE…`, which has options and a help of its own."""
+    """The command `chaos gate SUITE`, and `chaos gate merge GATE…` with separate options and a separate help page."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         if args[:1] != ["merge"]:

@@ -1,4 +1,4 @@
-"""The report of a gate: suite.json, report.md, report.html and junit.xml, pure functions of its answer."""
+"""Makes the report files of a gate from its result: suite.json, report.md, report.html and junit.xml. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """The result of one scenario of a suite. `stored`: its runs, if they were judged on another machine."""
+    """The result of one scenario of a suite. `stored`: the runs of the scenario, if `cards` does not hold them."""
 
     name: str
     title: str
@@ -47,7 +47,7 @@ class SuiteRow:
 
     @property
     def took_s(self) -> float:
-        """Returns the seconds of its runs that were judged here."""
+        """Returns the total length, in seconds, of the runs in `cards`."""
         return sum(card.evidence.run.end - card.evidence.run.begin for card in self.cards) / S
 
     @property
@@ -59,7 +59,7 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The answer of a gate. Without rows it did not get past its blindness check."""
+    """The result of a gate. `rows` is empty if the scenario that must fail (the blindness check) stopped the gate."""
 
     suite: str
     title: str
@@ -74,13 +74,13 @@ class GateResult:
 
     @property
     def counts_later(self) -> bool:
-        """Tells whether a later gate may add these runs: only if their code is known."""
+        """Tells whether a later gate may count these runs, too (`--add`): the code of each run must be recorded."""
         codes = [card.environment for row in self.rows for card in row.cards]
         return all(code.get("trainer_diff") or code.get("image_digest") for code in codes)
 
 
 def yes_or_no(answer: GateResult) -> str:
-    """Returns the answer in one line: `NO: 1 of 12 scenarios failed, 2 could not be judged, 9 passed.`"""
+    """Returns the result in one line, as `NO: of 12 scenarios, 1 failed, 2 could not be judged, 9 passed.`"""
     if answer.verdict is Verdict.PASS:
         part = answer.part.again or answer.part.tag or answer.part.shard
         return f"{'YES, for a part of the suite' if part else 'YES'}: {answer.reason}."
@@ -102,12 +102,12 @@ def yes_or_no(answer: GateResult) -> str:
 
 
 def clauses(reason: str) -> list[str]:
-    """Returns each thought of a reason as a sentence: `Not a full pass: …`, `All 3 scenarios passed`."""
+    """Splits a reason at each semicolon outside brackets, and returns the parts, which start with a capital."""
     return [in_words(each) for each in re.split(r"; (?![^(]*\))", reason)]
 
 
 def next_steps(answer: GateResult) -> list[str]:
-    """Lists the next steps as commands: look at failures, run again whatever could not be judged."""
+    """Returns advice with commands, such as to look at a failure or to repeat scenarios that could not be judged."""
     steps = []
     for row in answer.rows:
         run_id = next((run.run_id for run in row.runs if run.verdict is Verdict.FAIL), "")
@@ -163,7 +163,7 @@ def _what_would_settle(answer: GateResult) -> Iterator[str]:
 
 
 def _again(answer: GateResult, *more: str) -> str:
-    """Returns the command for the same gate: suite, backend, seed and baseline."""
+    """Returns the command that repeats the gate with the same suite, tag, backend, seed and baseline."""
     words = ["gate", answer.path or answer.suite, *more]
     words += ["--tag", answer.part.tag] if answer.part.tag else []
     words += ["--backend", answer.part.backend] if answer.part.backend not in ("", "local") else []
@@ -233,7 +233,7 @@ def suite_json(answer: GateResult) -> dict[str, object]:
 
 
 def against_json(held: Regressions) -> dict[str, object]:
-    """Returns the comparisons for programs. Values are in seconds or GPU-seconds."""
+    """Returns the comparison with the baseline as JSON values. Figures are in seconds or GPU-seconds."""
     return {
         "baseline": held.baseline,
         "verdict": held.verdict.value,
@@ -291,12 +291,12 @@ def _markdown(answer: GateResult) -> str:
 
 
 def _one_of(row: SuiteRow, number: int) -> str:
-    """Returns a name that no other suite of the document has."""
+    """Returns a name for one run of the scenario, unique among the suites of the JUnit document."""
     return f"{row.name}, run {number} of {len(row.cards)}" if len(row.cards) > 1 else row.name
 
 
 def _junit(answer: GateResult) -> str:
-    """Returns JUnit XML: a suite for the gate (blindness check and scenarios), and one for each run."""
+    """Returns JUnit XML with one test suite for the whole gate, and one test suite for each run."""
     caught = bool(answer.rows)
     check = (Verdict.PASS, answer.blindness_check.result.reasons) if caught else (Verdict.INVALID, (answer.reason,))
     cases: list[tuple[str, Verdict, Sequence[str], float]] = [("blindness check", *check, 0)]

@@ -1,4 +1,4 @@
-"""The runs of a reports folder over time: values for programs, rows for a terminal, and a page with their trends."""
+"""Shows the stored runs of a folder over time: as JSON, as lines for a terminal, and as a page with trends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READ_MAX = 2000  # most runs read, the newest first
 
 @dataclass(frozen=True)
 class Moment(StoredRun):
-    """A judged run. `recovery_s` and `waste_percent` (by faults) are `None` where they were not measured."""
+    """A judged run. `recovery_s`, and `waste_percent` (GPU time wasted by faults), are `None` if not measured."""
 
     profile: str | None
     recovery_s: float | None
@@ -36,13 +36,13 @@ class Moment(StoredRun):
 
 
 def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[str]]:
-    """Returns the judged runs that fit, newest first, and the reason for each that was passed over."""
+    """Returns the judged runs that match `wanted`, newest first, and a note on each folder that could not be used."""
     store = Store(reports)
     return [_moment(run, report) for run, report in store.judged(wanted, READ_MAX)], store.notes
 
 
 def _moment(run: StoredRun, report: run_report.Report) -> Moment:
-    """Returns the figures of a run. Without any step it had nothing to recover or waste, so both are `None`."""
+    """Returns the figures of a run. If the job did no step, its recovery time and its waste are `None`."""
     time, worked = report.recovery_time, report.run.furthest_step != 0
     never = time.seconds is None and any(episode.seconds is None for episode in time.episodes)
     return Moment(
@@ -69,7 +69,7 @@ class Series:
         return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
 
     def changes(self, figure: str) -> list[Change]:
-        """Returns where this figure changed its level: places among all runs, from judged runs with a value."""
+        """Returns the level changes of this figure over passed and failed runs. `at` is an index into `moments`."""
         places = [i for i, each in enumerate(self.moments) if self.value(each, figure) is not None]
         found = changes([getattr(self.moments[i], figure) for i in places])
         return [Change(places[each.at], each.before, each.after, each.p) for each in found]
@@ -87,7 +87,7 @@ FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
 
 
 def series_of(moments: Sequence[Moment]) -> list[Series]:
-    """Groups runs by scenario, profile and backend, at most `DRAWN_MAX` of each, the newest."""
+    """Groups runs by scenario, profile and backend. Each group keeps only its newest `DRAWN_MAX` runs."""
     groups: dict[tuple[str, str, str], list[Moment]] = {}
     for each in sorted(moments, key=lambda each: each.begun_s):
         groups.setdefault((each.scenario, each.profile or "", each.backend), []).append(each)
@@ -98,7 +98,7 @@ def series_of(moments: Sequence[Moment]) -> list[Series]:
 
 
 def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
-    """Returns the history for programs, newest first. `schema` grows with every change of meaning."""
+    """Returns the runs as JSON values, newest first. `schema` is raised whenever the meaning of a key changes."""
     runs = [
         {
             "run_id": each.run_id,
@@ -124,7 +124,7 @@ def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
 
 
 def change_words(one: Series, figure: str, change: Change) -> str:
-    """`Recovery time changed from 7.0 s to 10.5 s (1.50 ×) with run x, commit y`."""
+    """Returns a sentence, as `Recovery time changed from 7.0 s to 10.5 s (1.50 ×) with RUN, commit COMMIT`."""
     title, show = FIGURES[figure]
     first = one.moments[change.at]
     commit = f", commit {short_commit(first.commit)}" if first.commit else ""

@@ -1,4 +1,4 @@
-"""Judges a scenario that is known to fail for now: a pass is a failure, too. Pure."""
+"""Judges a scenario whose failure is known and expected for now. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ def settle(
     known: KnownFailure, result: RepeatVerdict, cards: Sequence[Scorecard], today: datetime.date
 ) -> RepeatVerdict:
     """Returns the verdict on a scenario with a known failure.
-
-    A run that fails as known passes. A pass is a failure, as the entry would hide the next one; so is an expired entry.
-    """
+    If all runs fail for the known reason, the verdict is pass. If a run passes, the verdict is fail, because the entry
+    in the suite is outdated and would hide the next failure. If the entry has expired, the verdict is fail."""
     named = f"known failure {known.ticket}, until {known.until}"
     if today > known.until:
         return _failed(f"{named}, has expired; fix it or renew it: {result.reasons[0]}", result)

@@ -1,4 +1,4 @@
-"""Joins the shards of a gate, run on several machines, into one answer, and checks that they fit together."""
+"""Joins the shards of a gate, which ran on several machines, after a check that the shards belong together."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ SHARDS_MAX = 1000
 
 
 def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
-    """Joins all shards into one answer, and writes it like a gate's. Raises `UsageError` if they do not fit together.
-
-    A missing shard makes the answer inconclusive; a blindness check that did not fail makes it invalid.
-    """
+    """Joins all shards into one result, and writes the report of a gate. Raises `UsageError` for unrelated shards.
+    A missing shard makes the result inconclusive. The result is invalid if a shard's blindness check, the scenario that
+    must fail, did not fail."""
     parts = [(folder, stored_gate.read(folder)) for folder in folders]
     if not parts:
         raise UsageError("chaos gate merge needs the gates of all shards, by folder or id")
@@ -80,7 +79,7 @@ def _check(parts: Sequence[Stored]) -> None:
 
 
 def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
-    """Joins the parts of all shards, with the scenarios left out: by shards, or because no shard holds them."""
+    """Joins the `part` records of all shards. The field `left_out` lists missing shards and missing scenarios."""
     first = parts[0]
     left_out = [each for part in parts for each in part.left_out]
     told = Counter([*ran, *(each.scenario for each in left_out)])
@@ -96,7 +95,8 @@ def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
 
 
 def _row(row: stored_gate.Row) -> SuiteRow:
-    """Returns the row of a stored result. A pass needs runs that passed, and a known failure runs that all failed."""
+    """Returns the row of a stored result. A stored pass is believed only if all runs passed.
+    With a known failure, a stored pass is believed only if all runs failed."""
     runs = row.runs
     result = RepeatVerdict(row.verdict, row.reasons)
     expected = Verdict.FAIL if row.known_failure else Verdict.PASS
@@ -108,7 +108,7 @@ def _row(row: stored_gate.Row) -> SuiteRow:
 
 
 def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
-    """Returns the figures of each row of a shard. They must be of exactly the runs that its suite.json names."""
+    """Returns the figures of each scenario of a shard. Raises `UsageError` for figures that match no scenario."""
     sets = run_figures.read(folder / baseline.FIGURES).scenarios
     found = [next((each for each in sets if _is_of(row, each)), None) for row in stored.scenarios]
     for each in sets:
@@ -118,7 +118,7 @@ def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | Non
 
 
 def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
-    """Tells whether figures are of exactly the row's runs, with the same verdicts. A failed fault-free run has none."""
+    """Tells whether figures belong to the row: to its runs only, with equal verdicts, and to all runs that passed."""
     told = {run.run_id: run.verdict for run in row.runs}
     there = {run.run_id: run.verdict for run in measured.runs}
     passed = {run_id for run_id, verdict in told.items() if verdict is Verdict.PASS}
@@ -129,7 +129,7 @@ def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
 def _compared(
     against: str, measured: Sequence[tuple[SuiteRow, ScenarioFigures | None]], reports: pathlib.Path
 ) -> Regressions | None:
-    """Compares with the baseline, row by row: a suite may have a scenario twice, one of them as a known failure."""
+    """Compares the rows with the baseline `against`, except rows with a known failure and sweeps over saves."""
     if not against:
         return None
     asked = [(row, found) for row, found in measured if not row.known and not row.swept]

@@ -1,6 +1,6 @@
-"""Checks objectives against stored runs. Pure; too little evidence is `inconclusive`, never a pass.
+"""Checks service level objectives against stored runs. Pure. Too little evidence is `inconclusive`, never a pass.
 
-A run that is invalid or inconclusive is no evidence. An objective is met only if it would still be met had such runs
+An objective for success or recovery is met only if it would also be met if all invalid and inconclusive runs had
 failed.
 """
 
@@ -17,8 +17,8 @@ P95 = 0.95
 
 @dataclass(frozen=True)
 class Past:
-    """One stored run. `recovery_s`: infinite if it never recovered, `None` if it had nothing to recover from.
-    GPU-seconds are `None` if they were not measured."""
+    """One stored run. `recovery_s` is infinite if the job never recovered, and `None` if the job had nothing to recover
+    from. `allocated` and `wasted` are GPU-seconds, or `None` if they were not measured."""
 
     run_id: str
     begun_s: float
@@ -34,7 +34,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one objective. `observed` and `bound` are in `unit`; `observed` is `None` without a measurement."""
+    """The result for one bound of an objective. `observed` (`None` if not measured) and `bound` are in `unit`."""
 
     figure: str
     verdict: Verdict
@@ -65,7 +65,7 @@ def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
 
 
 def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Answer:
-    """Checks the 95th percentile of recoveries, by nearest rank. A run that never recovered counts as infinite."""
+    """Checks the 95th percentile of the recovery times. A run that never recovered counts as infinite."""
     judged = [run for run in runs if run.judged]
     known = [run.recovery_s for run in judged if run.recovery_s is not None]
     unknown = sum(run.recovery_s is None and run.verdict is Verdict.FAIL for run in judged) + len(runs) - len(judged)
@@ -85,9 +85,8 @@ def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Ans
 
 def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_since_s: float, runs_min: int) -> Answer:
     """Checks the wasted share of the allocated GPU time, and its burn rate.
-
-    The burn rate is the waste of the newest runs over the budget: 1 uses the budget up exactly (Google's *Site
-    Reliability Workbook*, chapter 5)."""
+    The burn rate is the wasted share in the newest runs divided by the budget `percent_max`. A burn rate of 1 uses the
+    budget up exactly (Google's *Site Reliability Workbook*, chapter 5)."""
     known = [run for run in runs if run.allocated and run.wasted is not None]
     observed = _share(known)
     burnt = _share([run for run in known if run.begun_s >= burn_since_s])
@@ -107,7 +106,7 @@ def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_s
 
 
 def runs_needed(percent_min: float, least: int) -> int:
-    """Returns the least number of runs that can show a failure as rare as this."""
+    """Returns the least number of runs that can show a failure rate of 100 % less `percent_min`, at least `least`."""
     return least if percent_min >= 100 else max(least, math.ceil(round(100 / (100 - percent_min), 6)))
 
 

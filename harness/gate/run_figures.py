@@ -1,7 +1,7 @@
-"""The figures of a gate's runs, and their identity for comparisons, as a typed JSON file.
+"""The JSON file with the figures of a gate's runs. The file also holds the job and the machine of each scenario.
 
-A file from elsewhere is hostile until it is read here: its size, types, counts and numbers have limits, and no run may
-stand in it twice.
+A file from elsewhere is not trusted. The size, types, counts and numbers of a file have limits, and no run may be
+listed twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The properties that two comparable sets of runs share."""
+    """The properties that two sets of runs must share to be comparable."""
 
     scenario: Text
     profile: Short | None = None
@@ -74,7 +74,7 @@ class ScenarioFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All scenarios of a gate, or of a commit."""
+    """The figures of all scenarios of a gate or of a commit."""
 
     schema: int = SCHEMA
     source: Short = ""  # gate or commit from which it was made
@@ -82,7 +82,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scenarios: Annotated[tuple[ScenarioFigures, ...], msgspec.Meta(max_length=2000)]
 
     def of(self, identity: Identity) -> ScenarioFigures | None:
-        """Returns the figures of that scenario and profile, if possible of the same version and steps."""
+        """Returns the figures of the same scenario and profile, preferably of the same version and number of steps."""
         wanted = (identity.scenario, identity.profile)
         fitting = [each for each in self.scenarios if (each.identity.scenario, each.identity.profile) == wanted]
         same = [each for each in fitting if each.identity.version == identity.version]
@@ -98,7 +98,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read(path: pathlib.Path) -> Figures:
-    """Reads a file. Raises `UsageError`, with the reason, for a file that is not one of ours."""
+    """Reads a file of figures. Raises `UsageError`, with the reason, for any other file."""
     try:
         data = run_report.read_regular(path)
     except (OSError, ValueError) as error:
@@ -143,7 +143,8 @@ def figures_of(report: Report) -> RunFigures:
 
 
 def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:
-    """Returns the identity of a JSON plan on a machine with these facts. Raises `ValueError` if it is no plan."""
+    """Returns the properties that make runs of a plan comparable. `environment` describes the machine.
+    Raises `ValueError` if `plan` is no valid plan."""
     try:
         workload = plan["workload"]
         values = {
@@ -163,10 +164,9 @@ def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Iden
 
 
 def version_of(plan: Mapping[str, Any]) -> str:
-    """Returns a digest of a scenario's workload and faults.
-
-    The trainer is under test, so it may change; bounds, titles and time limits change nothing that happens. Steps are
-    compared apart: if the scenario does not say how many, a stored plan has those of the fault-free run."""
+    """Returns a digest of a scenario's workload, faults, and limits on faults.
+    The trainer is left out because the trainer is under test. Bounds, titles and time limits are left out because they
+    change no run. The number of steps is compared separately, because it may come from the fault-free run."""
     workload = {name: value for name, value in plan["workload"].items() if name not in ("trainer", "steps")}
     limits = plan.get("limits") and {name: value for name, value in plan["limits"].items() if name != "gpu_hours"}
     decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": limits}
@@ -174,7 +174,7 @@ def version_of(plan: Mapping[str, Any]) -> str:
 
 
 def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigures, ...]:
-    """Groups runs by identity; each group keeps their order."""
+    """Groups runs by identity. Each group keeps the order of its runs."""
     sets: dict[str, tuple[Identity, list[RunFigures]]] = {}
     for identity, run in found:
         key = json.dumps(msgspec.to_builtins(identity), sort_keys=True)
@@ -183,7 +183,7 @@ def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigu
 
 
 def figures_of_cards(cards: Sequence[Scorecard]) -> tuple[ScenarioFigures, ...]:
-    """Returns the figures of one scenario's runs, at most one set. A failed fault-free run in their place has none."""
+    """Returns the largest comparable set of figures of one scenario's runs, if any. Fault-free runs have no figures."""
     found: list[tuple[Identity, RunFigures]] = []
     for card in cards:
         plan = card.evidence.run.plan

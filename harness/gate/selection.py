@@ -33,7 +33,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Past:
-    """The length of a scenario, and whether it failed lately, by stored runs."""
+    """The usual duration of one scenario, and whether the scenario failed lately, both from stored runs."""
 
     seconds: float  # length of one run
     failed_lately: bool
@@ -48,7 +48,7 @@ def parse_shard(text: str) -> Shard:
 
 
 def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
-    """Returns the scenarios with this tag. Raises `UsageError` if none has it."""
+    """Returns the scenarios with this tag. Raises `UsageError` if no scenario has the tag."""
     found = [each for each in specs if tag in each[1].tags]
     if not found:
         known = sorted({tag for _, spec in specs for tag in spec.tags})
@@ -57,7 +57,7 @@ def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
 
 
 def not_passed(gate: Stored) -> frozenset[str]:
-    """Returns the names of scenarios that did not pass in this gate or were left out. Raises `UsageError`."""
+    """Returns the scenarios of this gate that did not pass or did not run. Raises `UsageError` if there is none."""
     failed = [row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS]
     if gate.scenarios and (again := frozenset([*failed, *(each.scenario for each in gate.part.left_out)])):
         return again
@@ -66,12 +66,12 @@ def not_passed(gate: Stored) -> frozenset[str]:
 
 
 def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:
-    """Returns every n-th scenario, so that all machines agree whatever runs they have stored."""
+    """Returns every n-th scenario. The choice ignores stored runs, so that all machines divide a suite alike."""
     return list(specs[shard.number - 1 :: shard.of])
 
 
 def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> dict[str, Past]:
-    """Returns the past of each entry by name. An entry that never ran takes as long as the median of the others."""
+    """Returns the usual duration and recent failures of each entry. An entry without runs gets the median duration."""
     store = Store(reports)
     seen: dict[str, Past] = {}
     for entry, spec in specs:
@@ -84,12 +84,12 @@ def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> d
 
 
 def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
-    """Returns the places in order of weight: required ones, then recent failures, then the suite's order."""
+    """Returns the indices of `specs` by importance, required scenarios first, and among equals the recent failures."""
 
     weights = [(not entry.required, not past[entry.name].failed_lately) for entry, _ in specs]
     return sorted(range(len(specs)), key=weights.__getitem__)
 
 
 def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:
-    """Returns the seconds that an entry needs: all its runs and a fault-free one; a sweep has its own budget."""
+    """Returns the seconds for all runs of an entry and a fault-free run. A sweep over saves has the limit `SWEEP_S`."""
     return SWEEP_S if entry.matrix else (repeats + 1) * past[entry.name].seconds

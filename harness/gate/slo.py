@@ -1,4 +1,4 @@
-"""The objectives of a file held against the stored runs of a folder."""
+"""Checks the service level objectives of a file against the stored runs of a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ_MAX = 5000  # most runs read, the newest first
 
 @dataclass(frozen=True)
 class Held:
-    """An objective, and the answer of the runs."""
+    """An objective, with the result for each of its bounds."""
 
     objective: Objective
     answers: Sequence[Answer]
@@ -30,7 +30,7 @@ class Held:
 
 
 def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple[list[Held], list[str]]:
-    """Returns the answer to each objective, and the reason for each run that was passed over."""
+    """Returns each objective with its results, and a note on each folder or report that could not be used."""
     store = Store(reports)
     found = [(run.begun_s, report) for run, report in store.judged(wanted, READ_MAX)]
     return [_held(objective, found, now_s) for objective in slo.objectives], store.notes
@@ -72,7 +72,7 @@ def _past(begun_s: float, report: run_report.Report, scope: str) -> Past:
 
 
 def to_json(held: Sequence[Held]) -> list[dict[str, object]]:
-    """Returns the answers for programs, in seconds and percents; `None`: not measured."""
+    """Returns the results as JSON values, in seconds and percent. A value that was not measured is `None`."""
     return [
         {
             "id": each.objective.id,

@@ -1,4 +1,4 @@
-"""The file of service level objectives: classes of stored runs, and bounds that each must keep."""
+"""The file of service level objectives. Each objective selects stored runs and sets bounds for these runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNS_MIN = 20  # fewest runs; fewer have no 95th percentile
 
 
 class Waste(Parameters):
-    """The share of the GPU time that may be wasted, and the speed at which it may be used up."""
+    """The share of the GPU time that may be wasted (the budget), and how fast the budget may be used up."""
 
     budget: Share
     scope: Literal["faults", "all"] = Field("faults", description="What faults answer for, or all that is wasted.")
@@ -53,7 +53,7 @@ class Slo(Parameters):
 
 
 def load_slo(path: pathlib.Path) -> Slo:
-    """Reads a file. Raises `ScenarioError` with every mistake and its place, `UsageError` if it cannot be read."""
+    """Reads an objectives file. Raises `ScenarioError` with all mistakes and places, `UsageError` if unreadable."""
     return parse_slo(read_text(path), str(path))
 
 

@@ -1,4 +1,4 @@
-"""Reads the suite.json of a stored gate. The file is hostile until it is read here, bounded and typed."""
+"""Reads the suite.json of a stored gate. The file is not trusted, so its size and its types are checked."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def incomplete(self) -> str:
-        """Names required scenarios that are missing; empty: none."""
+        """Returns a text with the required scenarios that were left out, or an empty text."""
         missing = [f"{each.scenario} ({each.why})" for each in self.left_out if each.required]
         return f"{counted(len(missing), 'required scenario')} left out: {', '.join(missing)}" if missing else ""
 
     @property
     def in_words(self) -> str:
-        """Tells in words why this is not the whole suite, apart from `incomplete`; empty: it is."""
+        """Returns a text on the selected part of the suite, such as a tag or a shard; empty for the whole suite."""
         said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
         said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
         said += [f"with the runs of gate {self.added}"] if self.added else []
@@ -83,7 +83,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A gate by its suite.json. Keys of later versions are ignored."""
+    """A gate, as read from its suite.json. Keys that only later versions write are ignored."""
 
     schema: int
     suite: Text
@@ -114,7 +114,7 @@ def read(folder: pathlib.Path) -> Stored:
 
 
 def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None:
-    """Raises `UsageError` if a later gate of this suite has not ended: `last` would mean another gate."""
+    """Raises `UsageError` if a newer gate of this suite has not ended, because `last` would then be the wrong gate."""
     for began in reports.glob(f"*/{BEGAN}"):
         gate = began.parent.name
         if (began.parent / "plan.json").exists() or not gate.startswith(f"{suite}-" if suite else ""):

@@ -1,4 +1,4 @@
-"""A suite: scenarios by name, each perhaps with a profile, a number of runs, and overrides."""
+"""A suite file: a list of scenarios, each with an optional profile, number of runs, and overrides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LETTERS_MIN = 8  # fewest letters of the reason of a known failure
 
 
 def _says_something(text: str) -> str:
-    """Checks the length of a reason: a text that is in every reason would cover every failure."""
+    """Raises `ValueError` for a very short reason, because a few letters would match the reason of any failure."""
     if sum(map(str.isalpha, text)) < LETTERS_MIN:
         raise ValueError(f"{text!r} is too short; write at least {LETTERS_MIN} letters of the reason")
     return text
@@ -27,7 +27,7 @@ Because = Annotated[Line, AfterValidator(_says_something)]
 
 
 class KnownFailure(Parameters):
-    """A failure that is expected for now, for this reason alone."""
+    """A failure that is expected until a given day, but only for the given reasons."""
 
     ticket: Line = Field(description="Where it is being mended.")
     until: datetime.date = Field(description="The last day on which it may fail, like 2026-12-31.")
@@ -41,7 +41,7 @@ class KnownFailure(Parameters):
 
 
 class SuiteEntry(Parameters):
-    """One scenario of a suite. `overrides` may hold what a profile may."""
+    """One scenario of a suite. `overrides` may hold the same keys as a profile of a scenario."""
 
     scenario: Line
     matrix: Literal["resume"] | None = Field(
@@ -81,7 +81,7 @@ class Suite(Parameters):
 
 
 def load_suite(path: pathlib.Path) -> Suite:
-    """Reads and checks a file. Raises `ScenarioError` with every mistake found."""
+    """Reads and checks a suite file. Raises `ScenarioError` with every mistake found."""
     return parse_suite(read_text(path), str(path))
 
 
@@ -96,7 +96,7 @@ def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
 
 
 def find_blindness_check(suite: Suite, path: pathlib.Path, scenarios: pathlib.Path) -> pathlib.Path:
-    """Returns the blindness check beside the suite at `path`, or the one that it names, or else the shipped one."""
+    """Returns the file of the blindness check, a scenario that must fail: the suite's own, or else the shipped one."""
     shipped = scenarios / "suites" / f"{suite.blindness_check}.yaml"
     own = "blindness_check" in suite.model_fields_set or (path.parent / shipped.name).exists()
     folder = path.parent if own or not shipped.exists() else shipped.parent

@@ -1,6 +1,6 @@
-"""Runs a suite as one gate: first the blindness check that must fail, then every scenario, then one answer.
+"""Runs a suite as one gate: first a scenario that must fail (the blindness check), then all scenarios of the suite.
 
-A scenario that cannot be run is inconclusive. The others run all the same.
+A scenario that cannot be run is inconclusive, and the gate goes on with the next scenario.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SAME_CODE = (
 
 @dataclass(frozen=True)
 class Gate:
-    """The options of a gate, its folders, and its observer."""
+    """The options of a gate, its folders, and the observer that shows its progress."""
 
     backend: str
     seed: int
@@ -81,18 +81,18 @@ class Gate:
 
 @dataclass(frozen=True)
 class Earlier:
-    """The runs of an earlier gate that count as well, and the names of scenarios that get new runs."""
+    """Runs of an earlier gate that this gate counts, too (`--add`), and the names of scenarios that get new runs."""
 
     cards: Sequence[Scorecard]
     asked: frozenset[str]
 
     def of(self, plan: Plan) -> list[Scorecard]:
-        """Returns the earlier runs of the same job, faults and bounds. The steps may still be unknown."""
+        """Returns the earlier runs of the same plan. If the plan sets no number of steps, the steps may differ."""
         wanted = _told(plan.to_json(), plan.to_json())
         return [card for card in self.cards if _told(card.evidence.run.plan, plan.to_json()) == wanted]
 
     def check(self, plan: Plan, backend: Backend) -> None:
-        """Raises `UsageError` unless these runs ran the current code for certain."""
+        """Raises `UsageError` if the earlier runs of this plan may have run other code than the current code."""
         here = provenance.facts(plan, backend) if self.cards else {}
         for card in self.of(plan):
             for name in SAME_CODE:
@@ -109,12 +109,11 @@ def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Stopped(Exception):
-    """The user ended the gate. Raised after everything is undone."""
+    """Raised if the user ends the gate, after the faults of the current run are undone."""
 
 
 def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     """Runs a gate. Raises `ScenarioError` for a wrong suite or scenario before anything runs.
-
     Raises `UsageError` for a baseline that does not fit, and `Stopped` if the user ends the gate."""
     begun = time.monotonic()
     suite = load_suite(path)
@@ -162,7 +161,7 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
 
 @contextlib.contextmanager
 def _begun(folder: pathlib.Path) -> Iterator[None]:
-    """Marks that this gate has not ended. One that is interrupted ends without an answer, and leaves no folder."""
+    """Marks the folder of a gate that has not ended. An interrupted gate has no result and leaves no folder."""
     folder.mkdir(parents=True)
     (folder / stored_gate.BEGAN).touch()
     try:
@@ -174,7 +173,7 @@ def _begun(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
-    """Judges all runs of an earlier gate anew. Raises `UsageError` if they are of another suite, seed or machine."""
+    """Judges all runs of an earlier gate again. Raises `UsageError` for runs of another suite, seed or machine."""
     if (before.part.digest, before.part.seed) != (digest, gate.seed):
         raise UsageError(f"--add {gate.add}: gate {before.run_id} ran another suite file or another seed")
     here, cards = environment_facts(), []
@@ -213,7 +212,7 @@ def _name(entry: SuiteEntry, spec: Scenario) -> str:
 
 
 def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
-    """Raises `ScenarioError` for two entries that do the same to the same job: their runs would look alike."""
+    """Raises `ScenarioError` for two entries with the same name, workload and faults, whose runs would look alike."""
     seen = set()
     for entry, spec in specs:
         parts = spec.model_dump(mode="json", include={"workload", "faults", "limits"})
@@ -232,7 +231,7 @@ def _of_each_trainer(specs: Sequence[Chosen], gate: Gate) -> list[Plan]:
 
 
 def _is_known(plan: Plan, backend: Backend) -> bool:
-    """Tells whether a run records which code it ran."""
+    """Tells whether a run of this plan records the code that it ran."""
     here = provenance.facts(plan, backend)
     return any(here.get(name) for name in ("trainer_diff", "image_digest"))
 
@@ -245,7 +244,7 @@ def digest_of(suite: pathlib.Path) -> str:
 def _run_rows(
     specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float, earlier: Earlier
 ) -> tuple[tuple[SuiteRow, ...], tuple[LeftOut, ...]]:
-    """Runs the scenarios in order, or with a budget by weight. Returns the rows, and each left out with the reason."""
+    """Runs the scenarios, the most important first if time is limited. Returns the rows and the scenarios left out."""
     rows: dict[int, SuiteRow] = {}  # by place in the suite, which may have a scenario twice
     left_out = []
     past = look_back(specs, gate.reports, gate.backend) if gate.budget_s is not None else {}
@@ -277,7 +276,7 @@ def _repeats(entry: SuiteEntry, spec: Scenario, gate: Gate) -> int:
 
 
 def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
-    """Returns the baseline, checked before anything runs; `None`: none is asked for."""
+    """Returns the baseline after a check that the baseline fits, or `None` if the user asked for no baseline."""
     if not gate.against:
         return None
     facts = environment_facts()
@@ -295,7 +294,7 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
 
 
 def _blind(check_row: SuiteRow, asked: str | None) -> str:
-    """Tells why the blindness check proves nothing; empty: it failed as it must."""
+    """Returns why the blindness check (a scenario that must fail) did not fail as it must; empty if the check did."""
     said = check_row.result.reasons[0]
     if check_row.result.verdict is not Verdict.FAIL:
         return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
@@ -311,7 +310,7 @@ def _blind(check_row: SuiteRow, asked: str | None) -> str:
 
 
 def decided(answer: GateResult) -> GateResult:
-    """Decides the answer: the worst of scenarios, comparisons, and required scenarios that did not run."""
+    """Sets the gate's verdict: the worst of scenarios and comparisons. A missing required scenario is inconclusive."""
     held, part = answer.held, answer.part
     verdict = merge(row.result.verdict for row in answer.rows)
     reason = _reason(verdict, answer.rows)
@@ -364,7 +363,7 @@ def _reason(verdict: Verdict, rows: Sequence[SuiteRow]) -> str:
 
 
 def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
-    """Runs the blindness check, without a fault-free run: its failure needs none."""
+    """Runs the blindness check, a scenario that must fail, without a fault-free run to compare with."""
     plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name)).as_control()
     check_capabilities(plan, backend.probe())
     run_dir = gate.reports / plan.run_id
@@ -380,7 +379,7 @@ def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
 def _row(
     entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, before: Sequence[Scorecard], runs: int
 ) -> SuiteRow:
-    """Runs one scenario so often. New runs replace earlier ones that prove nothing."""
+    """Runs one scenario `runs` times. New runs replace earlier runs that neither passed nor failed."""
     name, known, swept = _name(entry, spec), entry.known_failure, entry.matrix is not None
 
     def planned() -> Plan:

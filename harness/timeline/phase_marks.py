@@ -25,7 +25,7 @@ def of(story: Story) -> Iterator[Event]:
 
 
 def noticed(story: Story) -> list[int]:
-    """Returns, in order, the moments when somebody in the job noticed that something is wrong."""
+    """Returns the sorted times at which a worker or a launcher noticed that something is wrong."""
     return sorted(event.at for event in (*_evidence(story), *_restarts(story.lives)))
 
 
@@ -42,7 +42,7 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 
 def _node_marks(story: Story) -> Iterator[Event]:
-    """Yields when nodes can be used. A node that a fault will take is useless from its injection on."""
+    """Yields a mark when a node is allocated or lost. A node that a fault takes is lost from the injection on."""
     struck = {
         key_of(target): fault.injected
         for fault in reversed(story.faults)
@@ -99,7 +99,8 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
 
 
 def _evidence(story: Story) -> Iterator[Event]:
-    """Yields signs that somebody in the job knows. The harness's own knowledge is no evidence."""
+    """Yields a mark for each sign that a worker or a launcher noticed a failure.
+    The harness knows of each fault injection, but an injection is no sign that the job noticed a failure."""
     struck = {key_of(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
     for life in story.lives:
         for event in life.writer.events:
@@ -119,7 +120,8 @@ def _evidence(story: Story) -> Iterator[Event]:
 
 
 def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
-    """Yields starts of a rank again, as evidence. Workers that were started beside it stay current."""
+    """Yields a sign of a failure at each restart of a rank.
+    The restart of one rank does not make the workers of other ranks useless to the job."""
     seen_ranks: set[int] = set()
     for life in lives:
         if life.rank in seen_ranks:
@@ -140,7 +142,8 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
-    """Yields the marks of workers. A worker is old from the first evidence after its last useful act on."""
+    """Yields marks for the start, the exit and the last use of each worker. A worker is useless to the job from
+    the first sign of a failure after its last join, restore or step."""
     # When each began to join its first process group; `None`: it never said so.
     joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
     telling = any(begin is not None for begin in joined)

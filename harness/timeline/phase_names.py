@@ -1,4 +1,4 @@
-"""The phases of a recovery, and how people read them."""
+"""The phases of a recovery, with a readable name for each."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ PHASES = tuple(PHASE_NAMES)
 
 
 def phase_words(phase: str) -> str:
-    """Returns a phase's name as inside a sentence: `reschedule` → `wait for capacity`."""
+    """Returns a phase's readable name in lower case, so that `reschedule` becomes `wait for capacity`."""
     return PHASE_NAMES.get(phase, phase).lower().replace("_", " ")

@@ -1,9 +1,9 @@
-"""The phases of the whole job: a state machine over marks, walked once in order of time.
+"""Finds the phase of the whole job at each moment of a run, such as `detect` or `restore`.
 
-`marks` say what changed at an instant (a fault struck, somebody noticed, an old process is gone, …). Between
-complete steps of one epoch the job is `running` (or in `recompute`, until it passes the furthest step it had
-reached). From the last complete step of one epoch to the first of the next it is in a *gap*, whose phases
-follow from the state alone. Segments partition the time of the run, so phases add up by construction.
+A mark is a change at one instant: a fault strikes, a worker notices a failure, an old process is gone. An epoch is a
+period of training without a rollback. Within an epoch the job is `running`, or in `recompute` until a step passes the
+furthest step reached before. A *gap* lies between the last complete step of one epoch and the first complete step of
+the next. In a gap, the phase follows from all marks so far. The phases cover the whole run without overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.timeline.phase_names import PHASES
 
 
 class Mark(Enum):
-    """One kind of change at an instant."""
+    """A kind of change that may alter the phase of the job."""
 
     STRIKE = auto()  # a fault acts
     KILL_STRIKE = auto()  # a fault takes processes or a node: it must be noticed anew
@@ -53,8 +53,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Segment:
-    """The whole job was in `phase` during [begin, end). `running`: steps complete. Outside episodes also
-    `startup`, `rendezvous`, `restore` (first start) and `finish` (after the last step)."""
+    """The whole job was in `phase` during [begin, end). In the phase `running`, steps complete. The first start of the
+    job has phases without an outage, such as `startup`. The phase `finish` follows the last planned step."""
 
     phase: str
     begin: int
@@ -64,13 +64,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Gap:
-    """Time without a complete step, with the needs of the world that ends it: `nodes`, and `size` in ranks."""
+    """A period without a complete step. `nodes` and `size` (in ranks) describe the process group that ends the gap."""
 
     begin: int
     end: int
     before: int  # the epoch that stopped; -1: none
     epoch: int  # the epoch that ends the gap; -1: none did
-    nodes: int
+    nodes: int  # if no process group ends the gap: the fewest nodes with which the job may run
     size: int
     same_world: bool  # the job goes back to an earlier step without forming a new process group
     first: bool = False  # the start of the run: nothing was lost yet
@@ -78,7 +78,7 @@ class Gap:
 
 @dataclass
 class _State:
-    """The state on which the phase depends."""
+    """The state of the job, from which its phase follows."""
 
     struck: bool = False
     noticed: bool = False  # somebody in the job knows
@@ -147,21 +147,20 @@ class _State:
                 self.aborted = True
 
     def progressed(self) -> None:
-        """Takes note that a step is complete: the outage before it is over."""
+        """Notes that a step is complete, which ends the outage."""
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """Takes note that progress stopped. Earlier evidence counts only if a fault was acting."""
+        """Notes that progress stopped. Earlier signs of a failure count only if a fault or eviction notice had come."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True
 
     def phase(self, gap: Gap, settled: bool) -> str:
-        """Returns the phase of this state. The questions stand in the order of a recovery.
+        """Returns the phase of this state. The checks follow the usual order of a recovery.
 
-        `settled`: no more nodes will be lost in this gap, so its end tells how many were waited for; until
-        then the job counts on all that it has.
-        """
+        `settled`: all node losses of this gap are past, so the job waits for exactly `gap.nodes` nodes. Before the last
+        node loss, the job waits for at least as many nodes as it has."""
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"
@@ -210,7 +209,7 @@ def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
 
 @dataclass(frozen=True)
 class Episode:
-    """Progress stopped at `t_stop` (end of the last complete step) until it passed the furthest step before."""
+    """An outage from `t_stop`, the last complete step's end, until a step passes the furthest step before the stop."""
 
     t_stop: int
     t_first: int | None  # end of the first new complete step
@@ -225,13 +224,13 @@ class Episode:
 
     @property
     def phases_ns(self) -> dict[str, int]:
-        """Returns how long each phase took, all its parts together, in the usual order of phases."""
+        """Returns the total time of each phase in ns, in the usual order of phases."""
         sums = {phase: sum(s.end - s.begin for s in self.segments if s.phase == phase) for phase in PHASES}
         return {phase: amount for phase, amount in sums.items() if amount}
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
-    """Returns the `running` and `recompute` segments (some are empty), and the episodes, still without segments."""
+    """Returns the `running` and `recompute` segments (some of zero length), and the outages without their segments."""
     segments, episodes = list[Segment](), list[Episode]()
     open_at: int | None = None  # row of the last complete step before the episode that is open
     best = np.maximum.accumulate(progress.step) if len(progress) else progress.step
@@ -256,7 +255,7 @@ def _episode(progress: Progress, row: int, regained: int | None, furthest: int) 
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """Sorts segments by time, joins neighbours of one phase, and drops empty ones."""
+    """Sorts segments by time, joins neighbours of the same phase and epoch, and drops empty segments."""
     result: list[Segment] = []
     for segment in sorted(segments, key=lambda s: s.begin):
         if result and (result[-1].phase, result[-1].epoch) == (segment.phase, segment.epoch):

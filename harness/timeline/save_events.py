@@ -1,8 +1,8 @@
-"""Checkpoints that several ranks save together: each tells `checkpoint.committed` of its own part.
+"""Finds when a checkpoint that several ranks save together is complete: each rank logs the commit of its own part.
 
-Such a checkpoint is whole once the last rank that began it has committed its part. Earlier commits are of parts: they
-are renamed, so that nobody takes the checkpoint for restorable. The other checkpoints show how many ranks commit one.
-If one rank commits for all, its word is enough.
+Such a checkpoint is complete once the last rank that began it has committed its part. Earlier commits of the checkpoint
+are renamed to `checkpoint.part`, so that nobody takes the checkpoint for restorable. All checkpoints of the run
+together show how many ranks commit a checkpoint. If one rank commits for all, its commit is enough.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Committers = Mapping[int, int]  # ranks of a world → how many processes commit
 
 
 class SaveWorld(NamedTuple):
-    """The world of the process that told something: its number and its size in ranks."""
+    """The process group (world) of the rank that logged a checkpoint event, by its number and its size in ranks."""
 
     world: int
     ranks: int
@@ -31,7 +31,7 @@ class SaveWorld(NamedTuple):
 
 @dataclass
 class _Save:
-    """One checkpoint of one world: who began it, who committed it, and the rows of the commits among the events."""
+    """One checkpoint of one world: the processes that began and committed it, and the rows of the commit events."""
 
     ranks: int
     began: set[int] = field(default_factory=set)
@@ -40,12 +40,12 @@ class _Save:
 
 
 def family(path: object) -> str:
-    """Returns a checkpoint's own name without its numbers: the same for all of one series."""
+    """Returns a checkpoint's file name with each number replaced by `#`. Checkpoints of one series share this name."""
     return re.sub(r"\d+", "#", str(path or "").rstrip("/").rpartition("/")[2])
 
 
 def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int, int]:
-    """Counts the processes that commit a checkpoint, by the size of their world. `places`: the world of each event."""
+    """Returns, by world size, the most processes that committed one checkpoint. `places`: the world of each event."""
     found: dict[int, int] = {}
     for save in _saves(events, places):
         found[save.ranks] = max(found.get(save.ranks, 0), len(save.done))
@@ -53,12 +53,12 @@ def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int
 
 
 def together(one: Committers, other: Committers) -> dict[int, int]:
-    """Joins the counts of two runs of the same job."""
+    """Returns, by world size, the larger count of committing processes of two runs of the same job."""
     return {ranks: max(one.get(ranks, 0), other.get(ranks, 0)) for ranks in one.keys() | other.keys()}
 
 
 def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Committers) -> list[dict[str, Any]]:
-    """Returns the events in order of time, with commits of parts named `PART`."""
+    """Returns copies of the events. Commits of a checkpoint that is still incomplete are named `PART`."""
     result = [dict(event) | ({"event": COMMITTED} if event["event"] == PART else {}) for event in events]
     everyone = any(most == ranks > 1 for ranks, most in usual.items())
     for save in _saves(events, places):
@@ -73,8 +73,8 @@ def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Commit
 
 
 def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
-    """Yields the saves one by one. A process that begins or commits a step again in the same world saves it a second
-    time. A line that was logged twice counts once."""
+    """Yields the checkpoints one by one. If a process begins or commits the same step again in the same world, a new
+    checkpoint begins. A line that was logged twice counts once."""
     current: dict[tuple[object, int], _Save] = {}
     last: dict[tuple[int, str, object], int] = {}  # time at which each process told the same before
     for row, (event, place) in enumerate(zip(events, places, strict=True)):

@@ -1,4 +1,4 @@
-"""The events of a log, sorted by what they are about: the plan, nodes with their GPUs, faults, workers, their ends."""
+"""The events of a log, grouped by subject: the plan, nodes with their GPUs, faults, workers, and process exits."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ class Slot:
 
     @property
     def kept(self) -> bool:
-        """Returns True if the job had it until the run was over."""
+        """Returns True if the job kept this GPU until the run was over."""
         return self.reason in OUTCOMES
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """The words of one launcher. `met`: ends of its meetings with the others (`agent.rendezvous`), in order of time.
-    `code`: its exit code, if it told one. `left`: it said that it exits. `gaps`: lines that its log lacks."""
+    """The log of one launcher. `met`: the ends of its rendezvous with the other launchers, in order of time.
+    `code`: the exit code that the launcher logged, if any. `left`: the launcher logged that it exits. `gaps`: the
+    missing lines of the launcher's log."""
 
     key: Key
     began: int
@@ -76,18 +77,18 @@ class FaultRecord(Consequences):
 
 
 def acted_at(fault: FaultRecord) -> int:
-    """Returns when a fault acted. The fault must have acted."""
+    """Returns the time at which a fault acted. The caller knows that the fault acted."""
     assert fault.injected is not None
     return fault.injected
 
 
 def first_strike(faults: Iterable[FaultRecord]) -> int:
-    """Returns when the first of these faults acted; `NEVER`: none did."""
+    """Returns the time at which the first of these faults acted, or `NEVER` if no fault acted."""
     return min((fault.injected for fault in faults if fault.injected is not None), default=NEVER)
 
 
 class Story:
-    """A log, sorted. Lists of events are in order of time."""
+    """A log whose events are grouped by subject. Each list of events is in order of time."""
 
     def __init__(self, log: reading.Log):
         self.log = log
@@ -121,15 +122,14 @@ class Story:
         return inner if isinstance(inner, dict) else {k: v for k, v in event.items() if k not in _COMMON}
 
     def told_events(self) -> dict[str, int]:
-        """Returns the last time of each event that workers and launchers wrote, by name; without steps."""
+        """Returns the last time of each kind of event that workers and launchers logged, except steps."""
         writers = (writer for writer in self.log.writers if writer.role != "harness")
         events = sorted((event["at"], str(event.get("event", ""))) for writer in writers for event in writer.events)
         return {name: at for at, name in events}
 
     def drill(self, name: str) -> dict[str, Any] | None:
-        """Returns the harness's last event of this restart after the run, with its begin as `begun`.
-
-        `None`: none was begun."""
+        """Returns the last event of a restart that the harness makes after the run, or `None` if no such restart began.
+        The key `begun` of the result holds the first event of the restart."""
         begun = self._last(f"{name}.started")
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
@@ -139,7 +139,7 @@ class Story:
         return [event for event in self.harness if event["event"] == name]
 
     def of_trainers(self, *names: str) -> list[dict[str, Any]]:
-        """Returns these events of all workers in order of time, each with its writer."""
+        """Returns the named events of all workers in order of time, each with its rank, node and process."""
         found = [
             {"rank": life.rank, "node": life.key[0], "incarnation": life.key[1], "process": life.index} | event
             for life in self.lives
@@ -149,7 +149,7 @@ class Story:
         return sorted(found, key=lambda event: event["at"])
 
     def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[save_events.SaveWorld]:
-        """Returns, for each event, the world of its worker at that time. A helper gets the newest world."""
+        """Returns the world of each event's worker at that time, or the newest world if the worker joined none."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
         planned, found = PlannedSize.of(self.plan).assumed_world_size, []
         for event in events:
@@ -160,7 +160,7 @@ class Story:
         return found
 
     def _exits(self) -> list[dict[str, Any]]:
-        """Returns the ends of workers, by their launchers, and of commands on nodes (`rank` is `None`)."""
+        """Returns the worker exits that launchers logged, and the exits of node commands, whose `rank` is `None`."""
         found = []
         for key, event in ((key_of(agent.header), event) for agent in self.agents for event in agent.events):
             if event["event"] == "worker.exit":
@@ -184,13 +184,13 @@ class Story:
         ]
 
     def launched(self, life: Life) -> int:
-        """Returns the end of the launcher's last rendezvous before this life, if no worker ended there since."""
+        """Returns the end of the last rendezvous before this worker started, or the start if a worker exited since."""
         told = self._launches.get(life.key, [])
         place = bisect.bisect_right(told, (life.started, True)) - 1
         return told[place][0] if place >= 0 and told[place][1] else life.started
 
     def node_gone(self) -> dict[Key, int]:
-        """Returns when each node incarnation was certainly over: its command ended or it was released."""
+        """Returns the time at which each node was certainly gone: its command had ended, or the node was released."""
         gone: dict[Key, int] = {}
         for event in self.harness:
             if event["event"] in ("process.exit", "node.released"):
@@ -204,13 +204,13 @@ class Story:
 
 
 def key_of(event: Mapping[str, Any]) -> Key:
-    """Returns the node and the incarnation that an event, a header or a target is about."""
+    """Returns the node and the incarnation that an event, a header or a target names."""
     incarnation = event.get("incarnation")  # it may be null in a target
     return str(event.get("node", event.get("host"))), 1 if incarnation is None else int(incarnation)
 
 
 def _span(log: reading.Log) -> tuple[int, int]:
-    """Returns the span from the first event to the last, drills excluded, and never shorter than the harness's own."""
+    """Returns the times of the first and the last event of the run, without events of restarts after the run."""
     firsts = [writer.header["at"] for writer in log.writers]
     events = (event for writer in log.writers for event in writer.events)
     lasts = [event["at"] for event in events if not str(event["event"]).startswith(_AFTER)]
@@ -219,7 +219,7 @@ def _span(log: reading.Log) -> tuple[int, int]:
 
 
 def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[list[Slot], list[str]]:
-    """Returns the GPUs of the job, and contradictions about them. A contradictory GPU counts for no time."""
+    """Returns the job's GPUs, and contradictions about them. A GPU released before its allocation gets no GPU time."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     reasons: dict[Key, str] = {}
@@ -246,7 +246,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
 
 
 def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str, Any]]) -> list[FaultRecord]:
-    """Returns one record per injection; an id that is armed or injected again after it acted begins a new one."""
+    """Returns one record per injection. A fault that is armed or injected again after it acted gets a new record."""
     records: list[dict[str, Any]] = []
     current: dict[str, dict[str, Any]] = {}
     for event in harness:
@@ -307,7 +307,7 @@ def _met(event: Mapping[str, Any]) -> bool:
 
 
 def _launches(agents: Sequence[reading.Writer]) -> dict[Key, list[tuple[int, bool]]]:
-    """Returns, by node, when workers could be started (True) and when one had ended (False)."""
+    """Returns, for each node, the times at which a rendezvous ended (True) and at which a worker exited (False)."""
     found: dict[Key, list[tuple[int, bool]]] = {}
     for agent in agents:
         told = found.setdefault(key_of(agent.header), [])

@@ -1,10 +1,10 @@
-"""Events → Timeline: attempts, steps, faults, GPU slots and the phases of the whole job, on one clock.
+"""Builds the timeline of a run from its event log: processes, steps, faults, GPUs and the phases of the whole job.
 
-Pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
-Columns are numpy arrays, so that ten million step events fit and score in seconds.
+The code is pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
+Columns are numpy arrays, so that ten million steps fit into memory and are scored in seconds.
 
-    files ─► reading: one clock, columns ─► story: events by subject ─► lineage: lives, worlds, surviving steps
-          ─► marks: changes of the phase ─► phases: segments, episodes
+The log passes through several modules. `reading` puts all files on one clock. `sorted_events` groups events by subject.
+`lineage` finds the steps that were not rolled back. `phase_marks` and `phases` find the phases of the job.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PATIENCE_NS = 10**9  # least patience, in ns, however short the steps are
 
 @dataclass(frozen=True)
 class Steps:
-    """One row per rank and executed step, sorted by `end`. `step` is 1-based: completed optimizer steps."""
+    """One row per rank and executed step, sorted by `end`. `step` counts completed optimizer steps from 1."""
 
     process: Ints  # row in Timeline.processes
     rank: Ints
@@ -91,7 +91,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Process:
-    """One life of one worker. Times are `None` when the event never came."""
+    """One worker process, from start to end. A time is `None` if its event never came."""
 
     rank: int
     local_rank: int
@@ -129,13 +129,13 @@ class Process:
 
     @property
     def lost(self) -> int:
-        """Returns the number of lines that its log is known to lack."""
+        """Returns the number of lines that the log of this process is known to lack."""
         return self.dropped if self.gaps is None else sum(gap.lines for gap in self.gaps)
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Other rehearsals of the same job, as far as they matter for one window."""
+    """Facts about the rest of the job that are needed to judge one rehearsal, which is one scenario on a longer job."""
 
     faults: frozenset[str] = frozenset()  # ids of their faults, which are judged in their own windows
     earlier: Sequence[FaultRecord] = field(default=())  # faults that struck before the window
@@ -199,7 +199,7 @@ class Timeline:
 
     @property
     def data_samples(self) -> int | None:
-        """Returns the samples in one pass over the data: the largest number that workers tell."""
+        """Returns the number of samples in one pass over the data: the largest number that a worker logged."""
         return max(self.data_sizes, default=None)
 
     @property
@@ -219,18 +219,18 @@ class Timeline:
 
     @property
     def largest_world(self) -> int:
-        """Returns the ranks of the largest world that did a step; 0: none did."""
+        """Returns the number of ranks in the largest world that did a step, or 0 if no step was done."""
         return max((epoch.size for epoch in self.epochs), default=0)
 
     @property
     def saves_every(self) -> int | None:
-        """Returns the planned steps from one checkpoint to the next."""
+        """Returns the planned number of steps from one checkpoint to the next, or `None` if none is planned."""
         steps = ((self.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
         return steps if isinstance(steps, int) else None
 
     @property
     def saves_every_s(self) -> float | None:
-        """Returns the planned seconds from one checkpoint to the next, whatever the steps."""
+        """Returns the planned seconds from one checkpoint to the next, or `None` if no time is planned."""
         every = ((self.plan.get("workload") or {}).get("checkpoint") or {}).get("every")
         try:
             return Duration(every).s if isinstance(every, str) else None
@@ -243,12 +243,12 @@ class Timeline:
 
     @cached_property
     def stride(self) -> int:
-        """Returns the smallest distance between two told steps in a row."""
+        """Returns the smallest difference between two consecutive step numbers that a process logged."""
         return min((each.stride for each in self.stretches if each.stride), default=1)
 
     @cached_property
     def rows_by_process(self) -> tuple[Ints, Ints]:
-        """Returns the rows of the steps by process, in order of time, and the offsets of the processes in them."""
+        """Returns the row numbers of `steps`, grouped by process and in order of time, and the offset of each group."""
         few = len(self.processes) < 2**15
         owner = self.steps.process.astype(np.int16 if few else np.int64)  # numpy sorts short integers in linear time
         order = np.argsort(owner, kind="stable")
@@ -256,7 +256,7 @@ class Timeline:
 
     @property
     def last_told_step(self) -> int | None:
-        """Returns the last planned step that the trainer can tell: it may tell only each fifth."""
+        """Returns the last planned step that the trainer logs. A trainer may log only every n-th step."""
         return None if self.planned_steps is None else self.planned_steps // self.stride * self.stride
 
     @property
@@ -335,7 +335,7 @@ def build(log: reading.Log) -> Timeline:
 
 
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
-    """Lists flaws of the evidence itself, one sentence each."""
+    """Returns the flaws of the event log itself, one sentence each."""
     found = [*log.problems, *story.clock_problems, *story.slot_problems]
     for event in story.told("reader.failed"):
         found.append(f"{event['path']} is no longer read: {event.get('error') or 'no reason given'}")
@@ -348,9 +348,8 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
-    """Labels commits of parts with the help of the fault-free run.
-
-    A run that was cut short during its only save does not show by itself how many ranks commit one."""
+    """Labels the checkpoint commits of a run again, with the number of committing ranks in the fault-free run, too.
+    A run that ended during its only checkpoint does not show by itself how many ranks commit a checkpoint."""
     known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
@@ -358,9 +357,8 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
 
 
 def _places(run: Timeline) -> list[save_events.SaveWorld]:
-    """Returns the world of each checkpoint event: that of the newest epoch of its process by then.
-
-    For a helper that was in no epoch, the newest epoch of all counts."""
+    """Returns the world of each checkpoint event: the newest world in which its process did a step by then.
+    A process that did no step gets the newest world of the whole job at that time."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
     epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
     found = []
@@ -409,7 +407,7 @@ def _process(life: Life, launched: int) -> Process:
 
 
 def _coordinates(life: Life) -> dict[str, tuple[int, int]]:
-    """Returns the place of a process on each axis of the mesh. The last told one counts, and none that cannot be."""
+    """Returns the index and the size of each mesh axis, as the process last logged them, without impossible indices."""
     told = [event for event in life.writer.events if event.get("event") == "coordinates"]
     axes = told[-1].get("axes") or () if told else ()
     places = {str(each["axis"]): (int(each["index"]), int(each["size"])) for each in axes}
@@ -417,7 +415,7 @@ def _coordinates(life: Life) -> dict[str, tuple[int, int]]:
 
 
 def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episode]]:
-    """Returns the segments of the whole run, and its episodes with their segments."""
+    """Returns the segments of the whole run, and its outages (episodes) with their segments."""
     segments, episodes = progress_segments(timeline.progress)
     changes = list(phase_marks.of(story))
     segments += walk(_gaps(story, timeline), changes)
@@ -433,11 +431,9 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
 
 
 def _cut_off(timeline: Timeline) -> bool:
-    """Tells whether somebody ended the run during a usual step: then the job had not stopped by itself.
-
-    A step is usual if nobody tells that something is wrong, no fault is at work, and it lasts no longer than a few
-    usual steps and than the run allows for one.
-    """
+    """Tells whether the run was ended from outside while the job still made progress.
+    The job made progress if no worker or launcher noticed a failure since the last complete step, and no fault acted.
+    The time since the last complete step must also be within `_patience_ns`."""
     if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
         return False
     last = int(timeline.progress.end[-1])
@@ -452,7 +448,7 @@ def _cut_off(timeline: Timeline) -> bool:
 
 
 def _patience_ns(timeline: Timeline) -> int:
-    """Returns how long after a complete step, in ns, the job does not yet count as standing still."""
+    """Returns the time in ns without a complete step after which the job counts as stalled."""
     progress = timeline.progress
     usual = np.diff(progress.end)[np.diff(progress.epoch) == 0]
     longest = int(np.quantile(usual, _USUAL, method="higher")) if len(usual) else 0
@@ -461,7 +457,7 @@ def _patience_ns(timeline: Timeline) -> int:
 
 
 def _struck_at_start(timeline: Timeline, changes: Sequence[Event]) -> list[Episode]:
-    """Returns the episode of a fault that struck before the first step: it begins at the strike."""
+    """Returns the outage, if any, that begins when a fault kills a rank or a node before the first step."""
     first = int(timeline.progress.end[0]) if len(timeline.progress) else None
     strikes = [m.at for m in changes if m.mark is Mark.KILL_STRIKE and (first is None or m.at < first)]
     return [Episode(min(strikes), first, first, 0, (), ())] if strikes else []
@@ -492,7 +488,7 @@ def _gaps(story: Story, timeline: Timeline) -> list[Gap]:
 def _named(
     timeline: Timeline, segments: Sequence[Segment], episodes: Sequence[Episode], gone: Mapping[Key, int]
 ) -> list[Episode]:
-    """Returns the episodes with their segments and the ids of their faults."""
+    """Returns the outages (episodes) with their segments and the ids of their faults."""
     result: list[Episode] = []
     first_start: dict[Key, int] = {}
     for process in timeline.processes:
@@ -509,10 +505,8 @@ def _named(
 
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
-    """Tells whether a fault is at work in this episode. No earlier episode has named it.
-
-    A node that is reclaimed with a notice may do steps until it is taken: then it counts when it is taken.
-    """
+    """Tells whether a fault that no earlier outage has claimed belongs to this outage.
+    A fault that reclaims a node after a notice belongs to the outage in which the node is taken."""
     struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
@@ -524,9 +518,8 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 def _brought_back(
     timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
 ) -> list[FaultRecord]:
-    """Returns faults whose lost node comes back in this episode: they cause the growth, too.
-
-    Faults that were over when the node was lost do not count."""
+    """Returns faults whose lost node comes back in this outage, because the return is an effect of the fault, too.
+    A fault that was healed before its node was lost is left out."""
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     return [
         fault

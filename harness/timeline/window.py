@@ -1,14 +1,13 @@
-"""The window of one rehearsal: the part of a job's log by which it is judged.
+"""The window of one rehearsal: the part of a job's log by which the rehearsal is judged.
 
-A window reaches from the rehearsal's `rehearsal.started` to its `rehearsal.finished`, or to the end of the job. It is
-grown until it cuts no outage and no fault in two, and until it holds every step that the job lost in it. Whatever
-happened in it is judged: an outage that two rehearsals share is one episode, names the faults of both, and is in the
-windows of both.
+A rehearsal is one scenario whose faults strike a longer job. The window of a rehearsal reaches from the event
+`rehearsal.started` to the event `rehearsal.finished`, or to the end of the job. The window is widened to contain each
+outage and each fault that it touches. The window also contains each step that a rollback in the window undid. If two
+rehearsals share an outage, the outage lies in both windows and names the faults of both.
 
-    log ─► cut at the window's end, as if the job had ended there ─► timeline ─► narrowed to the window's begin
-
-So the timeline is built from the whole history before the window (which checkpoint a restart had to take, which steps
-survived), and from nothing after it.
+The log is first cut at the window's end, as if the job had ended there. The timeline of that log is then narrowed to
+the window's begin. So the history before the window counts, such as the checkpoints that a restart could take. Events
+after the window do not count.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ STEPS_AFTER_CUT = 3  # steps after a stopped rehearsal, so that steps that its f
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """One rehearsal by the log. Before its end, `outcome` is empty and `end` is `None`."""
+    """One rehearsal, as the log records it. Until the rehearsal ends, `outcome` is empty and `end` is `None`."""
 
     name: str
     plan: Mapping[str, Any]
@@ -51,7 +50,7 @@ class Rehearsed:
 
 
 class JobLog:
-    """The log of a job, read once. Each timeline is built from a copy of its own."""
+    """The log of a job, which is read once. Each timeline is built from a separate copy of the log."""
 
     def __init__(self, log: Log):
         self.log = log
@@ -63,7 +62,7 @@ class JobLog:
         return timeline.build(_until(self.log, NEVER))
 
     def until(self, at: int) -> Timeline:
-        """Returns the timeline as if the job had been ended at this moment on purpose, with no steps left."""
+        """Returns the timeline until time `at`, as if the job had done all its planned steps by then."""
         end = _last_end(self.whole, at)
         planned = Rehearsed("", {}, self.whole.begin, end, "settled", "")
         reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))
@@ -87,16 +86,14 @@ class JobLog:
 
 
 def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
-    """Returns the timeline of `rehearsal`, or without a name that of the whole job.
-
-    Raises `UsageError` where the log has no such rehearsal, and `EventLogError` when the log cannot be read at all.
-    """
+    """Returns the timeline of the named rehearsal, or of the whole job if no name is given.
+    Raises `UsageError` if the log has no such rehearsal, and `EventLogError` if the log cannot be read at all."""
     log = reading.read(run_dir / "events")
     return timeline.build(log) if rehearsal is None else JobLog(log).window(rehearsal)
 
 
 def rehearsals(log: Log) -> list[Rehearsed]:
-    """Returns the rehearsals that began, in order. A log of an older version has none."""
+    """Returns the rehearsals that began, in order. Logs of older versions of the harness record no rehearsals."""
     events = log.harness.events if log.harness else []
     plans = {e["rehearsal"]: e.get("plan") or {} for e in events if e["event"] == "plan" and "rehearsal" in e}
     finished = {e.get("rehearsal"): e for e in events if e["event"] == "rehearsal.finished"}
@@ -111,7 +108,7 @@ def rehearsals(log: Log) -> list[Rehearsed]:
 
 
 def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
-    """Returns the part of a fault-free run with the steps of a window."""
+    """Returns the part of the fault-free run that has the same steps as the window `run`."""
     kept = run.steps.step[run.steps.survives]
     if not len(kept):
         return baseline
@@ -128,10 +125,9 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
-    """Returns the part of a timeline after the last complete step at `begin`, and the lost steps before it.
-
-    Processes keep the times of their own past; nodes count as allocated, and worlds as formed, at the window's begin.
-    """
+    """Returns the part of a timeline after the start of the window that `_start` finds.
+    Processes keep their times from before the window. Nodes that were allocated earlier, and epochs that began earlier,
+    count as begun at the window's start."""
     start = _start(whole, begin)
     if start <= whole.begin:
         return whole
@@ -194,13 +190,13 @@ def _faults(rehearsed: Rehearsed) -> frozenset[str]:
 
 
 def _exact(rehearsed: Rehearsed) -> bool:
-    """Tells whether the scenario expects the losses of the fault-free run, bit for bit."""
+    """Tells whether the scenario expects losses that equal those of the fault-free run bit for bit."""
     bounds = (rehearsed.plan.get("expect") or {}).get("loss_continuity")
     return isinstance(bounds, Mapping) and bounds.get("mode", "exact") == "exact"
 
 
 def _grown(job: Timeline, found: Rehearsed) -> Span:
-    """Returns the window between two complete steps, with every outage and fault that it touches."""
+    """Returns the begin and the end of the window, widened to contain each outage and each fault that it touches."""
     begin, end = found.begin, job.end if found.end is None or found.outcome not in _OUTCOMES else found.end
     struck = {fault.id: fault.injected for fault in job.faults if fault.injected is not None}
     spans = [
@@ -231,18 +227,18 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
 
 
 def _last_end(job: Timeline, at: int) -> int:
-    """Returns the end of the last complete step by this moment."""
+    """Returns the end of the last complete step until time `at`, or `at` if there is no such step."""
     row = _last_row(job, at)
     return int(job.progress.end[row]) if row >= 0 else at
 
 
 def _last_row(job: Timeline, at: int) -> int:
-    """Returns the row of the last complete step by this moment; -1: none."""
+    """Returns the row of the last complete step until time `at`, or -1 if there is no such step."""
     return int(np.searchsorted(job.progress.end, at, side="right")) - 1
 
 
 def _until(log: Log, end: int) -> Log:
-    """Returns a copy of the log as if the job had ended at this moment."""
+    """Returns a copy of the log, as if the job had ended at time `end`."""
     keep = log.steps["end"] <= end
     steps = {name: column[keep] for name, column in log.steps.items()}
     place = np.concatenate([[0], np.cumsum(keep)])  # row in the log → row in the copy
@@ -261,7 +257,7 @@ def _until(log: Log, end: int) -> Log:
 
 
 def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
-    """Returns the log until `end`, with the plan of the rehearsal in place of the day's."""
+    """Returns the log until time `end`, with the rehearsal's plan in place of the plan of the whole game day."""
     shorter = _until(log, end)
     assert shorter.harness is not None  # it told of the rehearsal
     harness = replace(shorter.harness, events=_as_one(shorter.harness.events, found, end, reached))
@@ -270,7 +266,7 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
-    """Returns the harness's events with this rehearsal's plan first. If it ended before the job, its end is last."""
+    """Returns the harness's events, with the rehearsal's plan first, and with its end last if the job went on."""
     first = next(event for event in events if event["event"] == "plan")
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
@@ -286,9 +282,8 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """Returns where the window starts: the end of the last complete step before it and before any step lost in it.
-
-    If that step lies before another outage, the begin of the first step after that outage counts."""
+    """Returns the window's start: the end of the last complete step before `begin` and before each step lost after it.
+    If an outage lies between this step and a lost step, the window starts at the first step after the outage."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
@@ -304,9 +299,8 @@ def _start(whole: Timeline, begin: int) -> int:
 
 
 def _alive(whole: Timeline, start: int) -> list[bool]:
-    """Marks processes that were there at the window's begin or came later.
-
-    A process was gone if its end was seen, another one had its place, or its node was gone."""
+    """Marks the processes that ran at the window's start or started later. A process is gone if its exit was seen,
+    another process has its place, or its node was released."""
     newest = {(p.node, p.incarnation, p.local_rank): p.started for p in whole.processes if p.started <= start}
     released = {(slot.node, slot.incarnation): slot.released for slot in whole.slots}
 
@@ -323,7 +317,7 @@ def _since(each: Teller, start: int) -> Teller:
 
 
 def _renumbered(kept: Sequence[bool]) -> Ints:
-    """Maps old numbers to new ones; -1 for those that are not kept."""
+    """Maps each old row number to its new number, or to -1 if the row is dropped."""
     chosen = np.array(kept, np.bool_)
     return np.where(chosen, np.cumsum(chosen) - 1, -1)
 
@@ -333,7 +327,7 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told_events(whole: Timeline, start: int) -> dict[str, int]:
-    """Returns events told since `start`, and older events without an occasion since."""
+    """Returns the kinds of event since `start`. Older kinds of event stay if nothing since should have caused them."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)
@@ -361,7 +355,7 @@ def _events(events: Iterable[dict[str, Any]], process: Ints, start: int) -> list
 
 
 def _checkpoints(whole: Timeline, process: Ints, start: int) -> list[dict[str, Any]]:
-    """Returns the checkpoint events of the window and of the newest one before it, which a restart may have to take."""
+    """Returns the window's checkpoint events, and the newest commit before them, which a restart may have to load."""
     committed = [e for e in whole.checkpoints if e["event"] == "checkpoint.committed" and e["at"] <= start]
     newest = max((event["at"] for event in committed), default=NEVER)
     before = [event | {"process": int(process[event["process"]])} for event in committed if event["at"] == newest]
