@@ -53,7 +53,7 @@ COMMANDS = {
         "run": ("harness.cli.run:run", "Run a scenario and judge it."),
         "gate": (
             "harness.gate.gate_command:gate",
-            "Run a suite of scenarios and give one verdict. A blindness check, which must fail, runs first.",
+            "Run a suite of scenarios and give one verdict. A scenario that must fail runs first.",
         ),
         "gameday": ("harness.gameday.day_command:gameday", "Run a schedule of scenarios on one job, with a live page."),
         "init": ("harness.adopt.init_command:init", "Watch your own training, unchanged, and write scenarios for it."),
@@ -97,7 +97,7 @@ COMMANDS = {
         "show": ("harness.cli.runs:show", "Show a stored run from its report.json, without judging it again."),
         "compare": (
             "harness.gate.history_command:compare",
-            "Say which phase, which rank and which account explain the difference between two runs.",
+            "Say which phase, rank and kind of wasted GPU time explain the difference between two runs.",
         ),
         "score": (
             "harness.cli.runs:score",

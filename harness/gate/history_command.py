@@ -107,7 +107,7 @@ def compare(
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Say which phase, which rank and which account explain the difference between two runs.
+    """Say which phase, rank and kind of wasted GPU time explain the difference between two runs.
 
     Exits 0 whatever the difference.
 
