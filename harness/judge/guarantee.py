@@ -23,9 +23,10 @@ RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # kinds o
 
 @dataclass(frozen=True)
 class Breach:
-    """A violation of a guarantee, in words. `by`: as certain as the least certain fact behind it. `grounds`: evidence
-    that a broken assumption can make doubtful. `of`: the subject, such as a fault's id; one breach is reported for each
-    subject. `idle`: the breach concerns rolled-back steps only, and is dropped if their process was killed."""
+    """A violation of a guarantee, in words. `by`: how certain the least certain fact behind the breach is. `grounds`:
+    evidence behind the breach that a broken assumption can make doubtful. `of`: the subject of the breach, such as a
+    fault's id; one breach is reported for each subject. `idle`: the breach concerns only rolled-back steps of a
+    process, and is dropped if this process was killed."""
 
     words: str
     by: By
@@ -60,11 +61,11 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
 class Guarantee:
     """`breaches`: yields all violations. `nothing`: returns why a run without a breach proves nothing (for example, no
     restart came), or an empty text if the guarantee held. `rests_on`: the kinds of evidence that the guarantee needs,
-    as in `harness.judge.facts.reported`. `explained_by`: names of guarantees whose breach also breaks this guarantee.
-    `holds_for`: the kinds of run in which the guarantee is checked. `switch`: the key in `expect:` that switches the
-    guarantee off if its value is `off`. `needs_steps`: the guarantee is not judged if the job's steps are not known.
-    `until_the_end`: a breach is inconclusive if people stopped the fault injection early. `of_a_fault`: a breach shows
-    that a fault did not act as planned, so the run proves nothing."""
+    as in `harness.judge.facts.reported`. `explained_by`: names of guarantees whose breach may cause a breach of this
+    guarantee. `holds_for`: the kinds of run in which the guarantee is checked. `switch`: the key in `expect:` that
+    switches the guarantee off if its value is `off`. `needs_steps`: the guarantee is not judged if the job's steps are
+    not known. `until_the_end`: a breach is inconclusive if people stopped the fault injection early. `of_a_fault`: a
+    breach shows that a fault did not act as planned, so the run proves nothing."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ class Guarantee:
 
 
 def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
-    """Returns a guarantee about each fault. `flaws` yields evidence that the fault did not act as planned."""
+    """Returns a guarantee about each fault. `flaws`: yields each way in which a fault did not act as planned."""
 
     def breaches(evidence: Analysis) -> Breaches:
         for fault in struck(evidence):

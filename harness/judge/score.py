@@ -211,7 +211,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns the position in the report of findings on a guarantee or an assumption: the position of its family."""
+    """Returns the report position of findings on a guarantee or an assumption: one for each family, as `restart`."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 
@@ -225,7 +225,7 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Names the stored run if it is a fault-free run that failed. The harness then injects no fault."""
+    """Names the stored run if it is a fault-free run. If a fault-free run fails, the harness injects no faults."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""

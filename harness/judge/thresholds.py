@@ -4,7 +4,7 @@
   words after `|` a broken run.
 * `judged(">=", …)`: a rule applies only with at least this much evidence. The words before `|` describe too little
   evidence, and the words after `|` enough evidence.
-* `method(…)`: a constant in a computation, such as the length of a window. No measurement is compared with it alone.
+* `method(…)`: a constant of a computation, such as a window. No measurement is compared with this constant alone.
 
 A source begins with `runs:` (the runs that show the number), `formula:`, `published:`, `meaning:` (the number follows
 from the definition) or `guess:` (no stored run comes near the number). `make margins` shows for each number the nearest

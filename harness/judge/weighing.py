@@ -2,8 +2,8 @@
 
 A breach that the harness saw fails the run. If this breach shows that a fault did not act as planned, the verdict is
 invalid. A breach is inconclusive if a broken assumption makes its evidence doubtful. A breach is also inconclusive if
-one report contradicts another, if evidence is missing, or if the breach is in a run that was made after the judged run.
-An assumption of the whole run that is broken makes the whole run inconclusive.
+one report contradicts another, or if evidence is missing. Breaches in a restart that the harness made after the run are
+inconclusive, too. If a broken assumption concerns the whole run, the whole run is inconclusive.
 
 A guarantee reports its strongest breach, and the first one among equally strong breaches. Guarantees with the same
 first word, such as `restart`, are a family. Only the worst findings of a family are reported. A breach is left out if
@@ -32,7 +32,7 @@ BROKEN: Mapping[Verdict, State] = {Verdict.FAIL: "broken", Verdict.INVALID: "bro
 
 @dataclass(frozen=True)
 class Judged:
-    """A guarantee's state in a run, as in report.json. `why`: the breach, or the reason why nothing was judged."""
+    """A guarantee's state in a run, as in report.json. `why`: the breach, or why the guarantee was not judged."""
 
     name: str
     statement: str
@@ -143,7 +143,6 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Explains why a guarantee without a breach is not judged: evidence is missing, or the run never put it to the
-    test."""
+    """Explains why a guarantee without a breach is not judged: evidence is missing, or the run did not test it."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
     return f"the log does not report {', '.join(untold)}" if untold else guarantee.nothing(evidence)

@@ -22,7 +22,8 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
     """Yields writers that claim the harness's monotonic clock and read another one (a time namespace, a copied
-    machine). On one clock, all writers have the same offset of wall time, except after clock jumps."""
+    machine). With one clock, the wall time is ahead of the monotonic time by as much for all writers, except after
+    clock jumps."""
     known = sorted(
         {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
     )

@@ -27,7 +27,7 @@ def step_of(restored: Mapping[str, Any]) -> int | None:
 
 
 def join(writers: Sequence[Writer]) -> None:
-    """Renumbers steps in place, in each log that names a restored checkpoint of a known step. `writers`: by start."""
+    """Renumbers steps in place where a log names a restored checkpoint of a known step. `writers`: sorted by start."""
     commits: _Commits = {}
     for writer in writers:
         base = 0
@@ -42,7 +42,8 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """Renumbers the steps after this restore, and returns their shift. `base`: the shift before this restore."""
+    """Renumbers the steps after this restore. Returns the number that was added to each original step number. `base`:
+    the number that was added to the steps before this restore."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
     if step_of(restored) is not None:  # the steps from here on have their right numbers

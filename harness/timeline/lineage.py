@@ -69,7 +69,7 @@ class Life:
 
     @property
     def step_ends(self) -> Ints:
-        """Returns the end times of the process's steps. After `gather`, there are none here."""
+        """Returns the end times of the process's steps, until `gather` moves all steps into one table."""
         return self.writer.steps["end"]
 
     @property
@@ -93,14 +93,15 @@ class Life:
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """Returns the world at this moment; the first world if none was joined yet; -1 if none was ever joined."""
+        """Returns the index of the process's world at this moment. Before the first join, the first world counts. The
+        index is -1 if the process never joined a world."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
 @dataclass
 class World:
-    """Processes that formed one process group. `members`: maps ranks to processes. `joined`: when the last one
-    joined."""
+    """Processes that formed one process group. `members`: maps each rank to its process. `joined`: the time at which
+    the last member joined."""
 
     size: int
     members: dict[int, Life] = field(default_factory=dict)
@@ -124,7 +125,7 @@ class World:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Steps `first` to `last` of one world, without a rollback. `kept`: later steps were rolled back (-1: all were)."""
+    """Steps `first` to `last` of one world, without a rollback. `kept`: steps after this were rolled back (-1: all)."""
 
     world: int
     size: int  # ranks of the world
@@ -172,7 +173,7 @@ class Progress:
 
 
 def find_lives(log: Log, planned_world_size: int) -> list[Life]:
-    """Returns one entry for each worker process with a log, in order of start. Of two copies, the longer log counts."""
+    """Returns one `Life` per worker process with a log, in order of start. Of two copies, the longer one counts."""
     found: list[Life] = []
     originals = _originals(log)
     joined_steps.join(originals)
@@ -255,9 +256,9 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """Sets when each process ended: at the end of its node, at the start of its successor, or at its exit, whichever is
-    first. The exit is told by the launcher, else by the process, else by `killed`: the times of injected kills by node
-    and rank."""
+    """Sets when each process ended. The earliest of three times counts: the end of its node, the start of its
+    successor, and its exit. The exit is told by the launcher, else by the process, else by `killed`: injected kills by
+    node and rank."""
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
     for life in lives:
@@ -279,7 +280,7 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
     """Marks processes that exited without an error, but whose log lacks its end. The log stops in the middle of a line,
     or before the job's last step without the exit event that the process promised to log. `codes`: the exit code of the
-    command on each node. This code stands for the exit code of the last worker processes on that node, if unknown."""
+    command on each node. If the exit code of a node's last worker process is unknown, this code is used."""
     last = {(life.key, life.local_rank): life for life in lives}
     over = max((life.last_step_end for life in lives), default=0)
     furthest = max((life.last_step for life in lives), default=0)
@@ -350,7 +351,7 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:
-    """Counts the ranks of a world without a log. Ranks count as heard if they have a log of another process then."""
+    """Counts the ranks of a world that left no log, neither in this world nor by another process at that time."""
     if world.whole:
         return 0
     until = max(life.last_step_end for life in world.members.values())
@@ -482,7 +483,7 @@ def _labels(life: Life) -> Ints:
 
 
 def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
-    """Yields the stretches of a process in order. Their field `epoch` is a label, which `gather` replaces later."""
+    """Yields the stretches of a process in order. The field `epoch` holds a label, which `gather` replaces later."""
     step, end = life.writer.steps["step"], life.step_ends
     if life.repeated is not None:
         step, end, label = step[~life.repeated], end[~life.repeated], label[~life.repeated]
@@ -509,7 +510,7 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """Returns the row of the first step after a restore. Step numbers decide if several steps end at the same time."""
+    """Returns the row of the first step after a restore, found by step number if several steps end at that time."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)

@@ -2,7 +2,8 @@
 
 After the run, a restore drill starts the job's command once more on a copy of the saves. The run fails if this drill
 starts from scratch or ends before it restores anything, though a checkpoint was committed. The run is inconclusive if
-the loaded save holds fewer tensors than all other saves, or if a fault damaged the last save and no drill was made.
+the loaded save holds fewer tensors than all other saves. Without a drill, the run is inconclusive if a fault damaged
+the last save.
 """
 
 from harness.judge.facts import tellers

@@ -26,8 +26,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields killed ranks that did steps after the effect was measured. Nodes are skipped, as a notice leaves them
-    time."""
+    """Yields killed ranks that did steps after the effect was measured. Killed nodes are skipped, because a node may go
+    on after its notice."""
     gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     ranks = [target for target in fault.targets if target.get("rank") is not None]
     for row in _alive(evidence, ranks, acted_at(fault)):

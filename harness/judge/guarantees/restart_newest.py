@@ -2,10 +2,11 @@
 
 The newest checkpoint has the highest step of all checkpoints that were committed before the restart began to load. If
 each rank saves its own part, the rank that commits its part last commits the checkpoint. A restart may take an older
-checkpoint if the job decided to roll back, or if a fault may have damaged the newer ones. A restart may also report
-that it passed over each newer checkpoint. The run fails if the harness had seen a passed-over checkpoint complete, and
-no fault can have damaged this checkpoint. A restart from scratch fails if a checkpoint had been committed. Exported
-weights and the dump of a worker that ends by an error are no checkpoints, unless the job makes no other saves.
+checkpoint if the job decided to roll back, or if a fault may have damaged the newer ones. A restart may also take an
+older checkpoint if it reports that it passed over each newer checkpoint. The run fails if the harness had seen a
+passed-over checkpoint complete, and no fault can have damaged this checkpoint. A restart from scratch fails if a
+checkpoint had been committed. Exported weights and the dump of a worker that ends by an error do not count as
+checkpoints, unless the job makes no other saves.
 """
 
 from harness.judge.facts.restarts import Choice, choices
@@ -32,7 +33,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 def older(choice: Choice) -> Breaches:
     """Yields ranks that restored an older save, though no restart had reported the newest save as passed over. Also
-    yields new ranks that repeat steps of the newest save without a report of their restore."""
+    yields a new rank that begins no later than the newest save's step and does not report its restore."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest
@@ -50,7 +51,7 @@ def older(choice: Choice) -> Breaches:
 
 def further_back(evidence: Analysis) -> Breaches:
     """Yields restarts that lost more steps than the planned saves allow, if the trainer reports neither saves nor
-    restores. If the plan gives the interval between saves in seconds, only restarts from the first step are yielded."""
+    restores. If the plan sets no interval between saves in steps, only restarts from the first step are yielded."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

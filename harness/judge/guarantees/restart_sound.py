@@ -1,4 +1,4 @@
-"""Each restart restores exactly what was saved, and no checkpoint that a fault damaged.
+"""Each restart restores exactly what was saved, and never a checkpoint that a fault damaged.
 
 The run fails if a restart loads a checkpoint after a fault damaged its tensors, and no rank reports the damage. A
 damaged checkpoint counts as sound again once the job has saved it anew.
@@ -10,8 +10,8 @@ from harness.timeline.lookups import grouped
 
 def breaches(evidence: Analysis) -> Breaches:
     """Yields restores of a save whose tensor bytes a fault lost or changed, if no rank reported the damage. The breach
-    is inconclusive if only the trainer, not the harness, saw a new save there before the restore. Also yields restores
-    whose content differs from the committed content. A restore without a step is not judged."""
+    is inconclusive if only the trainer reported that the job saved this checkpoint anew before the restore. Also yields
+    restores whose content differs from the committed content. A restore without a step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

@@ -1,4 +1,4 @@
-"""In each step, the ranks together compute each sample of the batch once, shared as evenly as without a fault.
+"""In each step, the ranks together process each sample of the batch once, shared as evenly as without a fault.
 
 An uneven share is no breach if the fault-free run shares its batches as unevenly at the same world size. The run fails
 if a rank has no sample of a batch that is large enough for all ranks, though each rank has some in the fault-free run.

@@ -1,4 +1,4 @@
-"""All replicas of the model hold the same weights, or the trainer reports the difference and rolls it back.
+"""All replicas of the model hold the same weights, or the trainer reports the difference and rolls the steps back.
 
 The breach names the step, and the rank whose weights differ from the majority. With two ranks, the breach names both.
 The trainer must report different weights (`anomaly: replica`) and roll the step back. If a fault changed a rank's

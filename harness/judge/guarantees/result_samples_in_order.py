@@ -1,4 +1,4 @@
-"""Each step consumes the same samples as without a fault, except samples that the job may repeat or skip."""
+"""Each step consumes the same samples as without a fault, except samples that the scenario allows to repeat or skip."""
 
 from harness.judge.facts.agreement import others_consumed, unbound
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words

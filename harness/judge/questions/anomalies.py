@@ -2,7 +2,7 @@
 
 The events are loss spikes, ranks whose weights differ from the majority, and batches with missing samples. The
 guarantees `result.*` judge these events. Loss and gradient norm are sums over all ranks, so these figures prove nothing
-about one rank. Only a rank's digest of its weights (`weights`) and its count of samples (`rank_samples`) do so.
+about one rank. A rank's digest of its weights (`weights`) and its count of samples (`rank_samples`) can prove a flaw.
 """
 
 from collections.abc import Callable

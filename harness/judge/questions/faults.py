@@ -1,4 +1,4 @@
-"""Figures of faults: the training traffic that network faults disturbed, and how many effects of faults ended."""
+"""Figures of faults: the training traffic that network faults disturbed, and how many faults' effects ended."""
 
 from collections.abc import Iterator, Sequence
 

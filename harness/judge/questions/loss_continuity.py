@@ -110,7 +110,7 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
 
 
 def _amounts(consumed: Consumed) -> tuple[str, str]:
-    """Describes the repeated and the skipped samples in two texts. If there are no such samples, a text is empty."""
+    """Describes repeated samples in one text and skipped samples in another; a count of 0 gives an empty text."""
     if consumed.kind == "places":
         told = ((consumed.repeated, "repeated"), (consumed.skipped, "skipped"))
         one, two = (

@@ -1,15 +1,13 @@
 """The job after its last recovery: its pace, its GPUs in use, its rhythm of saves, the time of its exit.
 
-`harness.judge.facts.usual` defines the pace.
-
-The job *uses* as many GPUs as its world has ranks, times the GPUs per rank of the fault-free run. The job *has* the
-GPUs that stay allocated until the end of the run. A new GPU counts only after a waiting time: three times as long as
-the fault-free run took from its first allocation to its first step. The waiting time begins when the GPU is allocated
-and the launcher on its node has logged a line.
+`harness.judge.facts.usual` defines the pace. The job *uses* as many GPUs as its world has ranks, times the GPUs per
+rank of the fault-free run. The job *has* the GPUs that stay allocated until the end of the run. A new GPU counts only
+after a waiting time: three times as long as the fault-free run took from its first allocation to its first step. The
+waiting time begins when the GPU is allocated and the launcher on its node has logged a line.
 
 A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
-committed a checkpoint at most half an interval before the due step, or before the next due step. So a late save counts
-as made. A save that was not made counts as missed only if nothing disturbed the job at that time.
+committed a checkpoint near the due step: at most half an interval earlier, and before the next due step. So a late save
+counts as made. A save that was not made counts as missed only if nothing disturbed the job at that time.
 """
 
 from collections.abc import Callable, Sequence
@@ -107,7 +105,7 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns the GPUs that the job had to the end, except on nodes that left after a notice or were called
+    """Returns the GPUs that the job had to the end, except on nodes that left after a notice or were announced as
     stragglers."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
