@@ -2,8 +2,8 @@
 
 Each file of `harness/judge/guarantees/` defines one guarantee, named after the file: `restart_newest.py` defines
 `restart.newest`. The first line of the file's docstring is the sentence that people read. A guarantee reads facts and
-describes breaches in words. A guarantee does not weigh evidence: the facts of a breach carry its strength, and doubts
-about evidence are in `harness/judge/assumptions/`. `harness.judge.weighing` merges breaches and doubts.
+describes breaches in words. The file `harness/judge/facts/tellers.py` rates how certain each fact is. The files in
+`harness/judge/assumptions/` check whether evidence can be trusted. The file `weighing.py` decides the verdict.
 """
 
 import functools
@@ -23,9 +23,10 @@ RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # kinds o
 
 @dataclass(frozen=True)
 class Breach:
-    """A violation of a guarantee, in words. `by`: the strength of its weakest fact. `grounds`: evidence that an
-    assumption may spoil. `of`: the subject of the breach, such as a fault's id; one breach is reported for each
-    subject. `idle`: the breach concerns rolled-back steps only, and is dropped if their process died."""
+    """A violation of a guarantee, in words. `by`: how certain the least certain fact behind the breach is. `grounds`:
+    evidence behind the breach that a broken assumption can make doubtful. `of`: the subject of the breach, such as a
+    fault's id; one breach is reported for each subject. `idle`: the breach concerns only rolled-back steps of a
+    process, and is dropped if this process was killed."""
 
     words: str
     by: By
@@ -39,12 +40,12 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """Returns a breach that rests on `facts`. A breach without facts is as strong as one that the harness saw."""
+    """Returns a breach that rests on `facts`. A breach without facts counts as seen by the harness itself."""
     return Breach(words, weakest(*facts), tuple(grounds), of, idle)
 
 
 def of_fault(words: str, fault: str) -> Breach:
-    """Returns a breach by the fault with this id. It is inconclusive if people stopped the rehearsal."""
+    """Returns a breach by the fault with this id, inconclusive if people stopped the fault injection early."""
     return breach(f"fault {fault} {words}", grounds=[Ground(Kind.FAULTS)], of=fault)
 
 
@@ -60,14 +61,11 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
 class Guarantee:
     """`breaches`: yields all violations. `nothing`: returns why a run without a breach proves nothing (for example, no
     restart came), or an empty text if the guarantee held. `rests_on`: the kinds of evidence that the guarantee needs,
-    as in `harness.judge.facts.reported`. `explained_by`: names of guarantees whose breach also breaks this one.
-    `holds_for`: the kinds of run in which the guarantee is checked. `switch`: the key in `expect:` that switches the
-    guarantee off by `off`.
-
-    `needs_steps`: the guarantee is not judged if the job's steps are not known. `until_the_end`: a breach is
-    inconclusive if people stopped the rehearsal. `of_a_fault`: a breach shows that a fault did not act as planned, so
-    the run proves nothing.
-    """
+    as in `harness.judge.facts.reported`. `explained_by`: names of guarantees whose breach may cause a breach of this
+    guarantee. `holds_for`: the kinds of run in which the guarantee is checked. `switch`: the key in `expect:` that
+    switches the guarantee off if its value is `off`. `needs_steps`: the guarantee is not judged if the job's steps are
+    not known. `until_the_end`: a breach is inconclusive if people stopped the fault injection early. `of_a_fault`: a
+    breach shows that a fault did not act as planned, so the run proves nothing."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
@@ -81,7 +79,7 @@ class Guarantee:
 
 
 def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
-    """Returns a guarantee that each fault acted as planned. `flaws`: yields evidence that a fault did not."""
+    """Returns a guarantee about each fault. `flaws`: yields each way in which a fault did not act as planned."""
 
     def breaches(evidence: Analysis) -> Breaches:
         for fault in struck(evidence):
@@ -91,7 +89,7 @@ def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> G
 
 
 def second_guarantee(breaches: Callable[[Analysis], Breaches], nothing: Callable[[Analysis], str]) -> Guarantee:
-    """Returns a guarantee about a run and its second restart."""
+    """Returns a guarantee that compares a run with its second restart, which repeats the run's last steps."""
     explained_by = ("saves.one_writer",)
     return Guarantee(breaches, (), explained_by, (RUN,), nothing, switch="second_restart", until_the_end=True)
 
@@ -114,7 +112,7 @@ ORDER: Mapping[str, int] = {
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
-    """Returns all guarantees by name, family by family."""
+    """Returns all guarantees by name, sorted by family (the part of a name before the dot)."""
     files = sorted(FAMILY.names(), key=lambda file: (ORDER.get(file.partition("_")[0], len(FAMILY.names())), file))
     return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
 

@@ -1,9 +1,10 @@
-"""The contract of a score, and the scorecard from which reports are made.
+"""Defines scores (questions about a run, answered with figures) and the scorecard, which holds all contents of a
+report.
 
 Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name`, as in `expect:`, and a method
 `score(evidence, bounds)`. A score reads only the evidence and the facts that the analysis draws from the evidence.
-`harness/judge/bounds.py` holds the keys of `expect:`. Every score is computed in every run; bounds only add
-expectations.
+`harness/judge/bounds.py` holds the keys of `expect:`. Every score is computed in every run. Bounds of a scenario only
+add expectations: lines of the report that compare a figure with its bound.
 """
 
 import abc
@@ -65,7 +66,7 @@ class ScoreResult:
 
 
 class Score(abc.ABC):
-    """One question about a run. The answer is figures and expectations."""
+    """One question about a run. The answer has figures, such as a duration, and compares these figures with bounds."""
 
     name: str
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # section of its values in report.json
@@ -75,8 +76,7 @@ class Score(abc.ABC):
 
     @property
     def bounds(self) -> type[Bounds]:
-        """Returns the bounds that `expect:` may set under the score's name, or `Bounds` without a key if the name is
-        not allowed in `expect:`."""
+        """Returns the bounds that `expect:` may set on this score; `Bounds` without keys if there are none."""
         return BOUNDS.get(self.name, Bounds)
 
     @property
@@ -85,8 +85,8 @@ class Score(abc.ABC):
 
     @abc.abstractmethod
     def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """Returns the answer. `bounds`: an instance of `self.bounds`, or `None` if the scenario does not ask for the
-        score or switches the score off."""
+        """Returns the figures, and their comparison with the bounds. `bounds` is an instance of `self.bounds`, or
+        `None` if the scenario sets no bounds on this score or switches the score off."""
 
 
 def shown_ns(ns: float | None) -> str:
@@ -94,7 +94,8 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """Returns an expectation that fails if there is a `reason`. `observed` is `None` if nothing was measured."""
+    """Returns a line of the report that compares a figure with its bound. The line fails if `reason` is not empty.
+    `observed` is `None` if nothing was measured."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
@@ -126,7 +127,7 @@ class Bound:
 
 
 def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> Expectation:
-    """Returns an inconclusive expectation: the evidence does not show whether the bound is met."""
+    """Returns an inconclusive line of the report, for evidence that does not show whether the bound is met."""
     return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=doubt, **numbers)
 
 
@@ -210,13 +211,13 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns the place of a guarantee's or an assumption's findings in the report: the place of its family."""
+    """Returns the report position of findings on a guarantee or an assumption: one for each family, as `restart`."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 
 
 def _causes(code: str) -> Sequence[str]:
-    """Returns the guarantees whose breach explains a finding of this code."""
+    """Returns the names of guarantees whose breach may be the cause of a finding with this code."""
     if code in guarantees():
         return guarantees()[code].explained_by
     of = (score for name, score in questions().items() if code.startswith((f"{name}.", f"{name.partition('_')[0]}.")))
@@ -224,7 +225,7 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Names the stored run if it is a fault-free run that did not complete. No fault was injected in that case."""
+    """Names the stored run if it is a fault-free run. If a fault-free run fails, the harness injects no faults."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -249,7 +250,8 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Weighs each expectation against broken assumptions. `by_steps`: all expectations rest on steps."""
+    """Makes each expectation of a score inconclusive if an assumption about its evidence is broken. `by_steps`: all
+    expectations depend on the steps in the log."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
@@ -257,8 +259,8 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    """Weighs one expectation. An unmeasured expectation is weighed like a passed one: only an assumption with
-    `either_way` can spoil it."""
+    """Makes one expectation inconclusive if an assumption about its evidence is broken. An expectation that has passed
+    or was not measured changes only if `either_way` is set for this assumption."""
     found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
     if found is None:
         return line
@@ -267,7 +269,7 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Returns the worst line of each name, and the first one among equally bad lines. A figure that is measured several
+    """Returns the worst expectation of each name, or the first of equally bad ones. A figure that is measured several
     times must meet its bound each time."""
     worst: dict[str, Expectation] = {}
     for line in lines:

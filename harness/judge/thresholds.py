@@ -1,8 +1,10 @@
-"""All numbers that the judge compares measurements with. Each has a unit, the cases that it separates, and a source.
+"""All numbers that the judge compares measurements with. Each number has a unit, a source, and words that explain it.
 
-* `healthy("<=", …)`: a healthy run measures this at most. The words describe a healthy run | a broken run.
-* `judged(">=", …)`: a rule applies only with this much evidence. The words describe too little | enough evidence.
-* `method(…)`: a choice inside a method. No measurement is compared with this number alone.
+* `healthy("<=", …)`: a healthy run measures at most this number. The words before `|` describe a healthy run, and the
+  words after `|` a broken run.
+* `judged(">=", …)`: a rule applies only with at least this much evidence. The words before `|` describe too little
+  evidence, and the words after `|` enough evidence.
+* `method(…)`: a constant of a computation, such as a window. No measurement is compared with this constant alone.
 
 A source begins with `runs:` (the runs that show the number), `formula:`, `published:`, `meaning:` (the number follows
 from the definition) or `guess:` (no stored run comes near the number). `make margins` shows for each number the nearest

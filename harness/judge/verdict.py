@@ -1,5 +1,4 @@
-"""Verdicts, findings, and the evidence that they rest on. Findings and doubts have codes; a code stays the same when
-the words change."""
+"""Verdicts, findings, and the evidence that they rest on. A finding's code stays the same when its words change."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict
 
 
 def merge(verdicts: Iterable[Verdict]) -> Verdict:
-    """Returns the worst verdict: fail > invalid > inconclusive > pass. No verdict at all is inconclusive."""
+    """Returns the worst verdict: fail > invalid > inconclusive > pass. An empty list of verdicts is inconclusive."""
     return max(verdicts, key=PRIORITY.index, default=Verdict.INCONCLUSIVE)
 
 
 class Kind(enum.StrEnum):
-    """The kinds of evidence. A broken assumption spoils grounds of one or more kinds."""
+    """The kinds of evidence. A broken assumption makes evidence of one or more kinds doubtful."""
 
     ABSENCE = "absence"  # an event is not in the log
     DURATION = "duration"  # a duration
@@ -71,7 +70,8 @@ class Ground:
 
 
 class Finding(NamedTuple):
-    """One statement about a run: a verdict, its reason in words, and the codes of the finding and of the doubt."""
+    """One statement about a run: a verdict and its reason in words. `code` names what the finding is about, and `doubt`
+    names the reason why a finding is inconclusive."""
 
     verdict: Verdict
     text: str
@@ -99,7 +99,7 @@ def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Seque
 
 
 class Code(enum.StrEnum):
-    """Codes of findings. An expectation's code is its name (such as `recovery_time.max`) or one of these."""
+    """Codes of findings without another name. Most findings have the name of their guarantee or bound as their code."""
 
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"

@@ -1,16 +1,13 @@
 """Turns breaches and broken assumptions into findings. No other module decides verdicts of guarantees.
 
-| how the breach is known | its ground | verdict |
-|---|---|---|
-| seen | sound | fail; invalid, if it shows that a fault did not act as planned |
-| seen | spoilt by a broken assumption | inconclusive, in the words of the assumption |
-| one report against another, or missing evidence | | inconclusive |
-| an assumption of the whole run is broken | | inconclusive |
-| in any way, but in a run that was made after this one | | inconclusive |
+A breach that the harness saw fails the run. If this breach shows that a fault did not act as planned, the verdict is
+invalid. A breach is inconclusive if a broken assumption makes its evidence doubtful. A breach is also inconclusive if
+one report contradicts another, or if evidence is missing. Breaches in a restart that the harness made after the run are
+inconclusive, too. If a broken assumption concerns the whole run, the whole run is inconclusive.
 
-A guarantee reports its strongest breach, and the first one among equally strong breaches. Within a family, findings
-weaker than the strongest are left out. A breach is also left out if its cause is in the same family and is as bad. A
-cause in another family comes first in the report.
+A guarantee reports its strongest breach, and the first one among equally strong breaches. Guarantees with the same
+first word, such as `restart`, are a family. Only the worst findings of a family are reported. A breach is left out if
+another breach of the same family is its cause and is as bad. A cause of another family comes first in the report.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +32,7 @@ BROKEN: Mapping[Verdict, State] = {Verdict.FAIL: "broken", Verdict.INVALID: "bro
 
 @dataclass(frozen=True)
 class Judged:
-    """The state of a guarantee in a run, as in report.json. `why`: the breach, or the reason if it is not judged."""
+    """A guarantee's state in a run, as in report.json. `why`: the breach, or why the guarantee was not judged."""
 
     name: str
     statement: str
@@ -54,9 +51,9 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
 
 
 def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding]:
-    """Yields findings in a run that the harness made after this one. All are inconclusive, as only that run's own log
-    shows them. That run is compared with the same steps of the fault-free run. A log without a plan (of an older
-    harness) is not judged."""
+    """Yields findings in a restart that the harness made after the judged run, such as a restore drill. These findings
+    are inconclusive, as only the restart's own log shows them. The restart is compared with the same steps of the
+    fault-free run. A log without a plan (of an older harness) is not judged."""
     log, usual = made.done, evidence.fault_free
     if log is not None and log.plan:
         beside = None if usual is None else window.fault_free_part(usual, log)
@@ -80,8 +77,7 @@ def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
-    """Returns one finding for each fault or other subject (`Breach.of`): its worst breach, or the first of equally bad
-    ones."""
+    """Returns the worst finding on each fault or other subject of a breach; the first one if several are as bad."""
     worst: dict[str, Finding] = {}
     try:
         for breach in guarantee.breaches(evidence):
@@ -114,8 +110,8 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Yields the findings to report. Drops a finding that is weaker than the worst of its family, or that has an
-    equally bad cause in its family."""
+    """Yields the worst findings of each family (such as `restart`). A finding is dropped if another finding of its
+    family is its cause and is as bad."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():
@@ -147,7 +143,6 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Explains why a guarantee without a breach is not judged: evidence is missing, or nothing in the run could have
-    broken the guarantee."""
+    """Explains why a guarantee without a breach is not judged: evidence is missing, or the run did not test it."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
     return f"the log does not report {', '.join(untold)}" if untold else guarantee.nothing(evidence)

@@ -11,7 +11,7 @@ from harness.units import format_duration
 
 
 def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
-    """Yields contradictions of times. `skewed`: the plan itself sets clocks wrong."""
+    """Yields contradictions between times in a log. `skewed`: the plan itself sets clocks wrong."""
     for life in lives:
         if len(life.step_ends) and int(life.step_ends.min()) < life.started - log.uncertainty_ns - JUMP_NS_MIN:
             text = f"steps of rank {life.rank} on {life.key[0]} ended before their process began"
@@ -22,7 +22,8 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
     """Yields writers that claim the harness's monotonic clock and read another one (a time namespace, a copied
-    machine): on one clock the wall time is equally far ahead for all, apart from jumps that the harness saw."""
+    machine). With one clock, the wall time is ahead of the monotonic time by as much for all writers, except after
+    clock jumps."""
     known = sorted(
         {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
     )

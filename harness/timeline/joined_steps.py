@@ -1,7 +1,7 @@
 """Steps across restarts: a process that restored a state of an unknown step counts its steps from 1 again.
 
-If it names the checkpoint, by content or path, and somebody told the step of that commit, its steps follow that step.
-Else its steps stay apart, and nothing that depends on them is judged.
+Such a process may name its checkpoint by content or path. If another log tells the step of this checkpoint, the steps
+after the restore are renumbered to follow that step. Otherwise the steps keep their numbers and are not judged.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ _Commits = dict[tuple[str, object], list[tuple[int, int]]]  # (field, its value)
 
 
 def step_of(restored: Mapping[str, Any]) -> int | None:
-    """Returns the restored step of a `restored` event; 0: from scratch; `None`: unknown."""
+    """Returns the step of a `restored` event; 0 for a start from scratch; `None` if the step is unknown."""
     if "step" in restored:
         return int(restored["step"])
     return 0 if restored.get("source") == SCRATCH else None
 
 
 def join(writers: Sequence[Writer]) -> None:
-    """Renumbers, in place, the steps of these logs as far as the checkpoints that they name allow.
-
-    `writers`: in order of their start."""
+    """Renumbers steps in place where a log names a restored checkpoint of a known step. `writers`: sorted by start."""
     commits: _Commits = {}
     for writer in writers:
         base = 0
@@ -44,7 +42,8 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """Returns the total shift of the steps after this restore; `base` is the shift before it."""
+    """Renumbers the steps after this restore. Returns the number that was added to each original step number. `base`:
+    the number that was added to the steps before this restore."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
     if step_of(restored) is not None:  # the steps from here on have their right numbers
@@ -63,14 +62,14 @@ def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: i
 
 
 def _names(event: Mapping[str, Any], place: str) -> Iterator[tuple[str, object]]:
-    """Yields the names of a checkpoint: its content first, then its path."""
+    """Yields the keys by which a checkpoint can be found: the digest of its content first, then its path."""
     for kind, field in (("content", "content"), ("path", place)):
         if event.get(field):
             yield kind, event[field]
 
 
 def apart(restores: Sequence[Mapping[str, Any]], steps: Mapping[str, Any]) -> bool:
-    """Tells whether a process counted its steps from 1 after it had restored a state of an unknown step."""
+    """Returns True if a process counted its steps from 1 after it had restored a state of an unknown step."""
     for event in restores:
         if step_of(event) is None:
             following = steps["step"][int(np.searchsorted(steps["end"], event["at"], "right")) :]

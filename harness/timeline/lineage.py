@@ -1,11 +1,11 @@
-"""Derives from the log when each process ran, in which world, and which steps survived.
+"""Derives from the log when each process ran, in which world, and which steps were not rolled back.
 
-A *life* is one worker process. Lives that form a process group together are a *world*; a process that survives the
-loss of a peer may form several, one for each `rendezvous`. Steps of one world without a rollback are an *epoch*:
-within it the step number only grows. What one process did in one epoch is a *stretch*. A step is *complete* when
-every rank of its world that has a log has done it. The *lineage* is the chain of epochs that the final state descends
-from: the last epoch, then the one whose checkpoint it started from, and so on back to scratch. A step survives when it
-lies on that chain; everything else was executed and rolled back.
+A *life* is one worker process. A *world* is a set of processes that formed a process group together. A process that
+survives the loss of a peer may be in several worlds, one for each `rendezvous`. An *epoch* is a series of steps of one
+world without a rollback, so its step numbers only grow. A *stretch* is the part of an epoch that one process did. A
+step is *complete* when every rank of its world that has a log has done this step. The *lineage* is the chain of epochs
+that led to the final state. The chain goes from the last epoch back to the epoch that wrote its checkpoint, and so on
+to the start from scratch. A step *survives* if the final state includes this step; all other steps were rolled back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLEAN_CODES = (0, EXIT_LEFT)
 
 @dataclass(eq=False)
 class Life:
-    """One worker process. `gone`: when it had certainly ended. `leaving`: when it began to exit."""
+    """One worker process. `gone`: when the process had certainly ended. `leaving`: when the process began to exit."""
 
     index: int
     writer: Writer
@@ -64,12 +64,12 @@ class Life:
 
     @property
     def restored(self) -> dict[str, Any] | None:
-        """The first `restored` event."""
+        """Returns the first `restored` event of the process."""
         return self.restores[0] if self.restores else None
 
     @property
     def step_ends(self) -> Ints:
-        """Returns the ends of its steps; not available once the steps are in the run's table."""
+        """Returns the end times of the process's steps, until `gather` moves all steps into one table."""
         return self.writer.steps["end"]
 
     @property
@@ -79,7 +79,7 @@ class Life:
 
     @property
     def last_useful(self) -> int:
-        """Returns the end of its last useful act: a join, a restore or a step."""
+        """Returns when the process last started, joined a world, restored a state or ended a step."""
         return max(self.started, self.last_step_end, *self.joins, *(int(event["at"]) for event in self.restores))
 
     @property
@@ -87,19 +87,21 @@ class Life:
         return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
 
     def join(self, at: int, size: int, world: int) -> None:
-        """Adds a join to a world that this process never told of."""
+        """Adds a join to a world, for a process that did not report this join."""
         place = bisect.bisect(self.joins, at)
         for told, value in ((self.joins, at), (self.sizes, size), (self.worlds, world)):
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """Returns its world at that moment; before its first join the first one; -1: it never joined."""
+        """Returns the index of the process's world at this moment. Before the first join, the first world counts. The
+        index is -1 if the process never joined a world."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
 @dataclass
 class World:
-    """Lives that formed one process group. `members` maps rank to life; `joined` is when the last one was in."""
+    """Processes that formed one process group. `members`: maps each rank to its process. `joined`: the time at which
+    the last member joined."""
 
     size: int
     members: dict[int, Life] = field(default_factory=dict)
@@ -123,7 +125,7 @@ class World:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Steps `first`..`last` of one world without a rollback; `kept`: steps up to this one survive (-1: none)."""
+    """Steps `first` to `last` of one world, without a rollback. `kept`: steps after this were rolled back (-1: all)."""
 
     world: int
     size: int  # ranks of the world
@@ -137,12 +139,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The part of one process in one epoch: steps `first`..`last`, after the restore `restored` (if any).
-
-    `before`: the last step that it had done itself until then. `later`: further restores, each with the next step.
-    `stride`: the smallest distance between two steps in a row (0: it told one step). `jumps`: pairs of steps in a row
-    that are further apart.
-    """
+    """The steps `first` to `last` that one process did in one epoch. `restored`: the restore before these steps, if
+    any. `before`: the last step of this process before these steps. `later`: further restores, each with the step after
+    it. `stride`: the smallest difference between two consecutive step numbers (0: there is only one step). `jumps`:
+    pairs of consecutive steps whose numbers differ by more than the stride."""
 
     process: int  # row in Timeline.processes
     epoch: int
@@ -160,7 +160,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Progress:
-    """One row per complete step, sorted by `end`: the moment when the last rank finished it."""
+    """One row for each complete step, sorted by `end`, the time at which the last rank finished the step."""
 
     step: Ints
     begin: Ints  # when the first rank began it
@@ -173,7 +173,7 @@ class Progress:
 
 
 def find_lives(log: Log, planned_world_size: int) -> list[Life]:
-    """Returns one life for each trainer file, in order of start. The longer of two copies of one file counts."""
+    """Returns one `Life` per worker process with a log, in order of start. Of two copies, the longer one counts."""
     found: list[Life] = []
     originals = _originals(log)
     joined_steps.join(originals)
@@ -196,7 +196,7 @@ def find_lives(log: Log, planned_world_size: int) -> list[Life]:
 
 
 def _originals(log: Log) -> list[Writer]:
-    """Returns the trainers' files in order of start, without copies: files with the same first line."""
+    """Returns the logs of worker processes in order of start, without copies, which have the same first line."""
     found: dict[str, Writer] = {}
     for writer in log.writers:
         if writer.role == "trainer":
@@ -234,7 +234,7 @@ def _read_life(life: Life) -> None:
 
 
 def _logged_before(step: Ints, end: Ints) -> Bools | None:
-    """Marks rows that repeat an earlier row: the same step with the same end; `None`: there are none."""
+    """Marks rows that repeat the step and the end of an earlier row. Returns `None` if there are no such rows."""
     if not (np.diff(step) <= 0).any():
         return None
     order = np.lexsort((step, end))
@@ -244,7 +244,7 @@ def _logged_before(step: Ints, end: Ints) -> Bools | None:
 
 
 def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
-    """Gives every life the `worker.exit` of its launcher: by process id if known, else by place."""
+    """Gives each process the `worker.exit` event of its launcher, matched by process id, or else by local rank."""
     by_place = grouped(((life.key, life.local_rank), life) for life in lives)
     by_pid = grouped(((life.key, life.pid), life) for life in lives)
     for event in exits:
@@ -256,10 +256,9 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """Sets when each life ended: by its launcher, else by the end of its node, its own last word, or its successor.
-
-    `killed`: times of injected kills by node and rank.
-    """
+    """Sets when each process ended. The earliest of three times counts: the end of its node, the start of its
+    successor, and its exit. The exit is told by the launcher, else by the process, else by `killed`: injected kills by
+    node and rank."""
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
     for life in lives:
@@ -279,11 +278,9 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 
 
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
-    """Marks lives that ended well and whose log lost its end: later acts are unknown.
-
-    Such a log ends in the middle of a line; or before the last step of all, without the last word that its writer
-    declares. `codes`: the exit code of the command on each node, which stands for its last workers.
-    """
+    """Marks processes that exited without an error, but whose log lacks its end. The log stops in the middle of a line,
+    or before the job's last step without the exit event that the process promised to log. `codes`: the exit code of the
+    command on each node. If the exit code of a node's last worker process is unknown, this code is used."""
     last = {(life.key, life.local_rank): life for life in lives}
     over = max((life.last_step_end for life in lives), default=0)
     furthest = max((life.last_step for life in lives), default=0)
@@ -297,7 +294,8 @@ def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
 
 
 def form_worlds(lives: Sequence[Life]) -> list[World]:
-    """Groups joins into worlds: one is over when it is full, a rank comes again, or a member is already gone."""
+    """Groups the joins of processes into worlds. A join begins a new world if the last world is full, has another size,
+    already has this rank, or has lost a member."""
     joins = sorted((at, life.index, order) for life in lives for order, at in enumerate(life.joins))
     worlds: list[World] = []
     for at, index, order in joins:
@@ -318,7 +316,7 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 
 def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
-    """Names the first group that its ranks call by different names: in truth it is several groups."""
+    """Names the first world whose ranks report different names of their group: there were several groups."""
     names: dict[int, dict[str, int]] = {}
     for life in lives:
         told = {e["at"]: e.get("world") for e in life.writer.events if e.get("event") == "rendezvous"}
@@ -332,9 +330,8 @@ def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
 
 
 def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
-    """Names the first worker whose group size at its start differs from its size at every later meeting.
-
-    A worker of an elastic group may have met fewer others at first."""
+    """Names the first worker that reported one group size at its start, and only other sizes when joining. In an
+    elastic job, a worker may first join a smaller group."""
     for life in lives:
         told = life.writer.header.get("world_size")
         if told is not None and life.told_joins and life.sizes and told not in life.sizes:
@@ -344,10 +341,9 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
 
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
-    """Tells whether a life belongs to a world. `order`: how many worlds it was in.
-
-    A survivor joins the world that formed after the loss, a newcomer the world that it was started for. If survivors
-    take part, ranks are given anew."""
+    """Returns True if a process can join a world. `order`: the number of worlds that the process was in before. A
+    survivor joins the world that formed after the loss, and a new process the world that it was started for. If
+    survivors take part, ranks are assigned anew."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
     renumbered = order > 0 or world.renumbered
@@ -355,7 +351,7 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:
-    """Counts ranks of a world without a log, neither as members nor as other lives of that time."""
+    """Counts the ranks of a world that left no log, neither in this world nor by another process at that time."""
     if world.whole:
         return 0
     until = max(life.last_step_end for life in world.members.values())
@@ -365,7 +361,7 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
-    """Puts a survivor that steps on beside a newcomer, without telling a join, into the newcomer's world."""
+    """Adds to a new world each survivor that does steps there beside a new process, but reported no join."""
     going = [life for life in lives if life.worlds]
     for number, world in enumerate(worlds):
         if world.whole:
@@ -381,9 +377,8 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
-    """Returns the worlds in order of time, with those that formed without a word.
-
-    If a trainer never tells a ready process group, the processes that go on after a loss are a smaller world."""
+    """Returns the worlds in order of time, including worlds that formed without a report. If a trainer never reports a
+    process group, the processes that go on after a loss form a smaller world."""
     if any(life.told_joins for life in lives):
         return worlds
     for number in range(len(worlds)):
@@ -404,7 +399,7 @@ def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
 
 
 def _steps_on(life: Life, number: int, at: int) -> bool:
-    """Tells whether a life did further steps than the one under way, before its next world."""
+    """Returns True if a process did more steps than the step under way at `at`, before it joined its next world."""
     place = life.worlds.index(number) + 1
     until = life.joins[place] if place < len(life.joins) else NEVER
     first, last = np.searchsorted(life.step_ends, [at, until], "right")
@@ -414,11 +409,9 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
 def gather(
     table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
-    """Returns the columns of all steps in order of their ends, the epochs, the complete steps, and the stretches.
-
-    `table` is used up: its columns are freed one by one, so that memory holds the steps once. `committed`: times of
-    commits by step.
-    """
+    """Returns the columns of all steps in order of their ends, the epochs, the complete steps, and the stretches. The
+    columns of `table` are freed one by one, so that memory holds each step once. `committed`: times of commits by
+    step."""
     rows = len(table["end"])
     process, label = np.full(rows, -1), np.zeros(rows, np.int64)
     stretches: list[Stretch] = []
@@ -456,10 +449,8 @@ def gather(
 
 
 def cells(*keys: Ints) -> tuple[Ints, int]:
-    """Numbers rows by the combination of small integer keys, densely: (number per row, how many numbers).
-
-    Falls back on sorting where the keys span much more than there are rows.
-    """
+    """Returns a number for each row, equal for rows with equal keys, and an upper limit of these numbers. The keys are
+    small integers. If the keys span much more than there are rows, the function sorts them."""
     number, span = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
@@ -473,7 +464,7 @@ def cells(*keys: Ints) -> tuple[Ints, int]:
 
 
 def _labels(life: Life) -> Ints:
-    """Returns a label per step row: its world, and how often the step number had fallen back in that world."""
+    """Returns a label for each step. The label combines the world and the number of rollbacks in this world so far."""
     step, end = life.writer.steps["step"], life.step_ends
     if not len(step):
         return np.zeros(0, np.int64)
@@ -492,7 +483,7 @@ def _labels(life: Life) -> Ints:
 
 
 def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
-    """Yields the stretches of a life in order; their `epoch` is still the label."""
+    """Yields the stretches of a process in order. The field `epoch` holds a label, which `gather` replaces later."""
     step, end = life.writer.steps["step"], life.step_ends
     if life.repeated is not None:
         step, end, label = step[~life.repeated], end[~life.repeated], label[~life.repeated]
@@ -519,9 +510,7 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """Returns the row of the first step after a restore.
-
-    On a coarse clock several rows may end at that very moment: the row with the fitting step counts."""
+    """Returns the row of the first step after a restore, found by step number if several steps end at that time."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)
@@ -534,10 +523,8 @@ def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
 def _complete(
     columns: Mapping[str, Column], epoch: Ints, size: Ints, heard: Ints, cut: Sequence[tuple[int, int]]
 ) -> tuple[Bools, Progress]:
-    """Returns which rows belong to a complete step, and the complete steps.
-
-    `heard`: ranks with a log, by epoch. `cut`: epoch and last step of each log whose end is lost.
-    """
+    """Marks the rows that belong to a complete step, and returns the complete steps. `heard`: number of ranks with a
+    log, by epoch. `cut`: epoch and last step of each log whose end is lost."""
     if not len(epoch):
         return np.zeros(0, bool), no_progress()
     group, groups = cells(epoch, columns["step"])
@@ -559,7 +546,7 @@ def _complete(
 
 
 def _final_restore(lives: Sequence[Life]) -> int | None:
-    """Returns the step of the last restore of all, if its process did no step since."""
+    """Returns the step of the last restore in the log, if no process did a step afterwards; else `None`."""
     restores = [(event["at"], step_of(event)) for life in lives for event in life.restores]
     if not restores:
         return None
@@ -575,7 +562,7 @@ def _lineage(
     committed: Mapping[int, list[int]],
     final_restore: int | None,
 ) -> list[Epoch]:
-    """Walks back from the last epoch through the checkpoints that each one started from."""
+    """Returns the epochs. Walks back from the last epoch through the checkpoints from which each epoch started."""
     n = len(worlds)
     first, last = np.full(n, NEVER), np.full(n, -1)
     np.minimum.at(first, epoch, columns["step"])
@@ -599,9 +586,8 @@ def _lineage(
 def _parent(
     child: int, step: int, first: Ints, last: Ints, begin: Ints, committed: Mapping[int, list[int]]
 ) -> int | None:
-    """Returns the epoch before `child` that wrote the checkpoint of `step`.
-
-    The newest that committed one counts, else the newest that did this step, else the newest that began by then."""
+    """Returns the epoch before `child` that wrote the checkpoint of `step`: the newest epoch that committed this
+    checkpoint, else the newest epoch that did this step, else the newest epoch whose first step is not later."""
     earlier = range(child - 1, -1, -1)
     if step == NEVER:
         return next(iter(earlier), None)

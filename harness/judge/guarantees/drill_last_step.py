@@ -1,4 +1,4 @@
-"""The job leaves a checkpoint of its last step, or of one as near to it as without a fault."""
+"""The job's last checkpoint is as close to the job's last step as the last checkpoint of the fault-free run."""
 
 import numpy as np
 
@@ -38,8 +38,9 @@ def _is_disturbed(evidence: Analysis, at: int) -> bool:
 
 
 def _wanted(evidence: Analysis) -> int:
-    """Returns the earliest allowed step of the last checkpoint. It is as far before the last step as in the fault-free
-    run, and up to an interval further if the fault-free run made no save at its end."""
+    """Returns the earliest allowed step of the last checkpoint, or 0 if the fault-free run does not show this step. If
+    the fault-free run made no final save, the last checkpoint may be almost one interval older than in the fault-free
+    run. If the job saves by time, the last checkpoint may be almost two intervals older."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
     last = [run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes]
     if usual is None or fault_free is None or not usual.whole or not len(usual.steps) or evidence.flaw(fault_free):

@@ -1,8 +1,9 @@
 """The last save of the job can be loaded once more, and is the whole state.
 
-Each rank with a log in the run must have restored the save, in a world as large as planned, from the drill's own
-folder. A drill that started from scratch, or ended before it restored anything, fails. Without a drill, the last save
-must be valid, must not have failed, and must not be further behind the last step than in the fault-free run.
+After the run, a restore drill starts the job's command once more on a copy of the saves. The run fails if this drill
+starts from scratch or ends before it restores anything, though a checkpoint was committed. The run is inconclusive if
+the loaded save holds fewer tensors than all other saves. Without a drill, the run is inconclusive if a fault damaged
+the last save.
 """
 
 from harness.judge.facts import tellers

@@ -1,14 +1,14 @@
 """A fault explains each death.
 
-These deaths are explained. A fault that kills explains the death of its target, if the target was alive when the fault
-struck. That fault also explains the death of the target's peers until they do a step in a new world: a failed
-collective fails on all ranks. A replacement node explains the death of workers that ran when the node came. A fault
-that may stop a healthy job (a partition, a hang, a full store) explains each death while the fault acts. An exit with
-code 75 is explained if the job starts again in a larger world, or after a notice by the harness or the engine. A fault
-that only slows the job explains no death, and neither does a notice that only the trainer reports. The cause is at most
-one second from the death, however inexact the clocks are. Exit code 128 + n is signal n. Only a fault that kills
-explains a segmentation fault (or SIGILL, SIGFPE), and only for its target. An end that the worker itself calls an
-`error` is explained only for a target of a fault that kills or that may stop the job.
+A fault that kills explains the death of its target, if the target was alive when the fault struck. That fault also
+explains the deaths of the target's peers, because a failed collective fails on all ranks. Once a peer has done a step
+in a new world, the fault explains the death of this peer no more. A replacement node explains the death of workers that
+ran when the node came. A fault that may stop a healthy job (a partition, a hang, a full store) explains each death
+while the fault acts. An exit with code 75 is explained if the job starts again in a larger world, or after a notice by
+the harness or the engine. A fault that only slows the job explains no death, and neither does a notice that only the
+trainer reports. The cause is at most one second from the death, however inexact the clocks are. Exit code 128 + n is
+signal n. Only a fault that kills explains a segmentation fault (or SIGILL, SIGFPE), and only for its target. An end
+that the worker itself calls an `error` is explained only for a target of a fault that kills or that may stop the job.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ NAMED_DEATHS = 3  # most kinds of deaths in one breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields one breach for all deaths: the first few kinds, and the number of the other deaths."""
+    """Yields one breach for all unexplained deaths: the first few kinds, and the number of the other deaths."""
     run, dead = evidence.run, evidence.deaths_unexplained
     damage = spoiler(run) if dead else None
     kinds: dict[tuple[Any, ...], list[End]] = {}

@@ -1,7 +1,7 @@
 """Each fault strikes when and how it is planned, with the effect that it is meant to have.
 
-A fault that only slows the job must act for at least half a step. The node of a notice must be taken at the announced
-time. No node ends before its fault strikes, and no node comes back if no replacement is planned.
+A fault must not strike before its planned step, and each measurement of its effect must show that the fault acted. The
+node of a notice must be taken at the announced time. No node comes back if no replacement is planned.
 """
 
 from harness.judge.facts.faults import Effect
@@ -30,7 +30,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields damaged files that the harness saw with the same content before. A sampled digest may miss a change."""
+    """Yields damaged files that still have the content that the harness saw before the fault acted."""
     for damage in fault.damaged:
         begun = damage["at"] if fault.injecting is None else fault.injecting
         place, digest = str(damage.get("checkpoint")), damage.get("sha256")

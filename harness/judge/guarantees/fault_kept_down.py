@@ -26,8 +26,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields killed ranks that did steps after the effect was measured. Killed nodes are skipped: they may have had a
-    notice."""
+    """Yields killed ranks that did steps after the effect was measured. Killed nodes are skipped, because a node may go
+    on after its notice."""
     gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     ranks = [target for target in fault.targets if target.get("rank") is not None]
     for row in _alive(evidence, ranks, acted_at(fault)):
@@ -37,9 +37,9 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
-    """Yields frozen ranks that did a step, exited or logged a line while frozen. The interval begins when the harness
-    saw the rank stand still. The interval ends with the fault's time, or when the harness logs that it ends the fault;
-    this line comes before the rank goes on."""
+    """Yields frozen ranks that did a step, exited or logged a line while frozen. The frozen time begins when the
+    harness measured that the rank stands still. The frozen time ends after the planned duration of the fault. If the
+    harness logs the end of the fault earlier, the frozen time ends with this log line."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
     until = min(acted_at(fault) + lasts_ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns
@@ -53,8 +53,8 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields nodes that had a notice but stayed until the job was over. Also yields killed ranks that had no notice but
-    ended with a clean code."""
+    """Yields nodes that stayed until the end in spite of a notice, and killed ranks that left cleanly without a
+    notice."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and key_of(target) in evidence.places.kept:
             yield f"gave {target.get('node')} a notice, but never took the node"
@@ -68,7 +68,7 @@ def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _alive(evidence: Analysis, targets: Iterable[Target], at: int) -> list[int]:
-    """Returns rows of the processes in these places that were alive at this moment."""
+    """Returns the processes of these targets that were alive at the time `at`, as rows of `Timeline.processes`."""
     return sorted({row for target in targets for row in evidence.places.alive(target, at)})
 
 

@@ -1,4 +1,4 @@
-"""A restart met the checkpoint that a fault damaged."""
+"""Each fault that damages a checkpoint hits a checkpoint that a later restart needs."""
 
 import bisect
 import itertools
@@ -8,8 +8,8 @@ from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields faults whose damaged checkpoint no restart needed. A restart needs the checkpoint if it takes it, passes
-    it over, or finds no newer one."""
+    """Yields faults whose damaged checkpoint no restart needed. A restart needs a damaged checkpoint in three cases:
+    the restart loads this checkpoint, reports it as passed over, or loads no newer checkpoint."""
     if not any(evidence.saves.damage.values()):
         return
     states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)

@@ -1,10 +1,11 @@
-"""The training's own bytes go through what each network fault disturbs.
+"""Each network fault disturbs a network path that carries the training's own traffic.
 
-Fewer than 4096 bytes, or fewer than 200 bytes a second, prove nothing: the keep-alive of a store sends as much. A cut
-receives only the bytes that were sent before the first missing answer. There 1000 bytes are proof; fewer are not judged
-if a connection carried 4096 bytes before the cut. NCCL avoids a fault of IP traffic if it uses RDMA or another
-interface, or if it runs on one node alone. A cut from the control host needs no traffic. Older logs have no byte
-counts, so the guarantee is not judged there.
+The workers' connections must carry at least 4096 bytes and 200 bytes a second while the fault acts. Fewer bytes may be
+only keep-alive messages of the rendezvous store. If the fault cuts the network, 1000 bytes are enough: a worker that
+gets no answer stops sending. If fewer bytes are counted, a cut is not judged if a connection carried 4096 bytes before.
+NCCL traffic avoids a fault of IP traffic if NCCL uses RDMA or another interface, or runs on one node alone. A fault
+that disturbs only the path to the rendezvous store needs no training traffic. Logs of older versions have no byte
+counts, so the guarantee is not judged for these logs.
 """
 
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults

@@ -1,4 +1,4 @@
-"""The job ends well: it does its last step, and ends with the state of it.
+"""The job ends without an error, does its last planned step, and ends with the state of this step.
 
 A worker that ends with code 0 while steps are left makes the run inconclusive. A worker that reported an error has not
 ended well, whatever its launcher reports. A run that was aborted before any fault struck is inconclusive.
@@ -12,8 +12,8 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a job that failed, was given up, or did not keep its last step. A failed job is judged even if the log
-    holds no steps."""
+    """Yields a job that failed, was given up, or did not keep the state of its last step. A failed job is judged even
+    if the log holds no steps."""
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)

@@ -1,7 +1,7 @@
 """The log of a process that lived holds each line that it wrote.
 
-If a process wrote its last line or ended with code 0, each missing line was lost on its way or removed. The same holds
-for launchers. The last lines of a killed process may be missing.
+If a worker or launcher logged its own exit or ended with code 0, each missing line was lost on its way or removed. The
+last lines of a killed process may be missing.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

@@ -1,6 +1,6 @@
-"""No job goes back to an earlier step by its own decision without saying before what is wrong.
+"""Before a job decides to go back to an earlier step, the job reports what is wrong.
 
-The steps must show the reported anomaly (`nonfinite`, `divergence`).
+The steps in the log must show the reported anomaly (`nonfinite`, `divergence`).
 """
 
 import itertools

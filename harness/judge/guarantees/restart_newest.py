@@ -1,11 +1,12 @@
-"""Each restart takes the newest sound checkpoint of its series. What it passes over is damaged.
+"""Each restart takes the newest sound checkpoint, and passes over only damaged checkpoints.
 
-The newest checkpoint is the last one that was committed when the first process of the restart began to load. Where each
-rank commits its own part, the last part commits the checkpoint. An older checkpoint is right if the job went back by
-its own decision, if a fault may have damaged the newer ones, or if the restart reported each newer one as passed over.
-The restart fails if the harness had seen the passed-over checkpoint whole, and no fault can have damaged it. A restart
-from scratch fails if a checkpoint had been committed. Two kinds of saves do not count: exported weights, if other
-checkpoints hold an optimizer, and the dump of a worker that ends by an error.
+The newest checkpoint has the highest step of all checkpoints that were committed before the restart began to load. If
+each rank saves its own part, the rank that commits its part last commits the checkpoint. A restart may take an older
+checkpoint if the job decided to roll back, or if a fault may have damaged the newer ones. A restart may also take an
+older checkpoint if it reports that it passed over each newer checkpoint. The run fails if the harness had seen a
+passed-over checkpoint complete, and no fault can have damaged this checkpoint. A restart from scratch fails if a
+checkpoint had been committed. Exported weights and the dump of a worker that ends by an error do not count as
+checkpoints, unless the job makes no other saves.
 """
 
 from harness.judge.facts.restarts import Choice, choices
@@ -31,7 +32,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def older(choice: Choice) -> Breaches:
-    """Yields restores of a save older than the newest save that no restart had reported as passed over."""
+    """Yields ranks that restored an older save, though no restart had reported the newest save as passed over. Also
+    yields a new rank that begins no later than the newest save's step and does not report its restore."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest
@@ -48,8 +50,8 @@ def older(choice: Choice) -> Breaches:
 
 
 def further_back(evidence: Analysis) -> Breaches:
-    """Yields restarts that lost more steps than planned saves allow, if the trainer reports neither saves nor restores.
-    If the plan has no interval in steps, only restarts from the first step are yielded."""
+    """Yields restarts that lost more steps than the planned saves allow, if the trainer reports neither saves nor
+    restores. If the plan sets no interval between saves in steps, only restarts from the first step are yielded."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

@@ -1,4 +1,4 @@
-"""All ranks of a restart take one step, and each goes on with the step after it."""
+"""All ranks of a restart restore the same step, and each rank continues with the next step."""
 
 from harness.judge.facts.reported import usual_strides
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

@@ -1,9 +1,9 @@
 """Each restart takes a state that was saved, or that another rank holds.
 
-A restore is inconclusive in these cases. No checkpoint of its step was begun, and no surviving peer has that step. The
-restored place belongs to another step. This run saved nothing in the restored folder. The save was only begun, and the
-harness did not see the save. The file no longer holds what was committed. The run is also inconclusive if the trainer
-reports neither checkpoints nor restores and begins again with its first step, unless the plan had no save due by then.
+A restore is inconclusive if no save of the restored step was begun and no surviving rank had done this step. A restore
+is also inconclusive if the save was only begun and the harness did not see the save. The run fails if the harness saw
+that each save of the restored step is missing or bad. The assumption `restores-possible` checks the path of a restore.
+The assumption `promised-told` covers trainers that report neither saves nor restores.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

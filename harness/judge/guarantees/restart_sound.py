@@ -1,7 +1,7 @@
-"""No restart takes a damaged checkpoint as if it were sound: what it restores is what was saved.
+"""Each restart restores exactly what was saved, and never a checkpoint that a fault damaged.
 
-A restore of a checkpoint with tensors that a fault damaged fails if no fallback is reported, unless that checkpoint was
-written again in between.
+The run fails if a restart loads a checkpoint after a fault damaged its tensors, and no rank reports the damage. A
+damaged checkpoint counts as sound again once the job has saved it anew.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
@@ -9,9 +9,9 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields restores of a save whose tensor bytes a fault lost or changed, if no fallback was reported and the save
-    was not written again. Where the harness watches the store, the trainer's report of a new save is not enough. A
-    restore without a step is not judged."""
+    """Yields restores of a save whose tensor bytes a fault lost or changed, if no rank reported the damage. The breach
+    is inconclusive if only the trainer reported that the job saved this checkpoint anew before the restore. Also yields
+    restores whose content differs from the committed content. A restore without a step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

@@ -5,7 +5,7 @@ from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields ranks that restored only their model, unless all losses are the fault-free run's."""
+    """Yields ranks that restored only their model, unless all losses equal those of the fault-free run bit for bit."""
     compared, restores = evidence.comparison, [each for restart in evidence.restarts[1:] for each in restart.restores]
     ranks = sorted({each.rank for each in restores if each.entered == ("model",)})
     if ranks and not (compared is not None and compared.identical):

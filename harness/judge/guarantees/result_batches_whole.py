@@ -1,9 +1,9 @@
-"""The ranks of a step compute with each sample of its batch once, in parts as even as without a fault.
+"""In each step, the ranks together process each sample of the batch once, shared as evenly as without a fault.
 
-Parts of unequal size are right if the fault-free run has them at the same world size. The run fails if a rank has no
-sample of a batch that is large enough for all ranks, though each rank has some in the fault-free run. A rank that
-reports `rank_samples` in some steps only makes the run inconclusive, unless this rank never reports it in the
-fault-free run.
+An uneven share is no breach if the fault-free run shares its batches as unevenly at the same world size. The run fails
+if a rank has no sample of a batch that is large enough for all ranks, though each rank has some in the fault-free run.
+A rank that reports its number of samples (`rank_samples`) only in some steps makes the run inconclusive. A rank that
+never reports this number in the fault-free run is exempt.
 """
 
 from harness.judge.facts import ranks

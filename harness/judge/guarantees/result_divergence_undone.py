@@ -1,11 +1,12 @@
-"""A loss that a fault drives away is told, no step of it counts, and no samples are left out but those around it.
+"""If a fault makes the loss diverge, the trainer reports and rolls back the spike, and skips only samples near it.
 
-Loss spikes are searched for only if a fault may drive the loss away, or if the trainer reported a divergence. The run
-fails if the trainer did not report a spike (`anomaly: divergence`), or if the steps of the spike survive. The trainer
-may leave out the batch before the spike and seven more; all rollbacks together may leave out as many batches as the
-fault has steps, and 8 more. The run fails if nothing diverged there, if other or more samples are left out, if some of
-them were consumed all the same, or if no fault explains the spike. A fault explains a spike that begins while the fault
-acts, or at most 8 steps later. The guarantee is not judged if less than half of the steps report their loss.
+Loss spikes are searched for only if a fault may make the loss diverge, or if the trainer reported a divergence or
+skipped samples. The run fails if the trainer did not report a spike (`anomaly: divergence`) or did not roll its steps
+back. For one spike, the trainer may skip 8 batches, beginning with the batch before the spike. All rollbacks together
+may skip one batch for each step that a fault spoiled, and 8 batches for each fault. The run fails if the trainer skips
+samples that are near no spike, or consumes skipped samples later. The run also fails if no fault explains the spike. A
+fault explains a spike that begins while the fault acts, or at most 8 steps later. The guarantee is not judged if most
+steps report no loss.
 """
 
 from harness.judge.facts.alarms import after_a_fault, unanswered, unseen

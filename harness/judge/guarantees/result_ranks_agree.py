@@ -1,4 +1,4 @@
-"""What ranks tell of a step is the same on all of them, or what the same rank tells without a fault."""
+"""All ranks report the same figures for a step, or each rank reports the same figures as in the fault-free run."""
 
 from harness.judge.facts.agreement import disagreements, far_off, unbound
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words

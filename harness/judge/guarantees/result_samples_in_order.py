@@ -1,4 +1,4 @@
-"""Each step consumes the samples that it consumes without a fault, but for what may be repeated or left out."""
+"""Each step consumes the same samples as without a fault, except samples that the scenario allows to repeat or skip."""
 
 from harness.judge.facts.agreement import others_consumed, unbound
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words

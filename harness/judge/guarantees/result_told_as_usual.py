@@ -1,4 +1,4 @@
-"""Each step tells the figures that it tells without a fault, and those that change there change."""
+"""Each step reports the same kinds of figures as without a fault, and the loss and gradient norm keep changing."""
 
 from harness.judge.facts import agreement, replicas
 from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, in_words

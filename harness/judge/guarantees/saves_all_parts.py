@@ -1,7 +1,6 @@
-"""At the end, the newest checkpoint has all files beside it that belong to it without a fault.
+"""After the run, all files that belong to the newest checkpoint are there, as in the fault-free run.
 
-A file with the number of the newest checkpoint in its name, such as the state of one rank, must be there. If an export
-holds only tensors of the last save in the fault-free run, the export must do so in this run, too.
+A file belongs to the newest checkpoint if the file name contains the step of this checkpoint.
 """
 
 import re
@@ -11,7 +10,7 @@ from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields missing files whose names carry the number of the newest checkpoint, such as a state of each rank."""
+    """Yields missing files whose names contain the step of the newest checkpoint, such as a state of each rank."""
     saves, usual, found = evidence.saves, evidence.fault_free_saves, listings(evidence)
     if usual is None or isinstance(found, str):
         return

@@ -11,7 +11,7 @@ from harness.judge.thresholds import BARE_MIN
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields saves that were deleted while no other existed, before the next one was committed or seen."""
+    """Yields saves that were deleted while no other save existed, before the next save was committed or seen."""
     saves, store, margin_ns = evidence.saves, evidence.saves.store, evidence.run.uncertainty_ns
     emptied, bare = _emptied(store), list[Save]()
     for save, after in itertools.pairwise(() if evidence.run.unseen else store.whole):
@@ -26,7 +26,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _emptied(store: Store) -> set[int]:
-    """Returns when a checkpoint was removed and none was left."""
+    """Returns the times at which the only checkpoint in the store was removed."""
     there, emptied = set[str](), set[int]()
     gone = [(at, True, name) for name, moments in store.removed.items() for at in moments]
     for at, is_gone, name in sorted([*gone, *((each.at, False, last_name(each.path)) for each in store.seen)]):

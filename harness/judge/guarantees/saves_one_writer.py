@@ -1,4 +1,4 @@
-"""One rank alone writes each file of a checkpoint."""
+"""No file of a checkpoint is written by more than one rank."""
 
 import itertools
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _written(save: Save) -> int:
-    """Returns when the save is known to have been written."""
+    """Returns the time at which the files of this save were completely written."""
     return (save.begun or 0) + (save.write_ns or 0)
 
 
@@ -41,8 +41,8 @@ def _collisions(evidence: Analysis) -> Sequence[tuple[Save, Save]]:
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(one: Save, other: Save) -> bool:
-        """Returns True if two ranks of one world wrote the same file: both are on one node, or the harness sees the
-        file in the shared store. Two nodes may each have a disk of their own at the same path."""
+        """Returns True if two ranks of one world wrote the same file. Ranks on two nodes count only if the harness sees
+        the file in the shared store: two nodes may each have a disk of their own at the same path."""
         mine, theirs = run.processes[one.process], run.processes[other.process]
         beside = not {*worlds.get(one.process, ())}.isdisjoint(worlds.get(other.process, ()))
         if min(one.process, other.process) < 0 or mine.rank == theirs.rank or not beside:

@@ -1,11 +1,12 @@
-"""After a restart, too, each checkpoint holds the state of its own step, all of it.
+"""Each checkpoint holds the whole state of its own step, before and after a restart.
 
-A checkpoint must not hold the content of an earlier step if updates were made in between. Its share of tensors from an
-earlier step may exceed the fault-free share by 10 % of all bytes. If all fault-free saves but the first agree on a
-property (number and bytes of tensors, parts, folder, micro-batches per step), each later save has this property, too.
-If all losses equal the fault-free run's bit for bit, the tensors of later checkpoints must be the same as well. Other
-tensors show that averaged weights or running statistics may not have been restored. A process begins a save after the
-save's step, and at most 5 steps later.
+A checkpoint must not hold the content of an earlier step if updates were made in between. The share of tensors that
+equal those of an earlier checkpoint may exceed the fault-free share by 10 % of all bytes. Saves are also compared by
+number and bytes of tensors, parts, folder, and micro-batches per step. If all fault-free saves after the first agree on
+such a property, each save after that step must have the property, too. If all losses equal those of the fault-free run
+bit for bit, tensors after a restart must be equal, too. An export must hold only tensors of the last save if the
+fault-free export does so. Different tensors show that averaged weights or running statistics may not have been
+restored. A process begins a save after the save's step, and at most 5 steps later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,8 +33,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
-    """Yields saves with other tensors than in the fault-free run after the first restart, if those before it agree and
-    all losses are equal bit for bit: a part of the state was not restored."""
+    """Yields saves whose tensors differ from the fault-free run only after the first restart, though all losses are
+    equal bit for bit. A part of the state may not have been restored."""
     if evidence.comparison is None or not evidence.comparison.identical:
         return
     saves, restart = evidence.saves, evidence.run.epochs[1].begin
@@ -50,8 +51,8 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
 
 
 def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, str]]]:
-    """Maps each save to its commit time and its digest of tensors: under "told" as ranks reported the digest, under
-    "seen" as the harness saw it. A file with tensors but no step has an entry for the first and for the last look."""
+    """Returns time and tensor digest of each save, as ranks reported them ("told") and as the harness saw them
+    ("seen"). A file without a step has the digests of the first and the last look of the harness at this file."""
     ranks, sights, ended = saves.run.processes, saves.store.undamaged.items(), saves.run.steps.end.max(initial=0)
     mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
     told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
@@ -69,7 +70,7 @@ def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, s
 
 
 def _exports(saves: Saves) -> Mapping[str, bool]:
-    """Maps files with tensors that lay beside the saves at the end to whether the last save holds all their tensors."""
+    """Maps each file with tensors beside the saves to True if the last save holds all tensors of this file."""
     last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
     tensors = set(last.tensors) if last is not None else set()
     held = (saves.run.files_left or {}).get("holding_tensors") or ()
@@ -77,7 +78,7 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields saves that no longer change size after the restart, though fault-free ones do: all may hold one state."""
+    """Yields saves after a restart that may all hold one state: their sizes vary far less than without a fault."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
@@ -93,8 +94,8 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields saves without a property that all fault-free saves of several world sizes share. Only a run that changed
-    its size is judged here; other runs are compared with the fault-free run alone."""
+    """Yields saves with another number or other bytes of tensors than all fault-free saves, which agree across world
+    sizes. Only a run that changed its world size is judged here."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return

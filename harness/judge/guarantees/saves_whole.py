@@ -1,12 +1,13 @@
-"""Each checkpoint that was told as committed is one: whole, of its step, and where the harness looks for it.
+"""Each checkpoint that is reported as committed is complete, is of the reported step, and is in the store.
 
-A checkpoint is not valid in any of these cases. The checkpoint has less than half the bytes of the smallest fault-free
-one, or less than 90 % if three or more fault-free ones differ by 3 % at most. Tensors of zeros take 5 % more of its
-bytes than without a fault. The checkpoint has less than 64 KiB and no tensor. A fault damaged the files there, and
-nothing new replaced them. The checkpoint disappeared before a newer one was begun. The checkpoint was missing or
-incomplete when all nodes had ended. The harness never saw the checkpoint, though it stayed longer than the harness ever
-took to see one; all unseen ones in a row must have stayed 5 times as long, and at least 5 s. Nothing is judged if the
-harness did not see the store in the fault-free run, or while a fault acts that does more than kill.
+A checkpoint is bad in any of these cases. The checkpoint has less than half the bytes of the smallest fault-free
+checkpoint, or less than 90 % if three or more fault-free checkpoints differ by 3 % at most. The share of bytes in
+tensors of zeros is more than 5 percentage points larger than without a fault. The checkpoint has less than 64 KiB and
+no tensor. A fault damaged the checkpoint's files, and no new files replaced them. The checkpoint disappeared before a
+newer one was begun. The checkpoint was missing or incomplete when all nodes had ended. The harness never saw the
+checkpoint, though the checkpoint stayed in the store for longer than the harness ever took to see one. Unseen
+checkpoints in a row must together have stayed 5 times as long, and at least 5 s. Nothing is judged if the harness did
+not see the fault-free checkpoints, or while a fault acts, except a fault that only kills.
 """
 
 from harness.judge.facts.reported import unseen_store

@@ -1,7 +1,6 @@
-"""A checkpoint is told as committed once it is written, and not before.
+"""A process reports a checkpoint as committed only after the process has written the checkpoint.
 
-The run fails if it happens at least twice that a process reports a save as committed and only then begins the phase
-`checkpoint.write` of this save.
+The run fails if at least two saves are reported as committed before their phase `checkpoint.write` begins.
 """
 
 import itertools
@@ -16,7 +15,7 @@ from harness.timeline.save_events import COMMITTED
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields saves reported as committed before they were written. A step in between may have changed the content."""
+    """Yields saves reported as committed before the write. A step between report and write leaves this inconclusive."""
     begins = grouped((event["process"], event["at"]) for event in evidence.run.writes)
     saves = grouped((save.process, save) for save in evidence.saves.all if save.begun is not None)
     early = list[tuple[Save, int]]()  # each with the begin of its write

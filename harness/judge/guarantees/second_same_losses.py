@@ -1,4 +1,4 @@
-"""A second restart computes the same in the steps that it does once more: losses, norms, learning rates, weights."""
+"""A second restart, which repeats the run's last steps, gets the same losses, norms, learning rates and weights."""
 
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.facts.losses import WORDS

@@ -1,4 +1,4 @@
-"""A second restart consumes the same samples in the steps that it does once more."""
+"""A second restart, which repeats the run's last steps, consumes the same samples in these steps as the run."""
 
 from harness.judge.facts import losses
 from harness.judge.facts.done_again import done_again, not_done
@@ -8,8 +8,8 @@ SAMPLES = {"first": "position of the samples", "count": "number of samples", "di
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields the first step at which a rank consumed other samples than in the run, if both logs report samples: as
-    indices, which each log numbers in its own way, as a position, or as a digest."""
+    """Yields the first step at which a rank consumed other samples in the second restart than in the run. The logs
+    report samples as indices, as a position, or as a digest."""
     run, again = evidence.run, done_again(evidence)
     if again is None or not again.bounds_samples:
         return

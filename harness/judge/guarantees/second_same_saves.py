@@ -1,4 +1,4 @@
-"""A second restart saves what the run saved, to the same tensors."""
+"""A second restart, which repeats the run's last steps, makes the same saves with the same tensors."""
 
 from harness.judge.facts.after_the_run import tensors
 from harness.judge.facts.done_again import done_again, not_done
@@ -6,8 +6,8 @@ from harness.judge.guarantee import Analysis, Breaches, of_second, second_guaran
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a second restart without a save as late as the run's last one, or with other tensors in a save. Tensors
-    are compared as the harness saw them."""
+    """Yields a second restart whose last save is of an earlier step than the run's last save. Also yields a second
+    restart with a save whose tensors, as the harness saw them, differ from the run's save of the same step."""
     again = done_again(evidence)
     if again is None:
         return

@@ -1,8 +1,8 @@
 """A second restart goes on from the save before the last one, and does the same steps once more, to the end.
 
-The second restart fails if its command fails, starts from scratch, ends before the run's last step, or saves nothing at
-a step that the run saved. The result is inconclusive if the command was another job, if ranks restored anything but the
-copy, or if the command took longer than a drill and 5 times the run's time for such steps.
+The run fails if the command of the second restart fails, starts from scratch, or ends before the run's last step. The
+result is inconclusive if the command was another job than the run, or if ranks restored anything except the copied
+save. The result is also inconclusive if the second restart takes too long: each step may take 5 times its usual time.
 """
 
 from harness.judge.facts import tellers

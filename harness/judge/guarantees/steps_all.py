@@ -1,10 +1,8 @@
-"""Every rank does every step that counts.
+"""Every rank does every step that is not rolled back later.
 
-A trainer may report each step on one rank and fewer steps on the others. The fault-free run, if there is one, shows how
-far apart two steps are that a rank reports one after the other.
-
-A trainer may report only every fifth step, if it does so in the fault-free run, too. Each log line has a number. A
-missing step is a failure if no line number is missing around it. If as many line numbers are missing there, the run is
+A trainer may report each step on one rank and fewer steps on the others. The fault-free run, or else the run itself,
+shows how many steps lie between two reports of a rank. Each log line has a number. The run fails if a step is missing
+and no line number is missing around this step. If at least as many line numbers as steps are missing, the run is
 inconclusive: the process was killed, or a full disk lost the lines.
 """
 
@@ -45,7 +43,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]]:
-    """Yields the first and last step of each stretch that this process left out."""
+    """Yields the first and last step of each series of consecutive steps that this process left out."""
     begin = max(epoch.first - 1, -1 if each.before is None else each.before)
     if each.first > begin + stride and each.first > epoch.first + stride - 1:
         yield begin + 1, each.first - 1

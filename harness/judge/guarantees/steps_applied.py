@@ -1,7 +1,7 @@
-"""Each step applies its update, on all ranks alike; only a few are left out over a loss scale.
+"""Each step applies its optimizer update on all ranks, except a few steps that the loss scaler skips.
 
-The run is inconclusive if it left out more updates than the fault-free run: at least 11 more, and more than 5 % of the
-steps. The run is also inconclusive if one rank left out an update that others made.
+The run is inconclusive if it skipped more updates than the fault-free run: at least 11 more, and more than 5 % of the
+steps. The run is also inconclusive if one rank skipped an update that other ranks applied.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _applied_by_one_run(evidence: Analysis) -> Breaches:
-    """Yields updates that only one of the two runs applied, though all losses are the same."""
+    """Yields an update that only one of the run and the fault-free run applied, though all losses are the same."""
     steps, fault_free, compared = evidence.run.steps, evidence.fault_free, evidence.comparison
     if fault_free is None or compared is None or not compared.identical:
         return

@@ -6,8 +6,8 @@ from harness.units import counted
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields steps beyond the plan, or beyond the fault-free run if the scenario plans no steps. A job whose losses
-    decide its end may end at another step, unless its losses equal those of the fault-free run."""
+    """Yields steps beyond the plan, or beyond the fault-free run if the scenario plans no steps. Early stopping may end
+    a job at another step, so the breach is inconclusive unless all losses equal those of the fault-free run."""
     fault_free, planned = evidence.fault_free, evidence.run.planned_steps
     usual = 0 if fault_free is None else fault_free.steps.step.max(initial=0)
     last = int(evidence.run.steps.step.max(initial=0))

@@ -1,7 +1,7 @@
-"""Each step is done while the job has the node that did it.
+"""Each step is done on a node that belongs to the job at that time.
 
 The run fails if a step lies more than 3 s outside of the time in which the job had the node. The run is inconclusive if
-the step is nearer, if times come from several clocks, or if the log has problems.
+the step lies at most 3 s outside of this time, if times come from several clocks, or if the log has problems.
 """
 
 from harness.judge.facts import times

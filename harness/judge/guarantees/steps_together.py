@@ -21,8 +21,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _went_ahead(run: Timeline) -> Breaches:
-    """Yields ranks that went on alone. Their steps are harmless if a fault took the other ranks and the job rolled
-    these steps back."""
+    """Yields ranks that went on alone. A step that a rank did alone is harmless if a fault took the other ranks and the
+    job rolled this step back."""
     steps = run.steps
     last = np.array([epoch.first - 1 for epoch in run.epochs], np.int64)
     np.maximum.at(last, run.progress.epoch, run.progress.step)

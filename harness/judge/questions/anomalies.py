@@ -1,8 +1,8 @@
 """Figures of abnormal events, and the time from the begin of a memory leak until the trainer reported it.
 
-The events are loss spikes, ranks with other weights, and batches with samples missing. The guarantees `result.*` judge
-these events. Loss and gradient norm are sums over all ranks, so they prove nothing about one rank. A digest of each
-rank's own weights (`weights` of a step) and its own count of samples (`rank_samples`) show one rank.
+The events are loss spikes, ranks whose weights differ from the majority, and batches with missing samples. The
+guarantees `result.*` judge these events. Loss and gradient norm are sums over all ranks, so these figures prove nothing
+about one rank. A rank's digest of its weights (`weights`) and its count of samples (`rank_samples`) can prove a flaw.
 """
 
 from collections.abc import Callable
@@ -55,8 +55,8 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
 
 
 class MemoryGrowth(Score):
-    """The trainer finds a rank whose memory leaks before the kernel kills the rank. This is judged only if a scenario
-    expects it: a trainer that is killed and comes back has survived, too."""
+    """Judges whether the trainer reports a rank whose memory leaks before the kernel kills this rank. The score is
+    judged only if a scenario expects such a report, because a job may also recover from the kill by a restart."""
 
     name = "memory_growth"
     order = 26  # before the effects of a killed rank, as the leak is their cause

@@ -1,4 +1,4 @@
-"""Figures of the restore drill and the second restart after the run. Guarantees judge these two runs."""
+"""Figures of the restore drill and the second restart, which the guarantees `drill.*` and `second.*` judge."""
 
 from typing import Any
 

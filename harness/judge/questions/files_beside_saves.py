@@ -1,8 +1,8 @@
-"""Files beside the saves that the fault-free run left and this run did not: an export, an evaluation, a best model.
+"""Files that the fault-free run left beside its saves and this run did not, such as an export or an evaluation.
 
 The harness listed the files of both runs itself, when all nodes had ended. Names that differ only in a number count as
 one name: the number may be a step, a time or a process. Contents are not compared. Missing files are judged only if a
-scenario expects it.
+scenario sets a bound.
 """
 
 from collections.abc import Sequence

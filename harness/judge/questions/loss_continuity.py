@@ -1,7 +1,7 @@
-"""Loss continuity: the distance of the surviving history from the fault-free run.
+"""Loss continuity: how far the losses of the run, without rolled-back steps, are from the fault-free run.
 
-The score compares loss, gradient norm and learning rate of each surviving step, and counts samples that were repeated
-or never seen. The guarantees `result.*` judge the other figures that ranks report of a step.
+The score compares the loss, gradient norm and learning rate of each step that was not rolled back. The score also
+counts samples that were repeated or never seen. The guarantees `result.*` judge all other figures of a step.
 """
 
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
 
 
 def _amounts(consumed: Consumed) -> tuple[str, str]:
-    """Describes the repeated and the skipped samples. A text is empty if there are no such samples."""
+    """Describes repeated samples in one text and skipped samples in another; a count of 0 gives an empty text."""
     if consumed.kind == "places":
         told = ((consumed.repeated, "repeated"), (consumed.skipped, "skipped"))
         one, two = (
@@ -136,7 +136,7 @@ def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, mode: Verdict) -
 
 
 def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, dict[str, Any]]:
-    """Returns the expectation on the curves, and further values for the report."""
+    """Returns the comparison with the fault-free run as a line of the report, and further values for report.json."""
     comparison = evidence.comparison
     if comparison is None or evidence.incomparable:
         return line(MODE, bounds.mode, None, evidence.incomparable, COMPARED), {}
@@ -173,8 +173,8 @@ def _percent(value: float | None) -> str:
 
 
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
-    """Counts surviving steps whose loss or gradient norm is not finite. Returns `None` if the fault-free run reports no
-    loss."""
+    """Counts the steps, without rolled-back ones, whose loss or gradient norm is not finite. Returns `None` if the
+    fault-free run reports no loss."""
     if comparison is None or not np.isfinite(comparison.fault_free.loss).any():
         return None
     odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
@@ -184,7 +184,8 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
-    """Returns the expectation. Its reason names the first step and the curves that left the band."""
+    """Returns a line of the report that fails if a step is marked in `outside`, as too far from the fault-free run. The
+    reason names the first such step and the figures that are too far off."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     steps = len(comparison.step)
     if not found:
@@ -201,8 +202,8 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Compares the curves with the band. A curve outside the band fails. A difference within the band that only comes
-    sooner than in fault-free runs is inconclusive."""
+    """Compares loss, gradient norm and learning rate with the band of fault-free runs. A figure outside the band fails.
+    A figure inside the band is inconclusive if it departs from the fault-free run sooner than other fault-free runs."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}
@@ -224,7 +225,7 @@ def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, 
 
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
-    """Yields (item, why) for errors that are too small for the envelope to show."""
+    """Yields errors that are too small to leave the band of fault-free runs, each with the reason."""
     comparison, band = evidence.comparison, evidence.envelope
     if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
         return
@@ -246,8 +247,8 @@ def _reach(values: dict[str, Any]) -> str:
 
 
 def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iterator[dict[str, Any]]:
-    """Yields the rise of the loss at each surviving resume. A spike is the excess over the rise of the fault-free run
-    at the same step."""
+    """Yields the rise of the loss at each resume whose steps were not rolled back. The `spike` is this rise minus the
+    rise of the fault-free run at the same step."""
     mine = dict(zip(curve.step.tolist(), curve.loss.tolist(), strict=True))
     told = zip(comparison.step.tolist(), comparison.fault_free.loss.tolist(), strict=True) if comparison else ()
     usual: dict[int, float] = dict(told)

@@ -60,7 +60,7 @@ def _lines(values: Mapping[str, Any], bounds: MetricBounds) -> Iterator[Expectat
 
 def _steps(run: Timeline) -> dict[str, Any]:
     """Returns quantiles of step time, and the number of rolled-back steps. Step time is the time between the ends of
-    two complete steps of one epoch."""
+    two complete steps without a restart or rollback in between."""
     told = Times.of(run)
     taken = told.end - told.begin
     found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}
@@ -99,7 +99,7 @@ def _checkpoints(evidence: Analysis) -> dict[str, Any]:
 
 
 def _alarms(evidence: Analysis) -> dict[str, Any]:
-    """Returns the number of false alarms, and the longest time from a fault to its first evidence."""
+    """Returns the number of false alarms, and the longest time from a fault until the job noticed this fault."""
     run, ends = evidence.run, _episode_ends(evidence.run)
     at_work = [(each.injected, healed_at(run, each)) for each in run.faults if each.injected is not None]
     windows = [*evidence.windows, *at_work]
@@ -111,13 +111,13 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
 
 
 def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
-    """Returns the ends of the episodes of each fault, in order of time."""
+    """Returns for each fault the times at which the outages with this fault ended, in order."""
     ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
     return grouped((fault, at) for at, fault in ended)
 
 
 def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
-    """Returns the time from the injection to the first sign in the fault's episode that the job noticed something."""
+    """Returns the time in ns from a fault's injection until the job noticed the fault, or `None` if it did not."""
     if fault.injected is None:
         return None
     at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)

@@ -1,8 +1,8 @@
-"""Reactions of the job to the notice that a node will be taken. They are always reported, and judged if a scenario sets
-a bound.
+"""Reactions of the job to the notice that a node will be taken. The report always shows these reactions, and a scenario
+may set a bound on ignored notices.
 
 The job acts on a notice if any rank reports the notice, saves or leaves before the node is taken. A save that was due
-anyway counts: nothing distinguishes it from a save because of the notice.
+anyway counts as a reaction, too: nothing distinguishes this save from a save because of the notice.
 """
 
 from collections.abc import Iterator

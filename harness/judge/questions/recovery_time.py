@@ -1,8 +1,8 @@
-"""Recovery time: from the last step before progress stopped until a step passes the furthest step before.
+"""Recovery time: from the last step before progress stopped until the job does a step that it had not done before.
 
 Only step events enter the measurement, so the time means the same for any trainer. The phases of a recovery partition
-the time, so they add up to it exactly. If a fault only slows the job, the time runs from the fault until step time is
-back in the band of the fault-free run.
+the recovery time, so the sum of the phases is exactly this time. If a fault only slows the job, the time runs from the
+fault until step time is back in the band of the fault-free run.
 """
 
 from collections import Counter
@@ -85,8 +85,8 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 
 def _stuck(run: Timeline, episode: Episode) -> str:
-    """Explains why an episode has no end. Names the phase in which the harness gave the job up, or the longest phase of
-    a job that died."""
+    """Explains why the job did not recover from an outage. Names the phase in which the harness gave the job up, or the
+    longest phase of a job that died."""
     text = f"never recovered after step {episode.furthest_step}"
     if not episode.segments:
         return f"{text}: no step came after"
@@ -100,7 +100,8 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Compares each span with the bound, the worst first. Adds one line if other spans could not be measured."""
+    """Compares each recovery time with the limit `allowed`. Recoveries without an end come first, then the longest
+    ones. If the recovery from some fault could not be measured, a last line gives the reason `unmeasured`."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
     lines = [_line(bound, each, allowed, run) for each in worst_first]

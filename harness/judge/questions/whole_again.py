@@ -1,15 +1,13 @@
 """The job after its last recovery: its pace, its GPUs in use, its rhythm of saves, the time of its exit.
 
-`harness.judge.facts.usual` defines the pace.
+`harness.judge.facts.usual` defines the pace. The job *uses* as many GPUs as its world has ranks, times the GPUs per
+rank of the fault-free run. The job *has* the GPUs that stay allocated until the end of the run. A new GPU counts only
+after a waiting time: three times as long as the fault-free run took from its first allocation to its first step. The
+waiting time begins when the GPU is allocated and the launcher on its node has logged a line.
 
-The job *uses* as many GPUs as its world has ranks, times the GPUs per rank of the fault-free run. The job *has* the
-GPUs that stay allocated until the end of the run. A new GPU counts only after a waiting time: three times as long as
-the fault-free run took from its first allocation to its first step. The waiting time begins with the allocation, or
-with the first log line of a launcher on that node if this line comes later (a slow engine starts the launcher late).
-
-A save is *due* at each step of which the fault-free run committed a checkpoint. The save was *made* if the run
-committed a checkpoint from half an interval before that step until the next save is due. So late saves and a shifted
-rhythm count. A save that was not made counts as missed only if nothing disturbed the job meanwhile.
+A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
+committed a checkpoint near the due step: at most half an interval earlier, and before the next due step. So a late save
+counts as made. A save that was not made counts as missed only if nothing disturbed the job at that time.
 """
 
 from collections.abc import Callable, Sequence
@@ -107,7 +105,8 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns the slots allocated to the end, except on nodes that announced to leave the job for good."""
+    """Returns the GPUs that the job had to the end, except on nodes that left after a notice or were announced as
+    stragglers."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
@@ -183,8 +182,8 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Returns for each due save whether the run made it. Only saves due in an undisturbed time after the first
-    disturbance count. A save is not due while another is being written: trainers then wait, or skip the save."""
+    """Returns for each due save True if the run made this save. Only saves due after the first disturbance count. A
+    save that was not made counts only if nothing disturbed the job and no other save was being written at that time."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
     order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts
