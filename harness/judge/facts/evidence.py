@@ -145,8 +145,8 @@ def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
     """Explains why a difference from the fault-free run is not counted as an error; empty if the difference may count.
 
     The reason is a differing step that every rank ended well before the first fault struck. From this step on, nearly
-    all steps must differ; values that differ only for a while have another cause. If the first compared step already
-    differs, later steps may be equal. In a run without planned faults and restarts, any step may be the reason."""
+    all steps must differ, because a short difference has another cause. If the first compared step already differs,
+    later steps may be equal. In a run without planned faults and restarts, the differing step may be anywhere."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

@@ -151,8 +151,8 @@ class _StepShares:
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
         """Returns how long each step stood still because of a fault, at world sizes without a fault-free run. The
-        result is the longer of two times. One is the time of a process freeze that ended within the step. The other is
-        the excess over the job's own longest step, if the step took `LONE_FACTOR` times as long."""
+        result is the time of a process freeze that ended within the step, or the excess over the job's own longest
+        step, if larger. This excess counts only if the step took `LONE_FACTOR` times as long as that longest step."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)

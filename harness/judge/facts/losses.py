@@ -59,7 +59,7 @@ def surviving(steps: Steps, of_all: bool = False) -> Curve:
 
 
 def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
-    """Returns the mean loss of each step. Without a loss from any rank, the mean is a NaN that means "not logged"."""
+    """Returns the mean loss of each step. If no rank logs a loss, the result is the NaN for "not logged"."""
     samples, told = steps.rank_samples[rows], is_told(steps.loss[rows])
     weight = np.where(told, samples if (samples[told] > 0).all() else 1, 0)
     total = np.bincount(cell, weight, count)
@@ -223,7 +223,7 @@ def ulps(values: Floats) -> Floats:
 
 
 def terms(run: Timeline) -> int:
-    """Returns the number of summed terms in a loss or gradient norm: one per parameter, going by a save's size."""
+    """Returns how many terms a loss or gradient norm sums: one per parameter, estimated from the size of a save."""
     told = max((each.get("tensor_bytes") or 0 for each in run.published), default=0)
     return int(max(limits.TERMS_LEAST, told // limits.PARAMETER_BYTES))
 

@@ -112,7 +112,7 @@ class Resize(NamedTuple):
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
     """Returns the first restart that changed the number of nodes. The step is the newest save of the fault-free run up
-    to that restart. If there is no such save, the planned interval between saves gives the step."""
+    to that restart. If there is no such save, the step is computed from the planned interval between saves."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)

@@ -75,7 +75,8 @@ def bad(store: Store) -> Found:
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
     """Yields consecutive saves that the harness never saw. Each save must have been the newest save for longer than the
-    harness usually needs to see a save. All of them together must have been the newest for several times as long."""
+    harness usually needs to see a save. The whole series must cover several times the usual delay until the harness
+    sees a save."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -157,8 +158,8 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 def small(store: Store) -> Found:
     """Yields saves far smaller than all fault-free saves (or else, than all saves before the first fault). In a smaller
     world, saves may be smaller in proportion, unless most saves of the run are as large as fault-free saves. If
-    fault-free sizes are nearly equal, a slightly smaller save is too small, unless the layout of ranks differs from
-    that run."""
+    fault-free sizes are nearly equal, a slightly smaller save is too small, unless the layout of ranks differs from the
+    fault-free run."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
@@ -244,8 +245,8 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
     """Maps each save to the share of content that an earlier save already held, and to the newest step of such saves. A
-    save is earlier if the optimizer applied updates between the two saves. The share is the larger one of two: the
-    share of bytes and the share of parts."""
+    save counts as earlier only if the optimizer applied updates between the two saves. The share is the larger one of
+    two: the share of bytes and the share of parts."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -278,7 +279,7 @@ def _bytes_of(tensor: str) -> int:
 
 def unlike(store: Store) -> Found:
     """Yields saves that differ in a value, such as the number of tensors, that all fault-free saves share. The first
-    saves may differ. Saves are compared only between runs with the same world sizes and layouts of ranks."""
+    save of each run may differ. Saves are compared only between runs with the same world sizes and layouts of ranks."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -290,7 +291,8 @@ def unlike(store: Store) -> Found:
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
     """Yields saves that differ in a value, such as the number of tensors, that all saves of other stores share. The
-    first saves may differ. Each result holds the save, its value, the name of the value, and the shared value."""
+    first save of each store may differ. Each result holds the save, its value, the value's name, and the shared
+    value."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)

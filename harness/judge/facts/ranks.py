@@ -127,7 +127,7 @@ def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
     """Returns per step the number of ranks, the row of the rank with the fewest samples, and the row of the rank with
-    the most samples. `rows` is the result of `samples_counted`."""
+    the most samples. `rows` is the result of the function `samples_counted`."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))

@@ -1,8 +1,8 @@
 """Steps that a job repeated after a restart, compared with the first execution of the same steps.
 
 A correct restart repeats the same samples, at the same learning rate, with the same losses. Some jobs do not repeat
-losses bit for bit. Their losses may differ by about as much as after earlier restarts, at the same distance from the
-restart. An error in both executions cannot be seen, nor an error in steps that are never repeated.
+losses bit for bit. In such jobs, losses may differ by about as much as after earlier restarts, at the same number of
+steps after the restart. An error in both executions cannot be seen, nor an error in steps that are never repeated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Off(NamedTuple):
 
 @dataclass(frozen=True)
 class Again:
-    """The steps that were repeated after one restart, compared with the execution before."""
+    """The steps that were repeated after one restart, compared with the execution before that restart."""
 
     life: int
     first: int

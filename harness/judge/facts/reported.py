@@ -106,7 +106,7 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
-    """Returns these kinds of evidence, and all kinds that these kinds can replace: those of the same `ITEMS`."""
+    """Returns these kinds of evidence, and all kinds that these kinds can replace: kinds of the same item (`ITEMS`)."""
     items = {ITEMS[kind] for kind in tells}
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
 

@@ -62,7 +62,7 @@ class Restore(NamedTuple):
 
     @property
     def digests(self) -> Word:
-        """Returns a mere claim, because only the trainer knows the digests of restored and committed content."""
+        """Returns the digests as a mere claim: only the trainer knows the content that it restored and committed."""
         return Word(self.at)
 
     @property

@@ -3,8 +3,8 @@
 Each rank of an observed trainer reports which indices it consumed in each step (`samples`), or a digest of its inputs.
 The multiset of all ranks' samples is compared with that of the fault-free run, for each pass over the data set. Steps
 that a restart rolled back do not count. A run may repeat samples that the fault-free run repeats, such as the padding
-of a sampler. If both runs consume the same number of samples in each step, steps are compared. If the numbers differ,
-as after a change of the number of ranks, whole passes over the data are compared.
+of a sampler. If both runs consume the same number of samples in each step, the same steps are compared. If the numbers
+differ, as after a change of the number of ranks, whole passes over the data are compared.
 
 If the order of samples differs between fault-free runs, samples are not compared.
 """
@@ -178,8 +178,8 @@ def _moved(sides: Sides, later: int = NEVER) -> Ints:
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares samples step by step. The fault-free run's lowest rank shows the pass of each step, because a restarted
-    trainer may count passes from 0. If no rank counts passes, repeated samples show where a pass begins."""
+    """Compares samples step by step. The fault-free run's lowest rank shows each step's pass over the data, as a
+    restarted trainer may count passes from 0. If no rank counts passes, repeated samples show where a pass begins."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -251,7 +251,7 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares the passes that both runs completed. A pass is complete if the run began another one. The number of
+    """Compares the passes that both runs completed. A pass is complete if the run began the next pass. The number of
     padding samples depends on the number of ranks, and varies by less than one sample per rank and pass."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)

@@ -194,8 +194,8 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Returns when the job got the node, which is the earliest possible begin of a process's steps. A node that the job
-    gets for the first time has a margin, because its allocation may be logged late."""
+    """Returns when the job got the node, which is the earliest possible begin of a process's steps. For a node's first
+    allocation, the result is earlier by a margin, because this allocation may be logged late."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else limits.ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER

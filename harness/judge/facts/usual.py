@@ -4,8 +4,8 @@
 
 *Pace:* the time of all undisturbed steps after the last recovery, divided by the time of the same steps in the
 fault-free run at the same world size. Pauses in both runs count. The median step is compared, too, because a pause in
-the fault-free run does not change the median. A busy host also slows a healthy job. So three more figures are measured:
-the pace before the first fault, the run's fastest stretch, and the slowest stretch without a fault.
+the fault-free run does not change the median. Because a busy host also slows a healthy job, three more figures are
+measured: the pace before the first fault, the run's fastest stretch, and the slowest stretch without a fault.
 """
 
 import enum
@@ -292,7 +292,7 @@ class Slowed:
     @property
     def another_pace(self) -> bool:
         """Returns True if the job was much slower or faster than its fault-free runs before a fault that stops nothing.
-        Then the fault-free runs had a busier or quieter host and do not show this job's speed."""
+        In this case, the fault-free runs had a busier or quieter host and do not show this job's speed."""
         gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
@@ -469,7 +469,7 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Returns the time of each sequence of consecutive steps that is a quarter of all steps long. This time is
+        """Returns the time of each sequence of consecutive steps that is a quarter of all steps long. Each time is
         divided by the time of the same steps in `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
@@ -486,7 +486,7 @@ class _Same:
 
 def _scatter(kind: Floats) -> float:
     """Returns the variance of these values, or an estimate from successive differences if smaller (von Neumann's mean
-    square successive difference, https://doi.org/10.1214/aoms/1177731677). For few values, the result is larger."""
+    square successive difference, https://doi.org/10.1214/aoms/1177731677). With few values, the result is larger."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
     return float(variance * (n + 1) / (n - 2))
