@@ -27,23 +27,23 @@ DRILL, SECOND = "drill", "second-restart"  # restarts after the run, on copies o
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything a score may look at. `calibration` holds further fault-free runs (other world sizes, repeats)."""
+    """All logs from which scores are computed: the judged run, its fault-free runs, and restarts made after the run."""
 
     run: Timeline
     fault_free: Timeline | None = None
-    calibration: Sequence[Timeline] = ()
+    calibration: Sequence[Timeline] = ()  # further fault-free runs: other world sizes, repeats
     drill: Timeline | str = ""  # the restore drill, or why its log cannot be read
     resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by folder; stopped or resumed at a save
     second_restart: Timeline | str = ""  # the second restart, or why its log cannot be read
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:
-        """Returns the fault-free runs without a flaw, which may be used for bands."""
+        """Returns the fault-free runs in which `flaw` finds nothing, and which may thus show usual values."""
         return [other for other in (self.fault_free, *self.calibration) if other and not self.flaw(other)]
 
     def flaw(self, other: Timeline, asked: Asked | None = None) -> str:
-        """Explains why the fault-free run `other` is unusable; empty if `other` is sound. `asked`: the task of `other`;
-        by default all steps from the first on."""
+        """Explains why the fault-free run `other` is unusable; empty if `other` is sound. `asked` says which job, size
+        and steps `other` should have had; by default all steps from the first on."""
         if why := _unfit(self.run, other):
             return why
         if len(other.epochs) != 1:
@@ -59,12 +59,12 @@ class Evidence:
 
     @cached_property
     def resumed_elsewhere(self) -> str:
-        """Names the first run in `resumed` that did not do its task, and why; empty if all did."""
+        """Names the first run in the field `resumed` that did not run as the harness asked, and why; else empty."""
         return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
-    """Loads the evidence for the whole job, or for one of its rehearsals: see `harness.timeline.window`.
+    """Loads the evidence for the whole job, or for one rehearsal (one of several fault tests in the same job).
 
     Raises `EventLogError` if the run's own log cannot be read, and `UsageError` if the log lacks the rehearsal.
     """
@@ -73,7 +73,7 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
 
 
 def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
-    """Loads the fault-free runs in this folder as evidence for a run. Raises `EventLogError` if a log is unreadable."""
+    """Adds the fault-free runs and restarts in this folder to a run. Raises `EventLogError` if a log is unreadable."""
     held = next((folder / name for name in _FOLDERS if (folder / name / "events").is_dir()), None)
     return Evidence(
         run=run,
@@ -93,14 +93,15 @@ def _drill(folder: pathlib.Path) -> Timeline | str:
 
 
 def part_of(whole: Evidence) -> Evidence:
-    """Returns the evidence with the fault-free runs cut to the steps that the run did, and without `resumed`."""
+    """Returns the evidence for one rehearsal (a fault test within a longer job). Each fault-free run keeps only the
+    rehearsal's steps. Fault-free runs that stop or resume at a save (field `resumed`) are left out."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
 
 
 def _unfit(run: Timeline, other: Timeline) -> str:
-    """Explains why the fault-free run `other` shows nothing about `run`; empty if `other` is usable."""
+    """Explains why the fault-free run `other` shows nothing about `run`; the text is empty if `other` is usable."""
     if any(fault.injected is not None for fault in other.faults):
         return "a fault struck it"
     if any(not gap.full_disk for each in other.processes for gap in each.gaps or ()):
@@ -113,7 +114,7 @@ def _unfit(run: Timeline, other: Timeline) -> str:
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
-    """Explains why individual steps cannot be compared with those of the fault-free run; empty if they can."""
+    """Explains why the run's steps cannot be compared one by one with the fault-free run; empty otherwise."""
     if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
     died = any(deaths.unexplained(fault_free, deaths.ends_of(fault_free)))
@@ -141,11 +142,11 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Explains why a trainer is not accused of differing from its fault-free run; empty if the trainer may be accused.
+    """Explains why a difference from the fault-free run is not counted as an error; empty if the difference may count.
 
-    The reason is a step that differs although every rank did it well before a fault struck. Nearly all later steps must
-    differ, too, unless the first step differs. Another order of sums can cause differences from the second step on.
-    Steps that differ only for a while have another cause. If the plan has no fault, no fault struck before the end."""
+    The reason is a differing step that every rank ended well before the first fault struck. From this step on, nearly
+    all steps must differ, because a short difference has another cause. If the first compared step already differs,
+    later steps may be equal. In a run without planned faults and restarts, the differing step may be anywhere."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

@@ -1,4 +1,4 @@
-"""The faults of a run: which ones struck, which ones people stopped, and what was measured of each."""
+"""The faults of a run: which faults struck, which faults people stopped, and which effects were measured."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ _GONE = " gone"  # suffix of units that count victims that were struck
 
 
 def own_faults(run: Timeline) -> Iterator[FaultRecord]:
-    """Yields the run's own faults. Faults of other rehearsals on the same job are left out."""
+    """Yields the faults of this run. Faults of other rehearsals (fault tests in the same job) are left out."""
     return (fault for fault in run.faults if fault.id not in run.beside.faults)
 
 
@@ -24,7 +24,7 @@ def struck(evidence: Analysis) -> Iterator[FaultRecord]:
 
 
 def stopped(work: Work, fault: FaultRecord) -> int | None:
-    """Returns how many ns the fault had acted when people stopped it too early; `None` if nobody stopped it early."""
+    """Returns for how many ns the fault had acted when people stopped the fault too early; `None` if nobody did."""
     at = fault.cancelled
     if at is None or not work.has_steps or work.last_end <= at:
         return None
@@ -34,13 +34,13 @@ def stopped(work: Work, fault: FaultRecord) -> int | None:
 
 @dataclass(frozen=True)
 class Effect:
-    """A measurement of a fault or of its end. `ok`: the fault's own rule accepts the measurement."""
+    """A measurement of a fault's effect, or of the end of this effect."""
 
     measured: Any  # as logged; may not be a number
     expected: Any
     unit: str
     detail: str
-    ok: bool
+    ok: bool  # the fault's own rule accepts the measurement
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
@@ -53,9 +53,9 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Returns True if the numbers show that the fault acted. If the unit counts processes or nodes, all must be
-        affected; for other units, any part of the expected amount is enough. If 0 is expected, at most 0 may be
-        measured. A fault that struck 0 of 0 victims (unit ending in "gone") did not act."""
+        """Returns True if the measured amount shows that the fault had an effect. If the unit counts processes or
+        nodes, the fault must hit all planned victims. For other units, any part of the expected amount is enough. If 0
+        is expected, at most 0 may be measured. A fault that hit 0 of 0 victims (unit ends in "gone") had no effect."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:
@@ -65,7 +65,8 @@ class Effect:
 
     @property
     def is_over(self) -> bool:
-        """Returns True if an end was measured. All processes or nodes must be back; a rate or a time only nearly."""
+        """Returns True if the measurement shows that the fault's effect ended. All affected processes or nodes must
+        have recovered. For other units, such as a rate, the fault's own rule accepts values close to normal."""
         return self.acted if self.counted else self.ok
 
     @property

@@ -1,4 +1,4 @@
-"""The strength of a fact's evidence. Each fact has its own strength, so no guarantee chooses one."""
+"""How strong the evidence for a fact is. Each fact carries the strength of its own evidence."""
 
 import enum
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class By(enum.IntEnum):
-    """Strength of evidence, from the strongest to the weakest."""
+    """The strength of the evidence for a fact, from the strongest to the weakest."""
 
     SEEN = 0  # the harness saw the fact, or the accused process logged it
     TOLD = 1  # one process contradicts another, or only the trainer could know the fact
@@ -27,13 +27,13 @@ class Known(Protocol):
 
 
 def weakest(*facts: Known) -> By:
-    """Returns the strength of a conclusion from all these facts. Without facts, the strength is `SEEN`."""
+    """Returns the strength of a conclusion: the weakest strength of its facts, or `SEEN` without any fact."""
     return max((fact.by for fact in facts), default=By.SEEN)
 
 
 @dataclass(frozen=True)
 class Word:
-    """A claim that only the trainer makes, and its time."""
+    """A claim that only the trainer makes, and the time of this claim."""
 
     at: int
     by: By = By.TOLD
@@ -41,19 +41,18 @@ class Word:
 
 @dataclass(frozen=True)
 class Abnormal:
-    """An abnormal event that the log shows, in words. `survives`: its steps were not rolled back. `may_be_named`: the
-    first and the last step that an alarm about this event may name; `None`: any step."""
+    """An abnormal event in the log, described in words."""
 
     words: str
     step: int
     begin: int  # ns
-    survives: bool
-    may_be_named: tuple[int, int] | None
+    survives: bool  # no restart rolled its steps back
+    may_be_named: tuple[int, int] | None  # first and last step that an alarm about it may name; `None`: any step
 
 
 @dataclass(frozen=True)
 class Odd:
-    """A fact that a correct job and a correct log never show, in words."""
+    """A fact, in words, that never occurs if the job and the log are correct."""
 
     words: str
     by: By = By.SEEN

@@ -1,8 +1,8 @@
-"""The ledger: every allocated GPU-nanosecond is assigned to exactly one account. All amounts are integers.
+"""The ledger assigns each allocated GPU-nanosecond to one account, such as `productive`. All amounts are integers.
 
 A slot is one GPU of one node. Time inside the steps of the slot's workers is assigned by the parts of each step. Time
 outside these steps is assigned by the phase of the whole job at that time. The accounts of each slot add up to the
-allocated time of the slot, and `settle` asserts this sum.
+allocated time of the slot; the function `settle` asserts this sum.
 """
 
 import bisect
@@ -51,7 +51,7 @@ _ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
 
 @dataclass(frozen=True)
 class Ledger:
-    """GPU-nanoseconds per account: all allocated time, and the part of it caused by faults."""
+    """GPU-nanoseconds per account: for all allocated time, and for the part of this time that faults caused."""
 
     allocated: int
     accounts: Mapping[str, int]
@@ -72,8 +72,8 @@ def settle(
     windows: Sequence[Window],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
-    """Assigns the time of all slots to accounts. `windows`: the times that faults caused (episodes, slowed intervals).
-    `own_steps`: step times from the job's own steps, for world sizes without a baseline.
+    """Assigns the time of all GPU slots to accounts. `windows` are the times that faults caused: outages and slow
+    intervals. `own_steps` are step times from the job's own steps, for world sizes that no fault-free run has.
 
     A step belongs to the window in which the step ended. Time outside steps is split exactly at the edges of windows.
     Raises `AssertionError` if the accounts of a slot do not add up, which would be a bug of this module.
@@ -96,7 +96,7 @@ def settle(
 
 
 def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
-    """Returns the time of one slot by account: its steps, as from `_StepShares.of`, and its time outside the steps."""
+    """Returns the time of one GPU slot by account: time inside the steps (`of_steps`) plus time outside the steps."""
     sums = np.zeros(len(ACCOUNTS), np.int64)
     sums[[_INDEX[name] for name in _OF_STEPS]] = of_steps.sum(axis=1)
     np.add.at(sums, accounts, amounts)
@@ -104,7 +104,7 @@ def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
 
 
 def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
-    """Returns the exact time of these sorted, disjoint intervals that lies in each segment."""
+    """Returns for each segment how many ns of the sorted, disjoint intervals lie in this segment."""
     edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
     lengths = np.concatenate([[0], np.cumsum(end - begin)])
     # Free time before an edge: all intervals that ended by then, plus the first part of an interval that the edge cuts.
@@ -130,7 +130,7 @@ class _StepShares:
         self.disturbed, self.frozen = by_time.disturbed(timeline), frozen(timeline)
 
     def of(self, slot: Slot, rows: Ints) -> tuple[Ints, Ints, tuple[Ints, Ints]]:
-        """Returns the ends of a slot's steps, their times by account (`_OF_STEPS`), and the intervals between steps."""
+        """Returns each step's end, each step's time by account (`_OF_STEPS`), and the gaps between the slot's steps."""
         steps = self.steps
         ended = steps.end[rows]
         end = np.clip(ended, slot.allocated, slot.released)
@@ -151,8 +151,8 @@ class _StepShares:
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
         """Returns how long each step stood still because of a fault, at world sizes without a fault-free run. The
-        result is the longer of two times. One is the time of a freeze that ended within the step. The other is the time
-        beyond the job's own longest step, if the step took several times as long."""
+        result is the time of a process freeze that ended within the step, or the excess over the job's own longest
+        step, if larger. This excess counts only if the step took `LONE_FACTOR` times as long as that longest step."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)
@@ -164,7 +164,7 @@ class _StepShares:
 
 
 def _rows_by_slot(timeline: Timeline) -> list[Ints]:
-    """Returns the step rows of each slot, in order of end."""
+    """Returns for each slot the rows of the slot's steps, in order of their ends."""
     place = {(*slot.key, slot.local_rank): number for number, slot in enumerate(timeline.slots)}
     slot_of = [place.get((*p.key, p.local_rank), len(place)) for p in timeline.processes]
     small = np.int16 if len(place) < 2**15 else np.int64  # numpy sorts short integers in linear time
@@ -175,7 +175,7 @@ def _rows_by_slot(timeline: Timeline) -> list[Ints]:
 
 
 class _Between:
-    """The accounts for the time that a slot spends outside its steps, by segment."""
+    """The account for the time that a slot spends outside its steps, for each segment of the job's time."""
 
     def __init__(self, timeline: Timeline, segments: Sequence[Segment]):
         processes, epochs = timeline.processes, list(enumerate(timeline.epochs))
@@ -208,5 +208,5 @@ def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segme
 
 
 def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
-    """Marks the moments in a window, including its end but not its begin. `windows` are sorted and disjoint."""
+    """Marks the moments in a window, including the end but not the begin. `windows` are sorted and disjoint."""
     return ~by_time.quiet(at - 1, at, windows)

@@ -1,4 +1,4 @@
-"""The loss, gradient norm and learning rate of each surviving step, and their comparison between two runs."""
+"""The loss, gradient norm and learning rate of each step that no restart rolled back, compared between two runs."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -19,8 +19,8 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied")
 
 @dataclass(frozen=True)
 class Curve:
-    """One row per surviving step, with the values of the lowest rank that logs a loss. This rank is the same in every
-    run. If runs differ in the layout of ranks, the loss is the mean of all ranks."""
+    """The values of each step that no restart rolled back, from the lowest rank that logs a loss. If two runs split the
+    model between ranks in different ways, the loss is the mean of all ranks."""
 
     step: Ints
     loss: Floats
@@ -39,14 +39,14 @@ class Curve:
         return type(self)(**{name: column[rows] for name, column in vars(self).items()})
 
     def until(self, later: Self) -> Self:
-        """Returns the steps of this curve before the first step of `later`, followed by `later`."""
+        """Returns the steps of this curve before the first step of the curve `later`, followed by `later`."""
         kept = vars(self.at(np.flatnonzero(self.step < later.step[0])))
         return type(self)(**{name: np.concatenate([column, getattr(later, name)]) for name, column in kept.items()})
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:
-    """Returns the surviving history, one row per step. `of_all`: the loss is the mean of all ranks that log a loss,
-    weighted by their samples."""
+    """Returns one row per step, without steps that a restart rolled back. If `of_all` is True, the loss is the mean of
+    all ranks that log a loss, weighted by their numbers of samples."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
@@ -59,7 +59,7 @@ def surviving(steps: Steps, of_all: bool = False) -> Curve:
 
 
 def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
-    """Returns the mean loss of each step. If no rank logs a loss, the mean is a NaN that `is_told` does not mark."""
+    """Returns the mean loss of each step. If no rank logs a loss, the result is the NaN for "not logged"."""
     samples, told = steps.rank_samples[rows], is_told(steps.loss[rows])
     weight = np.where(told, samples if (samples[told] > 0).all() else 1, 0)
     total = np.bincount(cell, weight, count)
@@ -70,14 +70,15 @@ def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
 
 
 def counted(steps: Steps) -> Bools:
-    """Marks surviving rows. A step that not all ranks did counts only if later steps build on it."""
+    """Marks the rows of steps that no restart rolled back. A step that some rank did not do is marked only if all ranks
+    did a later step."""
     last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # later steps may have been rolled back
     return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Returns one of these rows per step, in order of step. The row is from the lowest rank that ever logs a loss, so
-    that the losses of one rank are compared. If this rank did not do the step, the lowest rank that did counts."""
+    """Returns one of `rows` for each step, in order of step. The row comes from the lowest rank that ever logs a loss.
+    In a step that this rank did not do, the row comes from the lowest rank that did the step."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
     speaker = int(telling.min(initial=np.iinfo(np.int64).max))
@@ -91,7 +92,7 @@ def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Surviving steps that both runs have, row by row."""
+    """The steps that both runs did and that no restart rolled back, row by row."""
 
     step: Ints
     run: Curve
@@ -105,7 +106,7 @@ class Comparison:
         return float(np.max(self.apart("loss"))) if len(self.step) else None
 
     def alone(self, curve: str) -> Ints:
-        """Returns the steps at which only one run logs `curve`. A few gaps of the fault-free run are ignored."""
+        """Returns the steps at which only one run logs `curve`. A single gap in the fault-free run is ignored."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
         return self.step[mine != other if only_mine.sum() > limits.HOLES_MAX else other & ~mine]
@@ -120,8 +121,8 @@ class Comparison:
 
     @property
     def final_gap_percent(self) -> float | None:
-        """Returns how far the mean loss of the last steps is above the fault-free run's, in percent of the latter.
-        `None`: the losses are not comparable."""
+        """Returns by how many percent the mean loss of the last steps exceeds that of the fault-free run. The result is
+        `None` if the losses are not comparable."""
         mine, other = self._last_losses
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
             return None
@@ -130,10 +131,10 @@ class Comparison:
 
     @property
     def final_scatter_percent(self) -> float:
-        """Returns half the 99 % confidence interval of `final_gap_percent`, by batch means over stretches of equal
-        length; 0 for too few steps. (Schmeiser, Batch size effects in the analysis of simulation output, 1982.)"""
+        """Returns half the 99 % confidence interval of `final_gap_percent`, from the means of equally long stretches; 0
+        for too few steps."""
         mine, other = self._last_losses
-        length = len(mine) // limits.BLOCKS
+        length = len(mine) // limits.BLOCKS  # Schmeiser, Batch size effects in the analysis of simulation output, 1982
         if length < 2:
             return 0.0
         mine, other = mine[-length * limits.BLOCKS :], other[-length * limits.BLOCKS :]
@@ -144,7 +145,7 @@ class Comparison:
 
     @property
     def near_zero(self) -> bool:
-        """Returns True if the last losses cancel out or are tiny compared with the range of the loss."""
+        """Returns True if the mean of the last losses is almost 0, compared with the size and range of the losses."""
         _, last = self._last_losses
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         size = abs(float(np.mean(last))) if len(last) else np.nan
@@ -152,7 +153,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Returns True if all compared steps are equal bit for bit, and at least one was compared."""
+        """Returns True if all compared steps are equal bit for bit, and at least one step was compared."""
         alone = any(len(self.alone(name)) for name in CURVES)
         return bool(len(self.step)) and self.first_divergent_step is None and not alone
 
@@ -170,25 +171,25 @@ def compare(run: Curve, fault_free: Curve) -> Comparison:
 
 
 def bits(values: Floats) -> Ints:
-    """Returns comparable bit patterns; all NaNs get the same one."""
+    """Returns the bit pattern of each value; all NaNs get the same bit pattern."""
     return np.ascontiguousarray(np.where(np.isnan(values), np.nan, values)).view(np.int64)
 
 
 def unlike(a: Floats, b: Floats) -> Bools:
-    """Marks values that differ in any bit. Values that only one side logs are left out: see `Comparison.alone`."""
+    """Marks the rows whose two values differ in any bit. Rows in which only one run logs a value are not marked."""
     return np.asarray((bits(a) != bits(b)) & is_told(a) & is_told(b), np.bool_)
 
 
 def distance(a: Floats, b: Floats) -> Floats:
-    """Returns |a - b|: 0 for equal infinities and for two NaNs, infinite for a single NaN."""
+    """Returns |a - b|: 0 for equal infinities and for two NaNs, infinite if only one value is a NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         apart = np.abs(a - b)
     return np.asarray(np.where(unlike(a, b), np.where(np.isnan(apart), np.inf, apart), 0.0))
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
-    """Returns the surviving steps that both runs have, ascending, and the largest |run - fault-free run| of the loss
-    over the ranks that log a loss in both. Two NaNs differ by 0, a single NaN by infinity."""
+    """Returns the steps that both runs did and that no restart rolled back, and the largest loss difference of a rank
+    in each step. Two NaNs differ by 0; a NaN and a number differ by infinity."""
     rows, others = paired(run, fault_free)
     step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
@@ -197,10 +198,10 @@ def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
 
 
 class ByRank(NamedTuple):
-    """The last logged row of each surviving step and rank: sorted keys, and rows in the steps."""
+    """The last logged row for each step and rank, without steps that a restart rolled back."""
 
-    key: Ints
-    row: Ints
+    key: Ints  # step and rank in one number, sorted
+    row: Ints  # in `Steps`
 
 
 def by_rank(steps: Steps) -> ByRank:
@@ -210,33 +211,34 @@ def by_rank(steps: Steps) -> ByRank:
 
 
 def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
-    """Returns matching rows of both runs: the same step of the same rank."""
+    """Returns pairs of rows, one row of each run: the same step of the same rank."""
     ours, theirs = by_rank(run), by_rank(fault_free)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     return ours.row[left], theirs.row[right]
 
 
 def ulps(values: Floats) -> Floats:
-    """Returns one unit in the last place of each value, as a 32-bit float."""
+    """Returns the size of one unit in the last place of each value, taken as a 32-bit float."""
     return np.nan_to_num(np.spacing(np.abs(values).astype(np.float32)).astype(np.float64))
 
 
 def terms(run: Timeline) -> int:
-    """Returns the number of terms in a loss or gradient norm: one per parameter, counted by the size of a save."""
+    """Returns how many terms a loss or gradient norm sums: one per parameter, estimated from the size of a save."""
     told = max((each.get("tensor_bytes") or 0 for each in run.published), default=0)
     return int(max(limits.TERMS_LEAST, told // limits.PARAMETER_BYTES))
 
 
 def rounding(values: Floats, terms: int) -> Floats:
-    """Returns how far two 32-bit sums of `terms` terms may differ if their order differs: sqrt(n) u of the sum, because
-    errors are random (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput.
-    41, 2019). A unit in the last place is at most 2 u of a value."""
+    """Returns how far two 32-bit sums of the same `terms` terms may differ if the terms are summed in different orders.
+    This limit grows with the square root of `terms`, because rounding errors are random."""
+    # Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019
     return np.asarray(np.sqrt(terms) * ulps(values) / 2)
 
 
 def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> Ints:
-    """Returns the expected steps that the curve lacks, at most `MISSING_MAX` because a log may claim any step number.
-    `told`: the expected steps, from the fault-free run. `None`: every `stride`-th step after `before` is expected."""
+    """Returns the expected steps that the curve lacks, at most `MISSING_MAX`, as a log may claim any step number.
+    `told` holds the expected steps of the fault-free run. If `told` is `None`, every `stride`-th step after `before` is
+    expected."""
     if not len(curve):
         return np.zeros(0, np.int64)
     if told is None:
@@ -247,12 +249,11 @@ def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> In
 
 
 def by_scale(skipped: Bools) -> Bools:
-    """Marks the skipped updates that a loss scale accounts for; one row per update, in order.
+    """Marks the skipped updates that dynamic loss scaling explains. `skipped` has one row per update, in order.
 
-    `torch.amp.GradScaler` starts at a scale of 2^16, halves it with each update that it skips, and doubles it after
-    2000 updates in a row (its documented defaults). The scale is never 0: gradients that are NaN or infinite at a scale
-    of 1 are so without a scale, too, and the documentation then asks to check the model. So the number of skipped
-    updates is bounded.
+    By default, the scale of `torch.amp.GradScaler` starts at 2^16. Each skipped update halves the scale, and 2000
+    applied updates in a row double the scale. At a scale of 1, gradients that are NaN or infinite have another cause
+    than the scale. So loss scaling explains only a limited number of skipped updates.
     """
     excused = np.zeros(len(skipped), np.bool_)
     left, before = limits.HALVINGS, 0

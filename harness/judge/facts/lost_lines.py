@@ -1,7 +1,7 @@
-"""Lines that the log of a worker or launcher lacks, found by line numbers, and the cause of each loss.
+"""Lines missing from the log of a worker or launcher, found by gaps in the line numbers, and the cause of each gap.
 
-A process that logged its own exit, or ended with a clean code, wrote all of its lines. If the log of such a process
-lacks lines, these lines were lost during transfer or removed.
+A process that logged its own exit, or ended with a clean exit code, wrote all lines of its log. Lines missing from the
+log of such a process were lost in transfer or removed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,15 @@ from harness.units import counted, format_duration
 
 @dataclass(frozen=True)
 class Lost:
-    """The lines that one log lacks, in words, without lines lost to a full disk. `killed`: the process was killed."""
+    """The lines missing from one log, in words. Lines lost to a full disk are not counted."""
 
     words: str
-    killed: bool
+    killed: bool  # the process was killed
 
 
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:
-    """Yields the losses by log. `taken`: when a fault struck each process; -1: never. `ends`: of all processes."""
+    """Yields for each log with missing lines a description of these lines. `taken` holds for each process the time at
+    which a fault killed the process, or -1. `ends` holds the ends of all node commands and workers."""
     died = {row for end in ends if end.code not in CLEAN_CODES for row in end.processes}
     gone = {slot.key for slot in run.slots if not slot.kept}
     for row, each in enumerate(run.processes):

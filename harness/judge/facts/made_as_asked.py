@@ -1,9 +1,8 @@
-"""The task of a run that the harness makes for comparison, and whether the run did this task.
+"""Checks whether a run that the harness makes for comparison is the run that the harness asked for.
 
-The harness makes fault-free runs, repeats, runs that stop at a save or resume from a save, restore drills and restarts.
-A run with another size, seed or code, or a run that restored another save, proves nothing. Fault-free runs change the
-size of their world where the judged run did: one stops at a save, and others resume from this save. Runs that resumed
-from another save would give a band for another moment.
+A run of another size, seed or code proves nothing about the judged run. If the judged run changed its number of nodes,
+the harness makes more fault-free runs. One of these runs stops at a save, and the others resume from a given save. A
+run that resumed from another save than requested would show how losses change after another step.
 """
 
 import re
@@ -25,29 +24,23 @@ AT = re.compile(rf"{RESUMED}at-(\d{{1,18}})\Z")  # folder of a run that resumes 
 
 @dataclass(frozen=True)
 class Asked:
-    """The task of a run for comparison: the same job without faults.
+    """The request for a comparison run: the same job as the judged run, without faults."""
 
-    `plan`, `environment`: from the log of the judged run. `nodes`: the number of nodes, if not as planned.
-    `ranks_count`: the judged run had as many ranks as planned, so this run must, too. `resumes_at`: the step of the
-    save that the run must resume from; 0: no save; `None`: any. `stops_at`: the step of the save at which the run must
-    stop; `None`: the run does all steps.
-    """
-
-    plan: Mapping[str, Any]
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    nodes: int | None = None
-    ranks_count: bool = False
-    resumes_at: int | None = None
-    stops_at: int | None = None
+    plan: Mapping[str, Any]  # from the log of the judged run
+    environment: Mapping[str, Any] = field(default_factory=dict)  # from the same log
+    nodes: int | None = None  # number of nodes, if not as planned
+    ranks_count: bool = False  # the judged run had as many ranks as planned, so this run must, too
+    resumes_at: int | None = None  # step of the save that the run must resume from; 0: no save; `None`: any
+    stops_at: int | None = None  # step of the save at which the run must stop; `None`: it does all steps
 
     @classmethod
     def by(cls, run: Timeline, **more: Any) -> Self:
-        """Returns the task of a run for comparison with `run`."""
+        """Returns the request for a fault-free run that can be compared with the judged run `run`."""
         as_planned = bool(run.epochs) and run.epochs[0].size == run.planned_size.world_size
         return cls(run.plan, run.environment, ranks_count=as_planned, **more)
 
     def broken_by(self, made: Timeline) -> str:
-        """Returns the first difference, as in "it has another seed"; empty if `made` did as asked."""
+        """Returns how the run `made` differs from the request, as "it has another seed", or an empty text."""
         return next((why for part in (self._job, self._saves) for why in part(made)), "")
 
     def _job(self, made: Timeline) -> Iterator[str]:
@@ -81,7 +74,7 @@ class Asked:
 
 
 def committed(run: Timeline) -> set[int]:
-    """Returns the steps of all saves logged as committed. If none was logged, the saves that the harness saw count."""
+    """Returns the steps of all saves logged as committed; if no commit is logged, of all saves that the harness saw."""
     told = {event["step"] for event in run.checkpoints if event["event"] == COMMITTED}
     return told or {event["step"] for event in run.published if type(event.get("step")) is int}
 
@@ -96,7 +89,7 @@ def _resumed_elsewhere(made: Timeline, step: int) -> Iterator[str]:
 
 
 def command_of(job: Mapping[str, Any]) -> Any:
-    """Returns the command of a workload's trainer, as in a plan; `None` for a trainer of the harness."""
+    """Returns a trainer's command and options from `workload` in a plan; `None` for the harness's own trainer."""
     trainer = job.get("trainer")
     return {name: trainer[name] for name in trainer.keys() - TELLS} if isinstance(trainer, Mapping) else None
 
@@ -111,15 +104,15 @@ def _differ(mine: Any, other: Any) -> bool:
 
 
 class Resize(NamedTuple):
-    """The world resumes from the save of `step` with `nodes` nodes."""
+    """A restart from the save of step `step` that changes the number of nodes to `nodes`."""
 
     step: int
     nodes: int
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns where the run first changed its number of nodes: at the newest save of the fault-free run until then.
-    Without such a save, the planned interval between saves gives the step."""
+    """Returns the first restart that changed the number of nodes. The step is the newest save of the fault-free run up
+    to that restart. If there is no such save, the step is computed from the planned interval between saves."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)
@@ -131,7 +124,7 @@ def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
 
 
 def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
-    """Returns the task of the fault-free run in the folder of this name."""
+    """Returns the request for the fault-free run in the folder `name`. `at` is the run's first change of its size."""
     if name == BEFORE:
         return Asked.by(run, resumes_at=0, stops_at=at.step)
     if name == SAME:
@@ -141,7 +134,7 @@ def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
 
 
 def broken_by(run: Timeline, fault_free: Timeline | None, made: Mapping[str, Timeline]) -> str:
-    """Names the first run that did not do its task, and why; empty if all did."""
+    """Names the first run that differs from the request for this run, and the difference; empty if no run differs."""
     at = resize(run, fault_free) if made else None
     if at is None:
         return f"{next(iter(made))} changed its size, and the run did not" if made else ""

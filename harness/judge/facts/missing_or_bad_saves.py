@@ -1,9 +1,8 @@
-"""Saves that were reported as committed but are missing or bad: small rules, each with its reason in words.
+"""Finds saves that were reported as committed but are missing or bad. Each rule here gives its reason in words.
 
-If a report and the store differ, the store is right. One unseen save alone proves nothing: it must have stayed for
-long, or the harness must have seen the next save beside it, or the save should still be there at the end. In a store
-that the harness never saw, no save counts as missing. If several rules find the same save, the first one gives the
-reason.
+If a report and the store differ, the store is right. A save that the harness merely failed to see is not counted as
+missing: each rule about missing saves asks for more evidence. In a store that the harness never saw, no save counts as
+missing. If several rules find the same save, the first rule gives the reason.
 """
 
 import itertools
@@ -61,7 +60,7 @@ def missing(store: Store, is_watched: Callable[[str], bool]) -> Found:
 
 
 def bad(store: Store) -> Found:
-    """Yields saves whose content, size or time is wrong, as the harness saw them or as the trainer reported them."""
+    """Yields saves with a wrong content, size or time, as shown by the store or by the trainer's reports."""
     for rule in (small, empty, hollow, stale, unlike, of_another_step, still_damaged):
         yield from rule(store)
     for rule in (changed, too_early, holds_another):
@@ -75,8 +74,9 @@ def bad(store: Store) -> Found:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields the saves of each row of consecutive saves that the harness never saw. Each save must have been the newest
-    one for longer than the harness usually needs to see a save, and the whole row for much longer."""
+    """Yields consecutive saves that the harness never saw. Each save must have been the newest save for longer than the
+    harness usually needs to see a save. The whole series must cover several times the usual delay until the harness
+    sees a save."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -92,8 +92,8 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that the harness never saw, though it saw the next save while both should have been in the store.
-    The store should keep as many of the newest saves as in the fault-free run."""
+    """Yields saves that the harness never saw, though the harness saw the next save while both should have been there.
+    The fault-free run shows how many of the newest saves should be in the store."""
     number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
@@ -112,8 +112,8 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that are missing after all nodes have ended. The last save must be there, and so must as many of the
-    newest saves since the last restart as the fault-free run keeps."""
+    """Yields saves that are missing after all nodes have ended. The last save must be in the store. The fault-free run
+    shows how many of the newest saves must be there. Saves from before the last restart may be missing."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
     there = set(store.left_steps(last.series))
     if max(there, default=0) > last.step:
@@ -129,8 +129,8 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
-    """Returns how many of the newest saves the fault-free run keeps to its end, and whether the content of its last
-    save shows the step. The number is 0 if it is unknown or if the kept saves are not the newest ones."""
+    """Returns how many of the newest saves the fault-free run has at its end; 0 if unknown or if older saves remain
+    instead. The second result is True if the harness read the right step number from the last save."""
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False
@@ -142,8 +142,8 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault explains that.
-    `dated`: the step in the content of the save must match, too."""
+    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault explains this loss. If
+    `dated` is True, a save that contains another step number counts as missing."""
     if store.left is None or store.is_hidden(save.last_at, NEVER):
         return False
     left, seen = store.left_of(save), store.undamaged.get(save)
@@ -156,10 +156,10 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store) -> Found:
-    """Yields saves that are far smaller than all fault-free saves, or than all saves before the first fault if there
-    are no fault-free ones. Saves of a smaller world may be smaller in proportion, if most saves of the run are smaller.
-    If fault-free sizes are nearly equal, even a slightly smaller save is too small, unless the layout of ranks is
-    new."""
+    """Yields saves far smaller than all fault-free saves (or else, than all saves before the first fault). In a smaller
+    world, saves may be smaller in proportion, unless most saves of the run are as large as fault-free saves. If
+    fault-free sizes are nearly equal, a slightly smaller save is too small, unless the layout of ranks differs from the
+    fault-free run."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
@@ -193,7 +193,7 @@ def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
 
 def empty(store: Store) -> Found:
     """Yields saves with a larger share of zeros than any fault-free save. Such zeros are weights or optimizer state
-    that were never filled."""
+    that the trainer never filled."""
     usual = store.usual.undamaged.items() if store.usual is not None else ()
     shares = _by_series((save, seen.zeros) for save, seen in usual)
     for save, seen in store.undamaged.items():
@@ -212,9 +212,9 @@ def hollow(store: Store) -> Found:
 
 
 def stale(store: Store) -> Found:
-    """Yields saves that hold content of an earlier step, though updates were applied in between. Either the whole
-    content is old, or a larger share of the tensors than in fault-free saves. If one fault-free save holds far more old
-    content than the others, that outlier is ignored; then only tensors are judged, and the evidence is weaker."""
+    """Yields saves that hold content of an earlier step, though the optimizer applied updates in between. Such a save
+    equals an earlier save, or more of its tensors are old than in fault-free saves. A single fault-free save with far
+    more old tensors than all others is ignored, but the evidence is then weaker."""
     for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
         for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
@@ -228,8 +228,8 @@ def stale(store: Store) -> Found:
 
 
 def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, float, bool]]:
-    """Yields each save that holds more content of an earlier step than fault-free saves do: the save, that step, the
-    share, the largest usual share, and whether a fault-free outlier was ignored."""
+    """Yields saves that hold more content of an earlier step than fault-free saves do. Each result holds the save, the
+    earlier step, the share of old content, the largest usual share, and whether one fault-free save was ignored."""
     mine, theirs = _shares(store, kind), _shares(store.usual, kind) if store.usual is not None else {}
     before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
     usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
@@ -244,9 +244,9 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
-    """Maps each save to the share of its pieces that an older save already held, and to the newest step of such older
-    saves. A save is older if updates were applied after it. The larger share counts: that of the pieces' number or
-    bytes."""
+    """Maps each save to the share of content that an earlier save already held, and to the newest step of such saves. A
+    save counts as earlier only if the optimizer applied updates between the two saves. The share is the larger one of
+    two: the share of bytes and the share of parts."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -261,7 +261,7 @@ def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
 
 
 def _pieces(store: Store) -> Mapping[str, Pieces]:
-    """Maps each kind of content to the saves for which that content is known."""
+    """Maps each kind of digest (reported, of files, of all tensors, of each tensor) to the saves with such a digest."""
     seen = store.undamaged.items()
     return {
         "told": ((save, [(1, save.tensors)]) for save in store.whole if save.tensors),
@@ -272,14 +272,14 @@ def _pieces(store: Store) -> Mapping[str, Pieces]:
 
 
 def _bytes_of(tensor: str) -> int:
-    """Returns the size from `BYTES DIGEST`, or 0 if the size is not valid."""
+    """Returns the size from a text like `BYTES DIGEST`, or 0 if the size is not valid."""
     size = tensor.partition(" ")[0]
     return int(size) if size.isascii() and size.isdecimal() and len(size) <= DIGITS_MAX else 0
 
 
 def unlike(store: Store) -> Found:
-    """Yields saves that lack a property that all fault-free saves but the first share. Saves are compared only between
-    worlds of the same sizes and layouts."""
+    """Yields saves that differ in a value, such as the number of tensors, that all fault-free saves share. The first
+    save of each run may differ. Saves are compared only between runs with the same world sizes and layouts of ranks."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -290,8 +290,9 @@ def unlike(store: Store) -> Found:
 
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
-    """Yields saves that lack a property that all saves of other stores share, apart from the first save of each store:
-    the save, its own value, the property in words, and the shared value."""
+    """Yields saves that differ in a value, such as the number of tensors, that all saves of other stores share. The
+    first save of each store may differ. Each result holds the save, its value, the value's name, and the shared
+    value."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)
@@ -306,8 +307,8 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def of_another_step(store: Store) -> Found:
-    """Yields saves that their process began before it had done the saved step, or long after that step. Fault-free
-    saves, and those before the first fault, show what is usual."""
+    """Yields saves that a process began before the process had done the saved step, or long after that step. Fault-free
+    saves, and saves before the first fault, show the usual distance."""
     mine = _ahead(store)
     usual = [*(_ahead(store.usual).values() if store.usual is not None else ())]
     usual += [ahead for save, ahead in mine.items() if save.last_at < first_strike(store.run.faults)]
@@ -322,8 +323,8 @@ def of_another_step(store: Store) -> Found:
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
-    """Maps each save to how many steps after the saved step its process was when the save began. Saves of a step that
-    their process did not report are left out."""
+    """Maps each save to the number of steps that the process had done beyond the saved step when the save began. Saves
+    of a step that the process did not report are left out."""
     found: dict[Save, int] = {}
     order, places = store.run.rows_by_process
     for process, saves in grouped((save.process, save) for save in store.whole if save.process >= 0).items():
@@ -355,7 +356,7 @@ def still_damaged(store: Store) -> Found:
 
 
 def changed(store: Store) -> Found:
-    """Yields saves whose content changed after they were whole."""
+    """Yields saves whose tensors changed after the harness had seen the complete save."""
     for save in store.named:
         sound = [each for each in store.sound.get(save, ()) if each.size and each.digests[1]]
         if any(a.size == b.size and a.digests[1] != b.digests[1] for a, b in itertools.pairwise(sound)):
@@ -363,8 +364,8 @@ def changed(store: Store) -> Found:
 
 
 def too_early(store: Store) -> Found:
-    """Yields saves that the harness saw whole before any rank had done the saved step. If the job resumed, looks before
-    its first step are ignored, as older saves were there."""
+    """Yields saves that the harness saw complete before any rank had done the saved step. If the job resumed from an
+    older save, all that the harness saw before the first step is ignored."""
     run = store.run
     steps, first = np.unique(run.steps.step, return_index=True)  # rows are in order of time
     done = dict(zip(steps.tolist(), run.steps.end[first].tolist(), strict=True))
@@ -378,7 +379,7 @@ def too_early(store: Store) -> Found:
 
 
 def holds_another(store: Store) -> Found:
-    """Yields saves whose content is of another step than their process reported."""
+    """Yields saves that contain another step number than the process reported."""
     for save in store.named:
         steps = {each.step for each in store.looks_at(save) if each.step is not None}
         if steps and save.step not in steps:

@@ -1,8 +1,8 @@
-"""Steps that a job repeated after a restart, compared with their first execution.
+"""Steps that a job repeated after a restart, compared with the first execution of the same steps.
 
-A correct restart repeats the same samples, at the same learning rate, with the same losses. In jobs that do not repeat
-bit for bit, a difference may be as large as in earlier repetitions of the same log after the same number of steps. An
-error in both executions cannot be seen, nor one in steps that are never repeated.
+A correct restart repeats the same samples, at the same learning rate, with the same losses. Some jobs do not repeat
+losses bit for bit. In such jobs, losses may differ by about as much as after earlier restarts, at the same number of
+steps after the restart. An error in both executions cannot be seen, nor an error in steps that are never repeated.
 """
 
 from __future__ import annotations
@@ -30,48 +30,41 @@ _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
 
 @dataclass(frozen=True)
 class Executed:
-    """The steps of a job in the order of execution: one row per step and rank. `life`: grows with each restart.
-    `places`: reported samples of each row, by column; `same`: marks pairs of rows with the same samples. `size`: number
-    of ranks in the world of each row. `saved`: by life, the newest step that was saved before that life began."""
+    """The steps of a job in the order of execution: one row per step and rank."""
 
     rank: Ints
     step: Ints
-    life: Ints
+    life: Ints  # grows with each restart
     figures: Mapping[str, Floats]
-    places: Mapping[str, Ints] = field(default_factory=dict)
-    same: Callable[[Ints, Ints], Bools] | None = None
-    size: Ints | None = None
-    saved: Mapping[int, int] = field(default_factory=dict)
+    places: Mapping[str, Ints] = field(default_factory=dict)  # what each row reports of its samples, by column
+    same: Callable[[Ints, Ints], Bools] | None = None  # marks pairs of rows with the same samples
+    size: Ints | None = None  # ranks in the world of each row
+    saved: Mapping[int, int] = field(default_factory=dict)  # by life: the newest step saved before that life began
 
 
 class Off(NamedTuple):
-    """A figure that is reported in both executions: one row per step and rank, in order of steps. `after`: number of
-    the step since the restart; `apart`: difference, as a share of the figure's size; `digit`: one unit of the last
-    reported digit, as a share of the same size."""
+    """The differences of one figure, such as the loss, between two executions: one row per step and rank."""
 
-    after: Ints
-    apart: Floats
-    digit: Floats
+    after: Ints  # repeated steps of the same restart before this step
+    apart: Floats  # difference, as a share of the figure's size
+    digit: Floats  # one unit of the last reported digit, as a share of the same size
     moves: int  # number of values that differ from the row before; a constant figure shows nothing
     words: Callable[[int], tuple[int, str]]  # return a row's step, and both values in words
 
 
 @dataclass(frozen=True)
 class Again:
-    """The steps that were repeated after one restart, in one `life`. `differ`: differences that a correct restart never
-    makes, each with its first step; `off`: losses and gradient norms; `compared`: steps with one of these figures in
-    both executions. `anew`: the restart began at the first step of the job; `saved`: the newest step saved before, or
-    0."""
+    """The steps that were repeated after one restart, compared with the execution before that restart."""
 
     life: int
     first: int
     last: int
     steps: int
-    differ: Sequence[tuple[int, str]]
-    off: Mapping[str, Off]
-    compared: int
-    anew: bool = False
-    saved: int = 0
+    differ: Sequence[tuple[int, str]]  # differences that a correct restart never makes, each with its first step
+    off: Mapping[str, Off]  # differences of losses and gradient norms
+    compared: int  # steps with a loss or gradient norm in both executions
+    anew: bool = False  # the restart began at the first step of the job
+    saved: int = 0  # the newest step saved before; 0: none
     resized: bool = False  # this life had another number of ranks, so nothing is compared
 
     @property
@@ -92,7 +85,7 @@ def executed(run: Timeline) -> Executed:
 
 
 def done_again(told: Executed) -> list[Again]:
-    """Returns the repeated steps of each life, in order. A third execution is compared with the second."""
+    """Returns the repeated steps of each restart, in order. A third execution is compared with the second execution."""
     order = np.lexsort((told.life, told.rank, told.step))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     pair = np.flatnonzero((step[1:] == step[:-1]) & (rank[1:] == rank[:-1]) & (life[1:] > life[:-1]))
@@ -106,7 +99,7 @@ def done_again(told: Executed) -> list[Again]:
 
 
 def _means(told: Executed) -> Bools:
-    """Marks the first row of each rank and life, if a log line may be a mean over all steps since the line before."""
+    """Marks each rank's first row after a restart, if a log line may be a mean over all steps since the line before."""
     order = np.lexsort((told.step, told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     firsts = np.ones(len(order), np.bool_)
@@ -117,13 +110,12 @@ def _means(told: Executed) -> Bools:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A figure over a whole log. `digit`: one unit of the last reported digit; `scale`: usual size of the figure;
-    `means`: marks rows that may be means over steps of two lives, and therefore show nothing."""
+    """The precision and the usual size of one figure, such as the loss, in a whole log."""
 
     name: str
-    digit: float
-    scale: float
-    means: Bools
+    digit: float  # one unit of the last reported digit; 0: a full float
+    scale: float  # median size
+    means: Bools  # marks rows that may be means over steps from before and after a restart, and show nothing
 
     @classmethod
     def of(cls, told: Executed, name: str, before: Ints, again: Ints, means: Bools) -> _Figure:
@@ -155,7 +147,7 @@ class _Figure:
 
 
 def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> tuple[int, str]:
-    """Returns the step, and the figure's two values in words."""
+    """Returns the step of a row, and in words the figure's values in the first and in the second execution."""
     values = told.figures[name][[before[row], again[row]]]
     was, now = (f"{value:.9g}" for value in values)
     was, now = (was, now) if was != now else (f"{value:.17g}" for value in values)
@@ -188,15 +180,15 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
 
 
 class _Band:
-    """The largest differences of earlier repetitions, by the number of steps since their restart. Rounding errors grow
-    with that number."""
+    """The largest differences after earlier restarts in the same log, for each number of steps since the restart.
+    Rounding errors grow with the number of steps."""
 
     def __init__(self) -> None:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the first row that is surely too far off, and the first row for which there is too little
-        evidence."""
+        """Returns the first row whose difference is surely too large, and the first row for which earlier restarts give
+        too little evidence."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach
@@ -211,7 +203,7 @@ class _Band:
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
 
     def learn(self, off: Off) -> None:
-        """Adds these differences to the band. One restart can at most double the band, so no drift becomes usual."""
+        """Adds the differences after this restart. One restart can at most double the largest difference so far."""
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1
@@ -225,7 +217,7 @@ class _Band:
 
 
 class Compared(NamedTuple):
-    """The result for one restart: whether its repeated steps gave the same figures, also in words."""
+    """The result for one restart: whether the repeated steps gave the same figures, and a description in words."""
 
     same: bool
     words: str
@@ -233,7 +225,7 @@ class Compared(NamedTuple):
 
 
 def compared(found: Sequence[Again]) -> Iterator[Compared]:
-    """Yields one comparison for each restart with repeated steps."""
+    """Yields one result for each restart after which steps were repeated."""
     bands = {name: _Band() for name in COMPUTED}
     shown = sum(max((off.moves for off in each.off.values()), default=0) for each in found if not each.differ)
     for each in found:
@@ -267,7 +259,7 @@ def compared(found: Sequence[Again]) -> Iterator[Compared]:
 
 
 def values(found: Sequence[Again]) -> list[dict[str, Any]]:
-    """Returns the figures in the form of report.json."""
+    """Returns the repeated steps of each restart in the form that report.json uses."""
     return [
         {"restart": each.life, "first": each.first, "last": each.last, "steps": each.steps, "apart": each.apart}
         for each in found

@@ -1,4 +1,5 @@
-"""Weights and batches of ranks, compared with other ranks, the fault-free run, and the effects of faults."""
+"""Compares the ranks' weights and batches with other ranks, with the fault-free run, and with the faults that
+struck."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +18,7 @@ REPLICA, DATA_SKEW = "replica", "data_skew"  # kinds of anomaly as a trainer nam
 
 
 def weights_unseen(evidence: Analysis) -> str:
-    """Explains why the ranks' agreement on weights is not judged; empty if it is judged."""
+    """Explains why the check that ranks hold the same weights is not made; empty if the check is made."""
     if evidence.own_weights:
         return "the ranks of the fault-free run differ, too"
     return "the log holds no digest of the weights" if _drifted(evidence) and not evidence.weights_apart[0] else ""
@@ -28,7 +29,8 @@ def _drifted(evidence: Analysis) -> Sequence[FaultRecord]:
 
 
 def unnoticed(evidence: Analysis) -> Iterator[Odd]:
-    """Yields faults that changed a rank's weights, if the trainer did not report them or named another rank."""
+    """Yields faults that changed a rank's weights, if the trainer blamed another rank or did not report the change. A
+    missing report counts only if the rank logged a digest of its weights after the fault."""
     run, said = evidence.run, Said(evidence.run, REPLICA)
     for fault in _drifted(evidence):
         since = acted_at(fault) - run.uncertainty_ns
@@ -45,8 +47,8 @@ def unnoticed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def other_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yields the first step whose weights differ from the fault-free run, though all steps before it were equal. If
-    each rank holds its own part of the weights, only worlds of the same size are compared."""
+    """Yields the first step whose weights differ from the fault-free run, though all earlier steps were equal. If each
+    rank holds its own part of the weights, only worlds of the same size are compared."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -69,8 +71,8 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def same_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a step with the weights of an older step despite updates in between, unless the fault-free run has such a
-    step, too."""
+    """Yields a step with the weights of an older step, though the optimizer applied updates in between. No step is
+    yielded if the fault-free run has such a step, too."""
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
@@ -79,7 +81,7 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
 
 def never_together(evidence: Analysis) -> Iterator[Odd]:
     """Yields a flaw if no two ranks reported their weights in the same step since the last restart, though ranks of the
-    fault-free run do."""
+    fault-free run did so."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
     if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
         return
@@ -92,7 +94,7 @@ def never_together(evidence: Analysis) -> Iterator[Odd]:
 
 
 def batches_unseen(evidence: Analysis) -> str:
-    """Explains why the completeness of batches is not judged; empty if it is judged."""
+    """Explains why the check that batches are complete is not made; empty if the check is made."""
     usual = evidence.fault_free
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
     return "the ranks of the fault-free run leave samples out, too" if also else ""
@@ -100,8 +102,8 @@ def batches_unseen(evidence: Analysis) -> str:
 
 def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
     """Yields a rank that had no sample of a batch that is large enough for all ranks, or far fewer samples than another
-    rank. A fault-free world of the same size shows whether that is usual. `rows`: from `samples_counted`, at least
-    one."""
+    rank. The fault-free run shows whether such a difference is usual with the same number of ranks. `rows` is the
+    result of `samples_counted`, with at least one row."""
     run, fault_free = evidence.run, evidence.fault_free
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:
@@ -127,8 +129,8 @@ def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
 
 
 def samples_untold(evidence: Analysis) -> Iterator[Odd]:
-    """Yields the first step in which a rank does not report its samples, though ranks report them in other steps or in
-    the fault-free run. The missing report may hide a flaw."""
+    """Yields the first step in which a rank does not report its samples, though ranks report samples in other steps or
+    in the fault-free run. The missing report may hide a flaw."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()

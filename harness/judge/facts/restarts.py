@@ -1,4 +1,4 @@
-"""The restarts of a run: the members of each, the state that each member reported as restored, and the available
+"""The restarts of a run: the processes that took part, the state that each process restored, and the available
 saves."""
 
 import bisect
@@ -62,7 +62,7 @@ class Restore(NamedTuple):
 
     @property
     def digests(self) -> Word:
-        """Returns the strength of the digests: only the trainer knows what it restored and committed."""
+        """Returns the digests as a mere claim: only the trainer knows the content that it restored and committed."""
         return Word(self.at)
 
     @property
@@ -72,8 +72,8 @@ class Restore(NamedTuple):
 
     @property
     def is_another(self) -> str:
-        """Describes a restored content that differs from the committed one, or returns an empty text. Such a difference
-        means damage, or a save that nobody saw."""
+        """Describes restored content that differs from the committed content, or returns an empty text. The cause is
+        damage, or a save that nobody saw."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         where = self.source or "a state"
@@ -81,30 +81,30 @@ class Restore(NamedTuple):
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
         """Returns True if this restore used the damaged checkpoint, after the damage and before the harness saw a new
-        one there. A restore without a source counts if no other checkpoint had the same step."""
+        checkpoint there. Without a named source, the result is True if no other checkpoint held the same step."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
 
 
 class Member(NamedTuple):
-    """A process that took part in an epoch. `restores`: all its restores, even those while other members went on."""
+    """A process that did steps after a restart."""
 
     stretch: Stretch
     rank: int
     lost: int  # lines that its log is known to lack
     restored: Restore | None
-    restores: Sequence[Restore]
+    restores: Sequence[Restore]  # also those while other processes went on
 
     @property
     def is_new(self) -> bool:
-        """Returns True if the process had done no step before."""
+        """Returns True if the process had done no step before this restart."""
         return self.stretch.before is None
 
 
 @dataclass(frozen=True)
 class Restart:
-    """The states with which the members of one epoch began. The first restart is the start of the job."""
+    """One restart and the states that processes restored. The start of the job is the first restart."""
 
     number: int
     epoch: Epoch
@@ -125,7 +125,7 @@ class Restart:
 
     @cached_property
     def from_a_member(self) -> int:
-        """Returns the last step that any member had done before this restart; -1 if all members are new."""
+        """Returns the last step that any process had done before this restart; -1 if all processes are new."""
         before = (member.stretch.before for member in self.members)
         return max((step for step in before if step is not None), default=-1)
 
@@ -154,14 +154,14 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
 
 
 def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
-    """Yields restores after which their process did no step. Such a restore belongs to no restart."""
+    """Yields restores after which the process did no step. Such a restore belongs to no restart."""
     for number, process in enumerate(run.processes):
         yield from (restore(run, saves, number, told, NEVER) for told in process.idle)
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints that this job restores from. These are the series that it did restore, and all
-    others except exported weights and saves after the last step of processes that ended by an error or a lost peer."""
+    """Returns the series of checkpoints from which this job restores. A series that the job did restore is included.
+    Any other series is included unless all its saves are exported weights or the last saves of failed processes."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:
@@ -213,19 +213,17 @@ def _passed_over(items: Iterable[object]) -> list[PassedOver]:
 
 @dataclass(frozen=True)
 class Choice:
-    """`newest`: the newest sound save at the restart. `unnamed`: the newest such save that no restart had passed over
-    so far. `named`: the report that `newest` was passed over. `may_be_bad`: there is no `newest`, a fault may have
-    damaged or hidden it, or it may have been lost with its node."""
+    """The saves from which one restart could choose."""
 
     restart: Restart
-    newest: Save | None
-    unnamed: Save | None
-    named: PassedOver | None
-    may_be_bad: bool
+    newest: Save | None  # the newest sound save
+    unnamed: Save | None  # the newest sound save that no restart had passed over so far
+    named: PassedOver | None  # the report that `newest` was passed over
+    may_be_bad: bool  # there is no `newest`, or a fault may have damaged, hidden or lost it
 
 
 def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Choice]:
-    """Returns the choice of each restart, except for those in which the job rolled back by its own decision."""
+    """Returns for each restart the saves to choose from. Rollbacks that the job itself decided on are left out."""
     there, found = _There(run, saves), list[Choice]()
     for restart in restarts:
         there.named += restart.passed_over
@@ -240,8 +238,8 @@ def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Ch
 
 
 class _There:
-    """The checkpoints that exist at each restart, for restarts in order. If no checkpoint is reported as committed,
-    these are those that the harness saw, and those that were begun and whose end nobody reported."""
+    """The checkpoints that exist at each restart. If no commit is reported, a checkpoint counts if the harness saw it,
+    or if it was begun and nobody reported its end."""
 
     def __init__(self, run: Timeline, saves: Saves):
         self._saves, self._margin_ns, told = saves, run.uncertainty_ns, bool(saves.whole)
@@ -254,7 +252,7 @@ class _There:
         self._went_back: list[tuple[int, int]] = []  # time and step of each rollback; steps ascend
 
     def leave_behind(self, restart: Restart) -> None:
-        """Excludes earlier saves of steps after the one to which the job rolled back by its own decision."""
+        """Notes a rollback that the job itself decided on: older saves of later steps no longer count."""
         if restart.states:
             step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:

@@ -1,10 +1,10 @@
-"""The samples that the surviving history consumed, compared with the fault-free run: repeated, skipped, out of order.
+"""The samples that the run consumed, compared with the fault-free run: repeated, skipped, out of order.
 
 Each rank of an observed trainer reports which indices it consumed in each step (`samples`), or a digest of its inputs.
-The multiset of all ranks' samples is compared with that of the fault-free run, for each pass over the data set. A run
-may repeat samples that the fault-free run repeats, such as the padding of a sampler. If both runs consume the same
-number of samples in each step, the same steps are compared. Otherwise, as with another number of ranks, whole passes
-are compared.
+The multiset of all ranks' samples is compared with that of the fault-free run, for each pass over the data set. Steps
+that a restart rolled back do not count. A run may repeat samples that the fault-free run repeats, such as the padding
+of a sampler. If both runs consume the same number of samples in each step, the same steps are compared. If the numbers
+differ, as after a change of the number of ranks, whole passes over the data are compared.
 
 If the order of samples differs between fault-free runs, samples are not compared.
 """
@@ -35,29 +35,24 @@ Kind = Literal["samples", "digests", "places"]
 
 @dataclass(frozen=True)
 class Consumed:
-    """`repeated`, `skipped`: numbers of samples (or inputs of steps); `None`: not known, see `why`.
-    `others`: number of samples that this run consumed once and the fault-free run did not consume in the same pass.
-
-    `moved`: number of steps with other samples than in the fault-free run; the first is `first_moved`. `unproven`:
-    neither a step before any fault nor another fault-free run shows that the order is the same in every run.
-    """
+    """The result of comparing the consumed samples with the fault-free run."""
 
     kind: Kind = "samples"
-    repeated: int | None = None
-    skipped: int | None = None
-    others: int = 0
+    repeated: int | None = None  # number of samples (or inputs of steps); `None`: not known, see `why`
+    skipped: int | None = None  # the same
+    others: int = 0  # samples consumed once, that the fault-free run did not consume in the same pass
     repeated_where: str = ""
     skipped_where: str = ""
-    moved: int = 0
-    first_moved: int | None = None
+    moved: int = 0  # steps with other samples than in the fault-free run
+    first_moved: int | None = None  # the first of these steps
     why: str = ""
     comparable: bool = True
-    unproven: bool = False
+    unproven: bool = False  # nothing shows that the order of samples is the same in every run
     where: str = ""  # the first odd place, in words
 
 
 def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
-    """Returns how samples can be followed: by indices, or by digests if neither run reports positions; else `None`."""
+    """Returns how the log reports samples: as indices or as digests; `None` for positions in the data, or no report."""
     timelines = [each for each in (run, fault_free) if each is not None]
     if any((each.steps.samples >= 0).any() for each in timelines):
         return "samples"
@@ -67,7 +62,7 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 
 def consumed(evidence: Evidence) -> Consumed | None:
-    """Compares the consumed samples with the fault-free run's. Returns `None` if no samples can be followed."""
+    """Compares the consumed samples with the fault-free run's; `None` if the log has neither indices nor digests."""
     run, fault_free = evidence.run, evidence.fault_free
     kind = told_kind(run, fault_free)
     if kind is None:
@@ -96,8 +91,8 @@ def consumed(evidence: Evidence) -> Consumed | None:
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Follows the surviving steps in order. Each step must begin at the sample where the step before it ended, apart
-    from accepted left-out samples."""
+    """Finds repeated and skipped samples from the reported positions in the data. Each step must begin where the step
+    before ended, except for samples that the trainer left out because of a loss spike."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
@@ -112,8 +107,8 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The surviving rows of a run in order, one per step and rank. Only steps are included that all ranks did and whose
-    samples all ranks reported. `untold`: number of rows without reported samples."""
+    """The rows of a run that can be compared, one per step and rank, without steps that a restart rolled back. All
+    ranks did each of these steps and reported their samples."""
 
     def __init__(self, run: Timeline, kind: Kind):
         self.run, self.kind, self.steps = run, kind, run.steps
@@ -121,7 +116,7 @@ class _History:
         whole = run.steps.complete[found.row]
         key, row = found.key[whole], found.row[whole]
         untold = run.steps.samples[row] == -1 if kind == "samples" else run.steps.digest[row] == 0
-        self.untold = int(untold.sum())
+        self.untold = int(untold.sum())  # rows without reported samples
         told_by_all = ~np.isin(run.steps.step[row], run.steps.step[row[untold]])
         self.key, self.row = key[told_by_all], row[told_by_all]
         self.step, self.data_pass = run.steps.step[self.row], run.steps.data_pass[self.row]
@@ -159,8 +154,8 @@ def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
 
 
 def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
-    """Explains why the order of samples may differ from run to run, and returns True if nothing shows that the order is
-    always the same. Steps before any fault can show that, and so can other fault-free runs."""
+    """Explains why the order of samples may differ from run to run. The second result is True if neither steps before a
+    fault nor other fault-free runs show a fixed order."""
     run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # lowest step of any rank
     if len(_moved(sides, later)):
@@ -176,15 +171,15 @@ def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
 
 
 def _moved(sides: Sides, later: int = NEVER) -> Ints:
-    """Returns the steps before `later` whose samples, of all ranks together, differ from the fault-free run's."""
+    """Returns the steps before `later` in which all ranks together consumed other samples than the fault-free run."""
     early = ((history, rows[history.steps.step[rows] < later]) for history, rows in sides)
     beyond, missing = _difference(*(_Bag.of(history, rows, history.steps.step[rows]) for history, rows in early))
     return np.union1d(beyond.part, missing.part)
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares samples step by step. The fault-free run's lowest rank shows the pass of each step, as a restarted
-    trainer may count passes from 0. If no rank counts passes, the order of samples shows them."""
+    """Compares samples step by step. The fault-free run's lowest rank shows each step's pass over the data, as a
+    restarted trainer may count passes from 0. If no rank counts passes, repeated samples show where a pass begins."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -203,7 +198,7 @@ def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
 
 
 def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
-    """Marks the samples of `beyond` that the run consumed more than once in their pass."""
+    """Marks the surplus samples in `beyond` that the run consumed more than once in the same pass over the data."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
     rows = mine.row[np.isin(mine.step, step)]
@@ -220,7 +215,7 @@ def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> 
 
 @dataclass(frozen=True)
 class _Bag:
-    """Consumed samples. Each has its rank and its part of the run: a pass, or a step."""
+    """Consumed samples. Each sample has a rank, and a part of the run: the pass over the data, or the step."""
 
     part: Ints
     item: Ints
@@ -228,7 +223,7 @@ class _Bag:
 
     @classmethod
     def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
-        """Collects the samples of these rows. `part`: the part of each row."""
+        """Collects the samples of these rows. `part` holds the pass or the step of each row."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
@@ -237,8 +232,8 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Returns the samples that the first bag holds more often than the second, and vice versa. The last copies of a
-    sample count as the surplus."""
+    """Returns the samples that the first bag holds more often than the second, and the reverse. If a bag holds two
+    copies too many of a sample, the last two copies are returned."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -247,7 +242,7 @@ def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
 
 
 def _beyond(cell: Ints, allowed: Ints) -> Bools:
-    """Marks the items that exceed the allowed number in their cell."""
+    """Marks items that exceed the allowed number of items in their group. `cell` is the group of each item."""
     order = np.argsort(cell, kind="stable")
     begin = np.searchsorted(cell[order], cell[order])
     late = np.zeros(len(cell), np.bool_)
@@ -256,7 +251,7 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares the passes that both runs completed. A pass is complete if the run began another one. The number of
+    """Compares the passes that both runs completed. A pass is complete if the run began the next pass. The number of
     padding samples depends on the number of ranks, and varies by less than one sample per rank and pass."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
@@ -273,7 +268,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops the samples of a pass if there are fewer of them than ranks, as they may be padding."""
+    """Drops the samples of a pass if the pass has fewer of these samples than ranks: they may be padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
@@ -283,7 +278,7 @@ def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
 
 def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
     """Returns the last step of each pass over the data except the last pass; `None` if unknown. A step begins the next
-    pass if most of its samples were already seen in the current pass. `kind`: from `told_kind`."""
+    pass if most of its samples were already seen in the current pass. `kind` is the result of `told_kind`."""
     if kind is None:
         return _told_ends(run)
     history = _History(run, kind)
@@ -304,8 +299,8 @@ def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """Returns the ends of passes from the trainer's count of passes, or else from the positions of its samples and the
-    size of the data set."""
+    """Returns the last step of each pass, from the trainer's count of passes, or else from the positions of its samples
+    and the size of the data set."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass
@@ -322,8 +317,8 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Describes samples: their number per rank if all ranks have as many, their share if they are of several passes,
-    and their indices."""
+    """Describes samples by their indices. If all ranks have equally many samples, the text gives their number per rank.
+    If the samples come from several passes over the data, the text gives their share."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])
@@ -337,7 +332,7 @@ def _in_words(bag: _Bag, history: _History) -> str:
 
 
 def named(items: Ints) -> str:
-    """Formats sorted ranges: `128–143, 200, …`."""
+    """Formats sample indices as sorted ranges, such as `128–143, 200, …`."""
     values = np.unique(items)
     cuts = [0, *(np.flatnonzero(np.diff(values) != 1) + 1).tolist(), len(values)]
     runs = [values[begin:end] for begin, end in itertools.pairwise(cuts)]

@@ -32,7 +32,7 @@ AS_TOLD = "path", "tensors", "kind", "duration_ns", "write_ns", "content"  # fie
 
 @dataclass(frozen=True)
 class Damage:
-    """Damage that a fault did to a file of a whole checkpoint."""
+    """Damage that a fault did to a file of a complete checkpoint."""
 
     fault: str
     at: int
@@ -51,8 +51,7 @@ class Damage:
 
 
 class Newest(Generic[T]):
-    """An index that finds the thing with the highest step at a moment. A search stops once no earlier thing can have a
-    higher step."""
+    """Finds the item with the highest step before a time. The search stops once no earlier item has a higher step."""
 
     def __init__(self, things: Iterable[tuple[int, int, T]]):  # when, step, what
         self._things = sorted(things, key=lambda each: each[0])
@@ -60,8 +59,8 @@ class Newest(Generic[T]):
         self._highest = list(itertools.accumulate((step for _, step, _ in self._things), max))
 
     def before(self, moment: int, good: Callable[[T], bool], least: int = 0) -> T | None:
-        """Returns the good thing with the highest step before a moment; the last one if steps are equal. Steps below
-        `least` are ignored."""
+        """Returns the item with the highest step before `moment` for which `good` is True. If several items have this
+        step, the latest item is returned. Steps below `least` are ignored."""
         found: T | None = None
         for place in range(bisect.bisect_left(self._at, moment) - 1, -1, -1):
             if self._highest[place] < least:
@@ -73,7 +72,7 @@ class Newest(Generic[T]):
 
 
 class Saves:
-    """The saves of a run, in order of their first reports. `usual`: the saves of the fault-free run."""
+    """The saves of a run, in order of their first reports. `usual` holds the saves of the fault-free run."""
 
     by = tellers.FAULT_FREE_SAVES
 
@@ -83,12 +82,12 @@ class Saves:
 
     @cached_property
     def whole(self) -> Sequence[Save]:
-        """Returns committed saves in order of their commits. The part of one of several ranks is not a save."""
+        """Returns committed saves in order of their commits. A part that one of several ranks saved is not a save."""
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
     def store(self) -> Store:
-        """Returns what the harness saw of these saves in the store."""
+        """Returns the checkpoints that the harness itself saw in the store."""
         return Store(self.run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
 
     @cached_property
@@ -105,8 +104,8 @@ class Saves:
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Returns True if the harness sees saves of this series. If the harness saw any save of the fault-free run,
-        that run decides: the harness must have seen each of its saves of the series."""
+        """Returns True if the harness sees the saves of this series. If the harness saw any save of the fault-free run,
+        the result is True only if the harness saw all of that run's saves of this series."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
@@ -133,22 +132,22 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Returns the newest step that the harness found at the end, if no process reported a save of that or a later
-        step; else 0."""
+        """Returns the newest step that the harness found in the store at the end, if no process reported a save of that
+        or a later step; else 0."""
         newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
-        """Returns committed saves that are neither missing nor bad. If the trainer reports no saves, returns those that
-        the harness saw."""
+        """Returns committed saves that are neither missing nor bad. If the trainer reports no saves, returns the saves
+        that the harness saw."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Returns saves that the harness saw with their step. The result is empty if the job had not yet done one of
-        these steps when the harness saw the save."""
+        """Returns the saves that the harness saw and whose step the harness could read. The result is empty if the
+        harness saw a save before the job had done the step of this save."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
@@ -157,7 +156,7 @@ class Saves:
 
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
-        """Maps each step that has saves, but no good one, to one of its missing or bad saves."""
+        """Maps each step whose saves are all missing or bad to one of these saves."""
         good = {save.step for save in self.good}
         return {none.save.step: none for none in self.none.values() if none.save.step not in good}
 
@@ -205,22 +204,22 @@ class Saves:
         return Word(words[0][0]) if words and not done else None
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
-        """Returns the last step saved at this path by `until`, if the path had never held the given step by then; else
+        """Returns the last step saved at this path by `until`, if the path had never held the step `step` by then; else
         `None`."""
         last = last_by(self._by_path.get(path, []), until)
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Returns the path of the last save of this name by `until`, if no save was ever at this absolute path; else an
-        empty text."""
+        """Returns the path of the last save by `until` whose path ends in the same name as `path`. The result is empty
+        if `path` is not absolute, or if a save was ever at `path`."""
         paths, by_last_name = self._absolute
         if not path.startswith("/") or path.rstrip("/") in paths:
             return ""
         return last_by(by_last_name.get(last_name(path), []), until) or ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """Returns the digest of the content committed by `until` for this step and path, or else for this step. The
-        text is empty if several contents were reported."""
+        """Returns the digest of the content committed by `until` for this step and path, or else for this step at any
+        path. The result is empty if different digests were reported."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
@@ -236,12 +235,12 @@ class Saves:
 
     @cached_property
     def damage(self) -> Mapping[str, Sequence[Damage]]:
-        """Maps fault ids to the damage that each fault did."""
+        """Maps each fault id to the damage that the fault did."""
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a test for saves: True if no fault by `moment` may have damaged the save. Either the save was begun
-        after such faults were over, or their damage is known to be in other saves."""
+        """Returns a function that is True for saves that no fault by `moment` may have damaged. Such a save was begun
+        after all faults with unknown damage were over, and no save of the same step had known damage by then."""
         overs, damaged = self._spoilt
         over = last_by(overs, moment)
 
@@ -253,7 +252,7 @@ class Saves:
 
     @cached_property
     def _spoilt(self) -> tuple[Sequence[tuple[int, int]], Mapping[int, int]]:
-        """Returns the time of each fault that may have damaged any save, with the time when all such faults so far were
+        """Returns the time of each fault with unknown damage, and when this fault and all earlier such faults were
         over. The second result maps each step with known damage to the time of the first damage."""
         overs, damaged = list[tuple[int, int]](), dict[int, int]()
         spoilers = (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
@@ -294,8 +293,8 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
-        """Maps (step, path), and (step, no path), to the time of the first report of a content, and to that content;
-        the content is empty if reports differ."""
+        """Maps each (step, path) to the time and digest of the first report of a content. The key (step, "") stands for
+        all paths. The digest is empty if reports differ."""
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for save in (save for save in self.all if save.told and save.content):
             for key in {(save.step, ""), (save.step, save.path)}:
@@ -310,7 +309,7 @@ class Saves:
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """Maps each path to the time and step of each save there; a path may be reused."""
+        """Maps each path to the time and step of each save at that path; a path may be used again."""
         return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
 
     @cached_property
@@ -319,19 +318,20 @@ class Saves:
 
     @cached_property
     def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
-        """Returns all absolute paths, and maps the last part of each to the time of each save and its whole path."""
+        """Returns all absolute paths of saves. The second result maps the last part of a path to all saves with this
+        last part: (time, whole path)."""
         told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
         return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
 
     def _last_of(self, names: frozenset[str], before: int) -> int | None:
-        """Returns the step of the last save under one of these names before this moment."""
+        """Returns the step of the last save under one of these names before the time `before`."""
         mine = [(save.last_at, save.step) for save in self.all if save.told and names & {*save.path.split("/")}]
         return max((each for each in mine if each[0] < before), default=(0, None))[1]
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Joins the begin and the end of each save. An end belongs to the last save of the same step that its process had
-    begun."""
+    """Joins the begin and the end of each save. An end belongs to the save that the process last began for this
+    step."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
         key = event["process"], int(event.get("step", -1))

@@ -1,6 +1,6 @@
-"""A save as a process reported it, and the harness's own looks at the store.
+"""Saves as processes reported them, and as the harness saw them when it looked at the store.
 
-The harness looks at the store only from time to time: a save that is soon overwritten or removed may stay unseen.
+The harness looks at the store only from time to time, so a save that is soon overwritten or removed may stay unseen.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Save:
 
     @property
     def word(self) -> Word:
-        """Returns a claim about this save that only the trainer can make."""
+        """Returns the report of this save, as a claim that only the trainer makes."""
         return Word(self.last_at)
 
     @property
@@ -85,14 +85,14 @@ class Save:
 
 @dataclass(frozen=True)
 class Seen:
-    """A checkpoint that the harness saw whole, and equal in two looks. `told`: all fields of the harness's event."""
+    """A complete checkpoint that the harness saw in the store, unchanged between two looks."""
 
     at: int
     step: int | None
     path: str
     size: int | None
     digests: tuple[str, str]  # of its files, of its tensors; in a large checkpoint, perhaps of samples
-    told: Mapping[str, Any]
+    told: Mapping[str, Any]  # all fields of the event that the harness logged
     by = tellers.SEEN
 
     @classmethod
@@ -113,8 +113,8 @@ class Seen:
 
 
 class Store:
-    """The harness's looks at the store of a run. `whole`: committed saves, in order of their commits. `usual`: the
-    fault-free run's store."""
+    """The checkpoints that the harness saw in the store of a run. `whole` holds the committed saves, in order of their
+    commits. `usual` is the store of the fault-free run."""
 
     def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
         self.run, self.usual, self._sound_at = run, usual, sound_at
@@ -129,13 +129,12 @@ class Store:
             self.left = left if len(left) == run.left.get("count") else None
 
     def name_of(self, save: Save) -> str | None:
-        """Returns the part of the save's path under which the harness saw a checkpoint; `None` if there is no such
-        part."""
+        """Returns the part of the save's path that names a checkpoint that the harness saw; else `None`."""
         parts = _last_parts(save.path)
         return next((part for part in parts if part in self.by_name or part in (self.left or ())), None)
 
     def looks_at(self, save: Save) -> Sequence[Seen]:
-        """Returns the harness's looks at any checkpoint with the name of this save."""
+        """Returns all looks in which the harness saw a checkpoint with the name of this save."""
         return self.by_name.get(self.name_of(save) or "", [])
 
     def left_of(self, save: Save) -> Mapping[str, Any]:
@@ -147,14 +146,14 @@ class Store:
         return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
 
     def left_steps(self, series: str | None = None) -> list[int]:
-        """Returns the steps of whole checkpoints, or of those of one series, found after all nodes had ended."""
+        """Returns the steps of complete checkpoints (of one series, if given) after all nodes had ended."""
         whole = {path: each.get("step") for path, each in (self.left or {}).items() if each.get("whole")}
         return [step for path, step in whole.items() if isinstance(step, int) and series in (None, family(path))]
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save that the harness saw to its looks. There may be several: files may arrive one after the
-        other."""
+        """Maps each save to the looks in which the harness saw this save. A save may have several different looks,
+        because files may arrive one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -172,8 +171,8 @@ class Store:
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the looks that show its true content. Looks after a fault may have damaged the save are
-        left out, and so are looks during its removal, when some files may be gone."""
+        """Maps each save to the harness's looks that show its true content. Looks after a fault may have damaged the
+        save are left out, and so are looks during its removal, when some files may be gone."""
         sound = []
         for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
@@ -183,16 +182,16 @@ class Store:
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
-        """Maps each save to the look with the largest size among those that show its true content."""
+        """Maps each save to the look with the largest size among the harness's looks that show its true content."""
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns `of` (as the maximum) applied to the times from the end of each save to the first look at it; 0 if
-        the harness saw no save."""
+        """Returns how long after the end of a save the harness first saw the save: the median or maximum, as `of` says.
+        The result is 0 if the harness saw no save."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
-        """Returns when the harness saw that this save was gone; `NEVER` if it did not see that."""
+        """Returns when the harness saw that this save was gone; `NEVER` if the harness did not see that."""
         moments = next((self.removed[part] for part in _last_parts(save.path) if part in self.removed), [])
         return first_from(moments, save.last_at)
 
@@ -202,8 +201,8 @@ class Store:
         return save.size if seen is None or seen.size is None else seen.size
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """Returns the number of tensors in this step's save, and the smallest number in other saves from `since` on, if
-        this step's save has fewer; else `None`."""
+        """Returns the number of tensors in the save of step `step`, and the smallest number in other saves, if this
+        save has fewer tensors than all others; else `None`. Saves that ended before `since` are ignored."""
         looks = ((save.step, seen) for save, seen in self.undamaged.items() if save.last_at >= since)
         counts = {number: seen.told.get("tensor_count") for number, seen in looks}
         mine = counts.pop(step, None)
@@ -212,7 +211,8 @@ class Store:
 
     @cached_property
     def named(self) -> Sequence[Save]:
-        """Returns the last save at each path that only one step uses. The result is empty for a single such path."""
+        """Returns the last save at each path that only one step uses. The result is empty if there is only one such
+        path, because a single path does not show how the trainer names saves."""
         steps = grouped((save.path, save.step) for save in self.whole)
         last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
@@ -225,7 +225,7 @@ class Store:
 
     @cached_property
     def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
-        """Maps each series and property in words to the value of the property in each save."""
+        """Maps each series of saves and each property, such as "tensors", to the property's value in each save."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
             folder = last_name(save.path.rstrip("/").rpartition("/")[0])
@@ -247,8 +247,8 @@ class Store:
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """Returns the times of faults that may hide saves. A fault that reports the step of all its damage is left
-        out."""
+        """Returns the times of faults that may hide saves. A fault is left out if the step of all its damage is
+        known."""
         windows = []
         for fault in self.run.faults:
             told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)

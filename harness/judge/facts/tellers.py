@@ -1,4 +1,4 @@
-"""The strength of each fact from which a breach follows. No other file chooses a strength."""
+"""How strong the evidence is for each fact that shows an error. Only this file decides how strong evidence is."""
 
 from collections.abc import Sequence
 
@@ -25,26 +25,27 @@ STANDSTILL = By.MISSING  # no fault explains the standstill
 
 
 def beside(fault_free: object | None, alone: By) -> By:
-    """Returns `SEEN` if a fault-free run shows what is usual, else `alone`."""
+    """Returns the strongest evidence (`SEEN`) if there is a fault-free run to compare with, else `alone`."""
     return alone if fault_free is None else SEEN
 
 
 def node_times(problems: Sequence[str], uncertainty_ns: int, early_ns: int) -> By:
-    """Returns the strength of a time outside its node's time: `SEEN` if far outside, with exact clock and log."""
+    """Returns how strong the evidence is that a step lies outside the time for which the job had the node. The strength
+    is `SEEN` (the highest) if the step lies far outside, the clocks are exact and the log has no contradictions."""
     return TIMES if problems or uncertainty_ns or early_ns <= ALLOCATED_NS else SEEN
 
 
 def figure_again(repeats: bool, name: str) -> By:
-    """Returns the strength of another value in a second restart. A learning rate (`lr`) depends on the step alone."""
-    return SEEN if repeats or name == "lr" else By.TOLD
+    """Returns how strong the evidence of an error is if a value differs in a second restart."""
+    return SEEN if repeats or name == "lr" else By.TOLD  # a learning rate depends on the step alone
 
 
 def went_on(identical: bool) -> By:
-    """Returns the strength of the fact that a job went on beyond another job's end. If losses decide the end, only
-    identical losses make this fact a proof."""
+    """Returns how strong the evidence of an error is if a job went on to later steps than another run of the same job.
+    Only identical losses prove an error, because a job may end when its loss is low enough."""
     return SEEN if identical else By.TOLD
 
 
 def save(told: bool) -> By:
-    """Returns the strength of a save's flaw. `told`: a process logged the commit, so the flaw accuses this process."""
+    """Returns how strong the evidence for a bad save is: strong only if a process logged the commit (`told`)."""
     return SEEN if told else By.MISSING

@@ -1,9 +1,9 @@
-"""Impossible times: logged times contradict each other, or contradict what the harness saw.
+"""Impossible times: logged times that contradict each other, or that contradict what the harness saw.
 
 A step cannot begin before the job has the node, before the process begins, or before the previous step ends. No part of
 a step takes longer than the step. A step cannot end on one rank before another rank has begun the step. A worker cannot
 take the place of a worker that has not ended. A save or recovery cannot be logged long before the harness sees it. A
-contradiction that a fault-free run also has is ignored, because it is this trainer's way of logging.
+contradiction that a fault-free run also has is ignored, because the trainer always logs in this way.
 """
 
 import functools
@@ -30,7 +30,7 @@ PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint",
 def impossible(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window], resumed: Iterable[Timeline] = ()
 ) -> Iterator[Odd]:
-    """Yields the worst contradiction of each kind. `resumed`: more fault-free runs, used only to find copied logs."""
+    """Yields the worst contradiction of each kind. `resumed` are fault-free runs used only to find copied logs."""
     told, usual = Told(run), [Told(other) for other in fault_free_runs]
     for words, excesses, limit in _rules(told, usual):
         over, whose = max(excesses(told), default=(0, ""))
@@ -46,7 +46,7 @@ def impossible(
 
 
 class Told:
-    """The steps of a run by process, in order of time."""
+    """The steps of a run, process by process, in order of time."""
 
     def __init__(self, run: Timeline):
         order, _ = run.rows_by_process
@@ -70,8 +70,9 @@ class Told:
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
-        """Returns fingerprints of the step lengths in some sequences of steps, and the row of the last step of each.
-        A sequence is `COPIED_STEPS` steps of different lengths. Its last step is a multiple of `COPIED_STEPS`."""
+        """Returns fingerprints of step lengths, and the row of the last step of each fingerprint. A fingerprint covers
+        `COPIED_STEPS` steps in a row, all of different lengths. The number of the last step is a multiple of
+        `COPIED_STEPS`, so that the fingerprints of two logs cover the same steps."""
         last = np.arange(limits.COPIED_STEPS - 1, len(self.end))
         last = last[self.run.steps.step[self.order[last]] % limits.COPIED_STEPS == 0]
         first = last - limits.COPIED_STEPS + 1
@@ -89,7 +90,7 @@ Excesses = Callable[[Told], Iterable[tuple[int, str]]]  # by how many ns a time 
 
 
 def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, int]]:
-    """Yields for each kind of contradiction its words, its excesses, and the limit in ns for an excess."""
+    """Yields each kind of contradiction: its text, a function that finds impossible times, and a limit in ns."""
     margin = told.run.uncertainty_ns + told.grain
     coarse = limits.COARSE_NS + margin
     yield "{} ended {} before it began", _worst_step(lambda told: told.begin - told.end), margin
@@ -108,7 +109,7 @@ def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, i
 
 
 def _worst_step(excess: Callable[[Told], Ints]) -> Excesses:
-    """Returns a function that yields the step with the largest excess."""
+    """Returns a function that yields the step whose time is impossible by the most ns."""
 
     def worst(told: Told) -> Iterator[tuple[int, str]]:
         over = excess(told)
@@ -152,7 +153,7 @@ def _two_in_one_place(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def _last_words(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields each process, and how long its last line came after its end."""
+    """Yields each process, and how long after its end the process logged its last line."""
     return ((each.last_seen - _ended(each), f"rank {each.rank} on {each.node}") for each in told.run.processes)
 
 
@@ -170,7 +171,7 @@ def _longer_saves(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def outside_node(run: Timeline) -> Iterator[Odd]:
-    """Yields steps that began before the job had the node, and parts of steps longer than the job had the node."""
+    """Yields steps that began before the job had the node, and waits that took longer than the job had the node."""
     told = Told(run)
     if not len(told.end):
         return
@@ -193,8 +194,8 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Returns the earliest possible begin of a process's steps: when the job got the node. A first incarnation gets a
-    margin, because its allocation may be logged late."""
+    """Returns when the job got the node, which is the earliest possible begin of a process's steps. For a node's first
+    allocation, the result is earlier by a margin, because this allocation may be logged late."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else limits.ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER
@@ -222,7 +223,7 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
 
 
 def _noticed_before(run: Timeline) -> Iterator[Odd]:
-    """Yields a worker that logged a notice long before any fault gave one."""
+    """Yields a worker that logged a preemption notice long before any fault gave such a notice."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
     struck, apart = (begun, limits.APART_NS) if begun < NEVER else (first_strike(run.faults), limits.NOTICED_NS)
@@ -260,7 +261,8 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
 def _saved_before_it_was_seen(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
 ) -> Iterator[Odd]:
-    """Yields consecutive saves that the harness saw much later after their commits than saves without a fault."""
+    """Yields saves in a row that the harness saw very late after their commits. Saves without a fault show the usual
+    delay."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)

@@ -3,9 +3,9 @@
 *Degraded:* an interval in which a fault slowed the job without stopping it, and the slowdown.
 
 *Pace:* the time of all undisturbed steps after the last recovery, divided by the time of the same steps in the
-fault-free run at the same world size. Pauses in either run count. The median step is compared, too, because a pause in
-the fault-free run does not change the median. A busy host also slows a healthy job. So three more figures are measured:
-the pace before the first fault, the run's fastest stretch, and the slowest stretch without a fault.
+fault-free run at the same world size. Pauses in both runs count. The median step is compared, too, because a pause in
+the fault-free run does not change the median. Because a busy host also slows a healthy job, three more figures are
+measured: the pace before the first fault, the run's fastest stretch, and the slowest stretch without a fault.
 """
 
 import enum
@@ -32,8 +32,8 @@ UNMEASURABLE = "cannot be measured against the fault-free runs"
 
 @dataclass(frozen=True)
 class Times:
-    """Steps that follow another step of their epoch, in order of time, with their durations. If a trainer logs only
-    some steps, the time between two logged steps is divided equally among the steps."""
+    """The duration of each step that follows another step without a restart in between, in order of time. If a trainer
+    logs only some steps, the time between two logged steps is divided equally among the steps."""
 
     step: Ints
     after: Ints  # the previous logged step
@@ -66,35 +66,30 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Band:
-    """The longest fault-free working part of a step (without data wait and checkpoint stall).
-
-    `first`: the limit for the first step of a process, which warms up. `steps`, `runs`: how many were measured.
-    """
+    """The longest usual time of a step in fault-free runs, without data wait and checkpoint stall."""
 
     upper: int
-    first: int
-    steps: int
+    first: int  # limit for the first step of a process, which warms up
+    steps: int  # how many were measured
     runs: int = 1
 
 
 class Usual:
-    """Usual durations, from these fault-free runs.
-
-    `own`: the judged job. Its steps before any fault show the step time at a world size that no fault-free run has.
-    These steps are few, so a comparison with them can find only a standstill.
-    """
+    """Usual durations, from the fault-free runs `runs`. At a world size that no fault-free run has, the judged job's
+    own steps before any fault show the usual time. These steps are few, so a comparison with these steps can find only
+    a standstill."""
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
         self.runs, self._own = runs, None if own is None else own.beside.job or own
         self.times = [Times.of(run) for run in runs]
 
     def longest(self, measured: Callable[[Timeline], int | None]) -> int | None:
-        """Returns the longest duration in any of these runs."""
+        """Returns the longest duration that the function `measured` finds in any fault-free run, or `None`."""
         return max((taken for run in self.runs if (taken := measured(run)) is not None), default=None)
 
     @cached_property
     def steps(self) -> dict[int, StepTime]:
-        """Returns step times per world size. Sizes with a clock too coarse to measure a step are left out."""
+        """Returns step times per world size, except for world sizes whose steps are too short for the log's clock."""
         sizes = ((times, size) for times in self.times for size in np.unique(times.size).tolist())
         by_size = grouped((size, times.taken[times.size == size]) for times, size in sizes)
         found: dict[int, StepTime] = {}
@@ -107,7 +102,7 @@ class Usual:
 
     @cached_property
     def bands(self) -> dict[int, Band]:
-        """Returns bands for the working part of a step per world size. A process's first step has its own limit."""
+        """Returns the longest usual time of a step per world size. The first step of a process has its own limit."""
         by_size: dict[int, list[tuple[Ints, Ints]]] = {}
         for run in self.runs:
             steps, first = run.steps, first_rows(run)
@@ -155,7 +150,7 @@ def _upper(times: npt.NDArray[Any]) -> int:
 
 
 def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floats:
-    """Returns the medians of `window` consecutive values. `of_each`: one around each value, with the ends repeated."""
+    """Returns medians of `window` values in a row: by default one around each value, with the end values repeated."""
     if of_each:
         values = np.pad(values, (window // 2, window - 1 - window // 2), mode="edge")
     found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, window), axis=1)
@@ -167,12 +162,12 @@ def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floa
 
 @dataclass(frozen=True)
 class Degraded:
-    """A fault slowed the job from `begin` to `end`. `recovered`: the steps after `end` were back in the band."""
+    """An interval in which a fault slowed the job."""
 
     fault: str
     begin: int
     end: int
-    recovered: bool
+    recovered: bool  # steps followed after `end`, and were as fast as usual
     factor: float  # mean step time in the interval, divided by the usual step time
     before: float | None = None  # the same for the median step before the fault, if the job was already slow
     own: bool = False  # compared with the job's own steps, because no fault-free run has this world size
@@ -186,7 +181,7 @@ def standstill_ns(run: Timeline, interval: Degraded) -> int:
 
 @dataclass(frozen=True)
 class _Relative:
-    """Steps as multiples of the fault-free step time at their world size."""
+    """Steps as multiples of the usual step time at their world size."""
 
     begin: Ints
     end: Ints
@@ -214,13 +209,13 @@ class _Relative:
         return np.asarray(both | (self.taken > limits.LONE_FACTOR * self.upper), np.bool_)
 
     def found_fast(self, first: int) -> bool:
-        """Returns True if the job was much faster than usual before this step."""
+        """Returns True if the job was much faster than usual before the step in row `first`."""
         prior = self.taken[max(0, first - limits.STEPS_BEFORE) : first]
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if the job stayed as fast as before `first` in the few steps up to `stop` and in those after.
-        Then no median of five consecutive steps is much larger than the median before `first`."""
+        """Returns True if the job stayed as fast as before `first` in the few steps up to `stop` and shortly after. The
+        largest median of five consecutive steps is compared with the median before `first`."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -240,8 +235,8 @@ class Slowed:
     @cached_property
     def degraded(self) -> list[Degraded]:
         """Returns intervals in which a fault slowed the job measurably without stopping it. An interval lasts from the
-        injection to the last slow step before the healing, plus slow steps that follow closely. An interval may span
-        the episode of another fault, because an episode contains no steps."""
+        injection to the last slow step before the healing, plus slow steps that follow closely. An interval may span an
+        outage that another fault caused, because steps are measured only outside of outages."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
@@ -264,18 +259,19 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Returns intervals that show all of a fault's effect. A comparison with the job's own steps shows only a
-        standstill. A standstill is the whole effect of a fault that may stop a job, but not that of a slow link."""
+        """Returns intervals that show the whole effect of a fault. If no fault-free run has the world size, the steps
+        can show only a standstill. In this case, only faults that may stop the job are included."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
-        """Returns faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. (1) The
-        steps during or after the fault had a world size without a fault-free run. (2) Most of these steps were slower
-        than any stretch of the fault-free runs, but a pause in a fault-free run widened the band. (3) The job was so
-        fast before the fault that steps inside the band may be twice as slow. Reason 3 is ignored if the fault was soon
-        over and the job stayed as fast as before."""
+        """Returns faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. The
+        first reason is that no fault-free run has the world size of the steps during or after the fault. The second
+        reason is that most steps were slower than any fault-free stretch, but within a limit that a pause in a
+        fault-free run raised. The third reason is that the job was very fast before the fault: a step within the limit
+        may then take twice as long as before. But a fast job that clearly stayed fast during and after a short fault is
+        measurable."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
@@ -296,13 +292,14 @@ class Slowed:
     @property
     def another_pace(self) -> bool:
         """Returns True if the job was much slower or faster than its fault-free runs before a fault that stops nothing.
-        Then the fault-free runs had a busier or quieter host and do not show this job's speed."""
+        In this case, the fault-free runs had a busier or quieter host and do not show this job's speed."""
         gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns per fault the first step that ended after the injection, and the first begun after the healing."""
+        """Returns per fault the first step to end after the injection, and the first step to begin after the
+        healing."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
@@ -336,7 +333,7 @@ class Slow(enum.Enum):
 
 @dataclass(frozen=True)
 class Pace:
-    """The pace after the last recovery. `median` to `worst` are multiples of the fault-free pace."""
+    """The pace after the last recovery, relative to the fault-free run."""
 
     steps: int
     taken: int  # ns, for these steps
@@ -367,8 +364,8 @@ class Pace:
         return bound * max(1.0, self.before)
 
     def slow(self, bound: float) -> Slow:
-        """Compares this pace with the bound. If the fault-free run was much slower, the pace before the first fault is
-        another limit."""
+        """Compares this pace with the limit `bound`. If the fault-free run was much slower than this run, the pace
+        before the first fault is another limit."""
         usual = (1 if self.usual_taken else limits.WORST_FACTOR) * bound * self.before
         before = usual if self.before < limits.FAST_BEFORE else float("inf")
         if self.at_least > self.allowed(bound):
@@ -422,7 +419,7 @@ def others_share(run: Timeline, begin: int, end: int) -> float:
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Returns the rows of the last long enough stretch after `since` that has one world size and no disturbance."""
+    """Returns the last `STEPS_MIN` or more undisturbed steps in a row after `since` with one world size, as rows."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
@@ -434,7 +431,7 @@ def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
 
 @dataclass(frozen=True)
 class _Same:
-    """Steps of a run, each with the same step of the fault-free run that is slowest there."""
+    """Steps of a run, each with the same step of the fault-free run that is slowest around this step."""
 
     taken: Floats
     usual: Floats  # the fault-free time of the same step, with pauses
@@ -453,13 +450,14 @@ class _Same:
         return float(max(1.0, self.usual.sum()))  # a coarse clock may measure 0 ns
 
     def mean(self, pauses: bool = True) -> float:
-        """Returns the mean pace. The longest step counts as the second longest: a single pause is no slowdown."""
+        """Returns the mean pace. To ignore a single pause, the longest step is shortened to the second longest."""
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Returns the larger of two lower bounds. The median is below the first with a chance of 5 % (an order
-        statistic; the binomial taken as normal). The mean is below the second with a chance of 2.5 %. A single pause
-        scatters too much to raise the second. Pauses at each save and steady growth do not count as scatter."""
+        """Returns a lower bound of the pace: the larger of one bound for the median and one bound for the mean. The
+        true median is below its bound with a chance of 5 % (an order statistic; normal approximation). The true mean is
+        below its bound with a chance of 2.5 %. A single pause also raises the scatter, and so lowers the bound for the
+        mean. Pauses at each save and steady growth do not count as scatter."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
@@ -471,7 +469,8 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Returns the time of each consecutive quarter of the steps, divided by its time in `beside`."""
+        """Returns the time of each sequence of consecutive steps that is a quarter of all steps long. Each time is
+        divided by the time of the same steps in `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -486,15 +485,16 @@ class _Same:
 
 
 def _scatter(kind: Floats) -> float:
-    """Returns the variance of these steps, or that of successive differences if smaller (von Neumann's mean square
-    successive difference, https://doi.org/10.1214/aoms/1177731677). Few steps widen the result as by Student's t."""
+    """Returns the variance of these values, or an estimate from successive differences if smaller (von Neumann's mean
+    square successive difference, https://doi.org/10.1214/aoms/1177731677). With few values, the result is larger."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
     return float(variance * (n + 1) / (n - 2))
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
-    """Returns the steps in `rows` that a reference also has. `size` `None`: the slowest world size counts."""
+    """Returns the steps in `rows` that a fault-free run (one of `references`) has, too. If `size` is `None`, each step
+    is compared with the slowest world size."""
     usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:
@@ -518,8 +518,8 @@ def _worst(prior: Floats, references: Sequence[Times]) -> float:
 
 
 def exit_ns(run: Timeline) -> int | None:
-    """Returns the time from the last step (or the last disturbance, if later) to the end of the last command. `None`:
-    no command ended later, or the job did not complete."""
+    """Returns the time from the last step (or the last disturbance, if later) to the end of the last command. Returns
+    `None` if no command ended later, or if the job did not complete."""
     if not len(run.progress) or run.outcome != "completed":
         return None
     last = int(run.progress.end[-1])
