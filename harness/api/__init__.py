@@ -93,7 +93,7 @@ def run(
     words += ["--profile", profile] if profile else []
     words += ["--repeat", str(repeat)] if repeat else []
     words += [word for key, value in (labels or {}).items() for word in ("--label", f"{key}={value}")]
-    told = _called(words, folder, timeout_s)
+    told = json.loads(_called([*words, "--json", "--reports", str(folder)], timeout_s))
     if not told["runs"]:
         raise ChaosError("the command ended with a verdict and without a run")
     last = load(told["runs"][-1]["folder"])
@@ -115,7 +115,7 @@ def gate(
     words = ["gate", os.fspath(suite), "--backend", backend, "--seed", str(seed)]
     words += ["--against", against] if against else []
     words += ["--repeat", str(repeat)] if repeat else []
-    told = _called(words, folder, timeout_s)
+    told = json.loads(_called([*words, "--json", "--reports", str(folder)], timeout_s))
     scenarios = {row["name"]: row["verdict"] for row in told["scenarios"]}
     return GateResult(told["verdict"], told["reason"], folder / told["run_id"], scenarios, told)
 
@@ -125,6 +125,12 @@ def load(folder: Path) -> Result:
     place = pathlib.Path(folder)
     report = run_report.read(place / "report.json")
     return Result(report.verdict.value, report.reasons, place, report)
+
+
+def score(folder: Path) -> Result:
+    """Judges a stored run again, as `chaos score` does, and writes its reports again. Raises as `run` does."""
+    _called(["score", os.fspath(folder)], None)
+    return load(folder)
 
 
 def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports: pathlib.Path) -> pathlib.Path:
@@ -151,9 +157,9 @@ def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports
     return path
 
 
-def _called(words: Sequence[str], reports: pathlib.Path, timeout_s: float | None) -> dict[str, Any]:
-    """Calls a command with `--json`; its progress goes to standard error. Returns what it told."""
-    command = [sys.executable, "-m", "harness", *words, "--json", "--reports", str(reports)]
+def _called(words: Sequence[str], timeout_s: float | None) -> str:
+    """Calls a command, and returns its standard output. The progress of the command goes to standard error."""
+    command = [sys.executable, "-m", "harness", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             out, err = process.communicate(timeout=timeout_s)
@@ -164,8 +170,7 @@ def _called(words: Sequence[str], reports: pathlib.Path, timeout_s: float | None
             _stop(process)
             raise
     if process.returncode in VERDICTS and out:
-        told: dict[str, Any] = json.loads(out)
-        return told
+        return out
     message = err.strip().removeprefix("error: ") or f"exit code {process.returncode}"
     if process.returncode == INTERRUPTED:
         raise KeyboardInterrupt

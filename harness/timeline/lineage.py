@@ -127,13 +127,13 @@ class World:
 class Epoch:
     """Steps `first` to `last` of one world, without a rollback. `kept`: steps after this were rolled back (-1: all)."""
 
-    world: int
+    world: int  # row of its world
     size: int  # ranks of the world
     processes: tuple[int, ...]  # its members, as rows in Timeline.processes
-    first: int
-    last: int
+    first: int  # first step
+    last: int  # last step
     begin: int  # end of its first row
-    kept: int
+    kept: int  # last step that was not rolled back
     unheard: int = 0  # ranks of the world that left no log at all
 
 
@@ -145,12 +145,12 @@ class Stretch:
     pairs of consecutive steps whose numbers differ by more than the stride."""
 
     process: int  # row in Timeline.processes
-    epoch: int
-    first: int
-    last: int
-    rows: int
+    epoch: int  # row in Timeline.epochs
+    first: int  # first step
+    last: int  # last step
+    rows: int  # number of its steps
     begin: int  # end of its first step
-    end: int
+    end: int  # end of its last step
     before: int | None
     restored: Mapping[str, Any] | None
     stride: int

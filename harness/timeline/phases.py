@@ -211,10 +211,10 @@ def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
 class Episode:
     """An outage from `t_stop`, the last complete step's end, until a step passes the furthest step before the stop."""
 
-    t_stop: int
+    t_stop: int  # end of the last complete step
     t_first: int | None  # end of the first new complete step
     t_regained: int | None  # None: never; `segments` then end with the run
-    furthest_step: int
+    furthest_step: int  # the furthest step before the stop
     faults: tuple[str, ...]  # ids of the faults inside
     segments: tuple[Segment, ...]  # gapless from t_stop to t_regained (or the end of the run)
 

@@ -26,11 +26,11 @@ _COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
 class Slot:
     """One GPU of one node incarnation, allocated to the job in [allocated, released)."""
 
-    node: str
-    incarnation: int
-    local_rank: int
-    allocated: int
-    released: int
+    node: str  # name of the node
+    incarnation: int  # of the node
+    local_rank: int  # index of the GPU on its node
+    allocated: int  # begin
+    released: int  # end
     reason: str = OUTCOMES[0]  # why it was taken or given back
 
     @property
@@ -59,14 +59,14 @@ class Launcher:
 
 @dataclass(frozen=True)
 class FaultRecord(Consequences):
-    id: str
-    kind: str
-    targets: tuple[dict[str, Any], ...]
-    injected: int | None
+    id: str  # as in the scenario
+    kind: str  # name of the fault, such as rank_kill
+    targets: tuple[dict[str, Any], ...]  # each {node, incarnation, rank, …}
+    injected: int | None  # when it acted
     effects: tuple[dict[str, Any], ...]  # each {measured, expected, unit, ok, detail, at}
-    recovered: int | None
-    healed: int | None
-    error: str | None
+    recovered: int | None  # when the replacement was there
+    healed: int | None  # when it was undone
+    error: str | None  # why it could not act
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
     damaged: tuple[dict[str, Any], ...] = ()  # damaged files of checkpoints: `fault.damaged`, with `at`
     traffic: tuple[dict[str, Any], ...] = ()  # traffic of the training through a network fault: `fault.traffic`

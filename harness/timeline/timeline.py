@@ -60,19 +60,19 @@ class Steps:
     """One row per rank and executed step, sorted by `end`. `step` counts completed optimizer steps from 1."""
 
     process: Ints  # row in Timeline.processes
-    rank: Ints
-    step: Ints
-    begin: Ints
-    end: Ints
-    loss: Floats
-    grad_norm: Floats
-    lr: Floats
+    rank: Ints  # its rank
+    step: Ints  # the number of the step
+    begin: Ints  # when the step began
+    end: Ints  # when the step ended
+    loss: Floats  # NaN: not told
+    grad_norm: Floats  # NaN: not told
+    lr: Floats  # learning rate; NaN: not told
     digest: Ints  # fingerprint of the digest's text, the same in every run; 0: no digest
     first: Ints  # first sample position of the global batch in the shuffled order; -1 unknown
     count: Ints  # samples in the global batch; -1 unknown
-    data_ns: Ints
-    checkpoint_ns: Ints
-    sync_ns: Ints
+    data_ns: Ints  # part of the step that waited for data
+    checkpoint_ns: Ints  # part that waited for a checkpoint
+    sync_ns: Ints  # part spent on the all-reduce of gradients
     survives: Bools  # not rolled back by a later restore
     epoch: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # row in Timeline.epochs
     complete: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # every rank of the world did this step
@@ -83,7 +83,7 @@ class Steps:
     rank_samples: Ints = field(
         default_factory=lambda: np.zeros(0, np.int64)
     )  # different samples of the rank; -1 unknown
-    weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # part spent on the digest of the weights
 
     def __len__(self) -> int:
         return len(self.step)
@@ -93,23 +93,23 @@ class Steps:
 class Process:
     """One worker process, from start to end. A time is `None` if its event never came."""
 
-    rank: int
-    local_rank: int
-    node: str
-    incarnation: int
-    pid: int
-    world_size: int
+    rank: int  # global rank
+    local_rank: int  # rank within its node
+    node: str  # name of its node
+    incarnation: int  # 1 for the first node of this name, 2 for its replacement
+    pid: int  # as the process itself tells it
+    world_size: int  # ranks of its world when it started
     launched: int  # when its launcher could start it; `started` if no launcher tells
     started: int  # time of its first event
-    rendezvous: int | None
-    restored: int | None
-    restored_step: int | None
-    source: str | None
-    fallback: tuple[dict[str, Any], ...]
-    last_seen: int
-    exited: int | None
+    rendezvous: int | None  # when it had met the other ranks
+    restored: int | None  # when it had restored a checkpoint
+    restored_step: int | None  # step of that checkpoint
+    source: str | None  # path of that checkpoint
+    fallback: tuple[dict[str, Any], ...]  # checkpoints that it refused before
+    last_seen: int  # time of its last event
+    exited: int | None  # when it ended
     exit_code: int | None  # from the launcher, or from the worker's own `exiting`
-    exit_reason: str | None
+    exit_reason: str | None  # as the process itself tells it
     first_step: int | None = None  # the number of the first step it did
     left: int | None = None  # time of its own `exiting`
     torn: bool = False  # its log ends in the middle of a line
@@ -148,20 +148,20 @@ class Beside:
 @dataclass(frozen=True)
 class Timeline:
     plan: dict[str, Any]  # as embedded in the first event
-    environment: dict[str, Any]
-    begin: int
-    end: int
+    environment: dict[str, Any]  # versions, hardware and commit
+    begin: int  # first event of the run
+    end: int  # last event of the run
     outcome: str | None  # completed · failed · aborted · interrupted · None: the harness itself died
-    outcome_reason: str
-    steps: Steps
-    processes: Sequence[Process]
-    slots: Sequence[Slot]
-    faults: Sequence[FaultRecord]
+    outcome_reason: str  # empty if the run completed
+    steps: Steps  # all executed steps, in columns
+    processes: Sequence[Process]  # all workers that left a log
+    slots: Sequence[Slot]  # the GPUs that the job had
+    faults: Sequence[FaultRecord]  # the faults of the plan
     segments: Sequence[Segment]  # the phases of the whole job, gapless from `begin` to `end`
-    episodes: Sequence[Episode]
+    episodes: Sequence[Episode]  # the outages, in order of time
     checkpoints: Sequence[dict[str, Any]]  # started/part/committed/failed events with `at`, `rank`, `node`
-    notices: Sequence[dict[str, Any]]
-    anomalies: Sequence[dict[str, Any]]
+    notices: Sequence[dict[str, Any]]  # notices that a node will be taken, with `at`, `node`
+    anomalies: Sequence[dict[str, Any]]  # alarms that the trainer raised, with `at`, `rank`, `step`
     exits: Sequence[dict[str, Any]]  # node commands and workers: {at, node, incarnation, rank|None, code}
     torn: Sequence[str]  # writers whose last line was cut
     dropped: int  # events lost to a full disk
@@ -173,7 +173,7 @@ class Timeline:
     left: Mapping[str, Any] | None = None  # `checkpoint.left`: the store after all nodes had ended
     files_left: Mapping[str, Any] | None = None  # `files.left`: files beside the checkpoints at that time
     unseen: Sequence[str] = field(default=())  # reasons for which the harness did not see all of the store
-    epochs: Sequence[Epoch] = field(default=())
+    epochs: Sequence[Epoch] = field(default=())  # the periods between two restarts or rollbacks
     progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
     stretches: Sequence[Stretch] = field(default=())  # part of each process in each epoch
     aborted: int | None = None  # when the harness gave up
@@ -195,7 +195,7 @@ class Timeline:
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
     nodes: Sequence[str] = field(default=())  # node names in order of their allocation, also before a window
     steps_before: int = 0  # the last complete step before a window
-    beside: Beside = field(default_factory=Beside)
+    beside: Beside = field(default_factory=Beside)  # the rest of the job, if one rehearsal is judged
 
     @property
     def data_samples(self) -> int | None:

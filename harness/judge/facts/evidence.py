@@ -29,8 +29,8 @@ DRILL, SECOND = "drill", "second-restart"  # restarts after the run, on copies o
 class Evidence:
     """All logs from which scores are computed: the judged run, its fault-free runs, and restarts made after the run."""
 
-    run: Timeline
-    fault_free: Timeline | None = None
+    run: Timeline  # the event log of the run
+    fault_free: Timeline | None = None  # the same job without a fault
     calibration: Sequence[Timeline] = ()  # further fault-free runs: other world sizes, repeats
     drill: Timeline | str = ""  # the restore drill, or why its log cannot be read
     resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by folder; stopped or resumed at a save

@@ -90,10 +90,10 @@ class Restore(NamedTuple):
 class Member(NamedTuple):
     """A process that did steps after a restart."""
 
-    stretch: Stretch
-    rank: int
+    stretch: Stretch  # its steps after the restart
+    rank: int  # global rank
     lost: int  # lines that its log is known to lack
-    restored: Restore | None
+    restored: Restore | None  # what it restored for these steps
     restores: Sequence[Restore]  # also those while other processes went on
 
     @property
@@ -106,9 +106,9 @@ class Member(NamedTuple):
 class Restart:
     """One restart and the states that processes restored. The start of the job is the first restart."""
 
-    number: int
-    epoch: Epoch
-    members: Sequence[Member]
+    number: int  # 0: the start of the job
+    epoch: Epoch  # the steps that follow
+    members: Sequence[Member]  # the processes that did these steps
     own_decision: bool  # the same world rolled back without forming anew
     moment: int  # earliest time at which a member may have chosen a checkpoint
     passed_over: Sequence[PassedOver]  # by members, or by processes that tried to start before
