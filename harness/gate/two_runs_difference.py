@@ -12,7 +12,7 @@ S = 1_000_000_000
 
 @dataclass(frozen=True)
 class Line:
-    """One part of a sum, as it is in two runs. `None`: that run has no value for this part."""
+    """One part of a sum, such as one phase of the recovery, in two runs. `None`: the run has no value for the part."""
 
     name: str
     before: float | None
@@ -38,8 +38,8 @@ def rank_lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[
 
 
 def starts_by_rank(run: Timeline) -> dict[str, float]:
-    """Returns the seconds of each rank in the longest recovery, by names as `rank 1, startup`. Only the last start of a
-    rank counts. A rank whose process kept running has no values."""
+    """Returns the seconds of each rank in the longest recovery, under names such as `rank 1, startup`. Only the last
+    start of a rank counts. A rank whose process kept running has no values."""
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
     if longest is None:
         return {}

@@ -132,7 +132,7 @@ def sentences(found: Compared) -> list[str]:
 
 
 def _share(section: Section, top: Line, found: Compared) -> str:
-    """Tells how much one part explains of the difference in recovery time or, for GPU time, in the sum of the parts."""
+    """Tells how much of the difference of two runs, in recovery time or in GPU time, one part explains."""
     name, change = _part_words(top.name).lower(), section.change(top)
     both = [found.before.recovery_time.seconds, found.after.recovery_time.seconds]
     if section.unit != "s" or None in both:

@@ -1,4 +1,4 @@
-"""Adds the gate to the harness: the check of suite files, and the newest gate's result to the pre-launch checklist."""
+"""Lets the harness check suite files, and adds the newest gate's result to the checklist before a launch."""
 
 from __future__ import annotations
 

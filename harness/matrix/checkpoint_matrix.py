@@ -68,7 +68,7 @@ def run_matrix(
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder for several runs. Its empty file `undo.jsonl` keeps each node from writing outside its own run."""
+    """Makes a folder for several runs, with an empty `undo.jsonl` that keeps nodes from writing outside their run."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 
@@ -116,7 +116,7 @@ class _Matrix:
         return place, list_checkpoints(place, saved.layout)
 
     def _make_checkpoints(self) -> None:
-        """Runs until two checkpoints are finished, no checkpoint is being written, and five more steps are done."""
+        """Runs the job until two checkpoints are finished, no save is being written, and five more steps are done."""
         self.tell("a run without faults makes checkpoints")
         until = _Until(self.stop, self._two_are_finished())
         outcome = execute(self.base_plan, self.base, self.backend, until, until.end)
@@ -197,7 +197,7 @@ class _Matrix:
             untrusted_files.remove_tree(folder, path)
 
     def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
-        """Restarts the job on a copy of the saves that `change` altered. Raises `FaultError` if the damage fails."""
+        """Restarts the job on a copy of the saves, after a call of `change`. Raises `FaultError` if `change` fails."""
         folder = self.folder / "cells" / name
         folder.mkdir(parents=True)
         launch = self.plan.launch()

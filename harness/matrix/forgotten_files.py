@@ -28,8 +28,8 @@ def forgotten(
     ids: Sequence[str],
     until_ns: float = math.inf,
 ) -> Forgotten:
-    """Finds the run's files that the restart lacks. `run`, `again`: two folders each, as of the restored save and as of
-    the comparison. `ids`: the run ids of run and restart. `until_ns`: the restart need not have files that the
+    """Finds the run's files that the restart lacks. `run` and `again` are two folders each: as of the restored save and
+    as of the comparison. `ids`: the run ids of run and restart. `until_ns`: the restart need not have files that the
     run wrote after this time."""
     both = zip((run, again), ids, strict=True)
     (was, due), (old, came) = ([_beside_the_saves(plan, folder, run_id) for folder in each] for each, run_id in both)

@@ -1,4 +1,4 @@
-"""Selects the saves from which a job is restarted, and puts saves first from which public trainers resumed wrongly.
+"""Selects the saves from which a job is restarted. Saves from which public trainers resumed wrongly come first.
 
 Some bugs show only after a resume from certain saves. The order is: saves around the end of a pass over the data, a
 save in the middle of a gradient accumulation, the first save, saves of a resumed job, and the last save.
@@ -25,7 +25,7 @@ AMID = "a save in the middle of a gradient accumulation"
 @dataclass(frozen=True)
 class Moment:
     """A planned restart. `save`: the number in the save's name; `None`: no restart is possible, for the reason `why`.
-    `step`: steps done at the save. `micro_batches`: micro-batches of the next step that were done at the save."""
+    `step`: steps done before the save. `micro_batches`: micro-batches of the next step done before the save."""
 
     words: str
     save: int | None
@@ -35,7 +35,7 @@ class Moment:
     nodes: int | None = None  # number of nodes, if not as planned
     ranks: int | None = None  # number of ranks a node, if not as planned
     also: tuple[str, ...] = ()  # words at the end of the trainer's command
-    notice: bool = False  # from a save over a notice, a moment after that step
+    notice: bool = False  # from the save that a preemption notice caused, some time after that step
     why: str = ""
     missed: bool = False  # the job had this save, but it was not copied in time
 
@@ -46,7 +46,7 @@ class Moment:
 
     @property
     def kind(self) -> str:
-        """Returns the kind of restart: its description without numbers. One restart of each kind runs to the job's end."""
+        """Returns the kind of save that the restart begins from: the restart's description without its numbers."""
         first = self.words.partition(";")[0]
         return re.sub(r"\bresume \d+", "resume", re.sub(r"\bpass \d+", "a pass", first))
 
@@ -58,7 +58,8 @@ class Moment:
 
     @property
     def where(self) -> str:
-        """Returns the position of the save in words: `step 20`, or `step 4 and 1 micro-batch, saved as 9` (its number)."""
+        """Returns the position of the save, such as `step 20`. In `step 4 and 1 micro-batch, saved as 9`, 9 is the
+        number in the save's name."""
         amid = f" and {counted(self.micro_batches, 'micro-batch', 'micro-batches')}" if self.micro_batches else ""
         return f"step {self.step}{amid}" + (f", saved as {self.save}" if self.save != self.step else "")
 

@@ -20,7 +20,7 @@ from harness.timeline.timeline import Timeline
 
 
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
-    """Reads the uninterrupted run, and how far its repeats differ from it. Raises `EventLogError` for a bad log."""
+    """Reads how far repeats of the uninterrupted run differ from it. Raises `EventLogError` if a log is unreadable."""
     run = timeline.load(folder / BASE)
     made = [timeline.load(folder / name) for name in REPEATS if (folder / name).is_dir()]
     found = [resume_comparison.apart(run, each) for each in made if not not_repeated(run, each)]
@@ -73,7 +73,7 @@ def judge_restart(
     tensors: Sequence[str] = (),
 ) -> Tried:
     """Judges one restart. `beside`: files outside the saves that the restart did not write. `files`: such files make
-    the restart wrong. `tensors`: names of differing tensors in the first save that differs from the run's save."""
+    the restart wrong. `tensors`: names of differing tensors in the restart's first save that differs from the run's."""
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
     compared = compare(usual, again, moment)
@@ -101,7 +101,7 @@ def _with_names(found: Finding, tensors: Sequence[str]) -> Finding:
 
 
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
-    """Returns an error in the end of a restart, or an empty text. An interruption by the harness is no error."""
+    """Returns a message if a restart ended wrongly, or an empty text. The harness may end a restart early."""
     last, told = run.reached_step, int(again.steps.step.max(initial=0))
     reached = max(told, moment.step)
     if again.outcome == "completed" and not steps and reached < last:

@@ -68,7 +68,7 @@ def _words(plan: Plan, given: str) -> tuple[str, ...]:
 
 
 def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
-    """Sets the plan's steps and interval of saves. Raises `UsageError` if the trainer's command does not take them."""
+    """Sets the plan's steps and interval of saves. Raises `UsageError` if the trainer takes no such option."""
     rhythm = plan.workload.checkpoint.model_copy(update={"every_steps": save_every, "every": None})
     for name, word, fields in (
         ("--steps", "{steps}", {"steps": steps}),
