@@ -112,7 +112,7 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Locks the folder of a sweep. Raises `UsageError` if the folder is in use, or if no sweep made the folder."""
+    """Locks a sweep's folder. Raises `UsageError` if the folder is in use, holds a killed run, or is not a sweep's."""
     if folder.exists() and not (folder / JOURNAL).is_file():
         raise UsageError(f"{folder} is there, and no sweep made it; move it away")
     if not folder.exists():
