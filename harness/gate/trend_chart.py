@@ -1,4 +1,4 @@
-"""One figure over the runs of a series: a mark for each run, the level of each stretch, and where the level changed."""
+"""Draws one figure over a series of runs: a mark for each run, a line at each level, and a mark at each new level."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from harness.report.charts import svg
 from harness.units import counted
 
 HEIGHT = 196.0
-BELOW = 16.0  # px below the axis, where there is a row of what is not known
+BELOW = 16.0  # px from the axis down to the row of runs without a value
 ROOM = 72.0  # px of a label below the axis
 MARGIN = 26.0  # px to the right of the axis
-_ABOVE = 32.0  # the row of those that have no value and never will
+_ABOVE = 32.0  # px from the top to the row of runs that failed before they had a value
 _SHAPES = {
     "pass": "M{x} {y}m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
     "fail": "M{x} {y}m-4 -4l8 8m0 -8l-8 8",
@@ -29,14 +29,14 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Point:
-    """One run. `value` is `None` if nothing was measured; its mark is then below the axis, or above the chart."""
+    """One run of the chart. `value`: `None` if nothing was measured; the run's mark is then below the axis."""
 
     value: float | None
     verdict: str
     commit: str  # below the axis where it changes, like the day
     day: str
     story: str
-    above: bool = False
+    above: bool = False  # the mark is in a row above the chart instead
 
     @property
     def known(self) -> float | None:
@@ -45,14 +45,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Step:
-    """The level changed before the run at this place."""
+    """A change of the figure's level, before the run with the index `at`."""
 
     at: int
     story: str
 
 
 def sparkline(values: Sequence[float | None], label: str) -> Markup:
-    """The shape of a figure over its runs, from 0 to twice its median; nothing for a single one."""
+    """Returns a small line chart of the values, from 0 to twice their median. Fewer than two values give no chart."""
     told = [value for value in values if value is not None and math.isfinite(value)]
     if len(told) < 2:
         return Markup("")
@@ -72,8 +72,8 @@ def trend_chart(
     above: str,
     narrow: bool = False,
 ) -> Markup:
-    """Draws runs from left to right in their order; a line at each level, and a mark where it changed. `above`: the
-    meaning of the row above the chart. The row below it, marked `?`, holds runs without a value."""
+    """Draws the runs from left to right, a line at each level of the figure, and a mark at each change of the level.
+    `above`: the label of the row above the chart. A row below the axis, marked `?`, holds runs without a value."""
     told = [point.known for point in points if point.known is not None]
     high = min(max([*told, 0.0]) * 1.12, sys.float_info.max) or 1.0
     left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)
@@ -119,7 +119,7 @@ def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
 
 
 def _labels(labels: Sequence[str], x: svg.Scale, y: float) -> Markup:
-    """Writes each label where it changes, if there is room for it; the last ones end with the chart."""
+    """Writes a label only if it differs from the label before it and there is room. All labels end within the chart."""
     parts, free = [], -math.inf
     for i, label in enumerate(labels):
         at = min(x(i - 0.4), x.stop + MARGIN - ROOM)

@@ -1,4 +1,4 @@
-"""Says which inputs of two runs differ: scenario, seed, size, arguments, faults, expectations, code, host. Pure."""
+"""Finds the inputs in which two runs differ: scenario, seed, size, arguments, faults, expectations, code, host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from harness.report.run_report import NOT_HERE, Report
 from harness.report.words import short
 
-VALUES_MAX = 3  # differing values of one input that are told
+VALUES_MAX = 3  # differing values of one input that are shown
 CHARS_MAX = 40  # of a value
 OWN = ("run_id", "version", "workload.trainer.scenario_dir", "workload.restore_drill")  # each run may have others
 PLANNED = (  # an input, and the beginnings of its keys in a plan; the first that fits
@@ -28,7 +28,7 @@ CODE_UNKNOWN = "not known of both runs, and may differ"
 
 
 def different_inputs(before: Report, after: Report, plans: tuple[Mapping[str, Any], Mapping[str, Any]]) -> list[str]:
-    """Returns one text an input, as `seed: 1 and 2`. `plans`: empty if a log cannot be read."""
+    """Returns a text for each input that differs, as `seed: 1 and 2`. `plans`: both empty if a log is unreadable."""
     flat = [dict(_leaves(plan)) for plan in plans]
     if not all(flat):
         names = "scenario", "profile", "backend", "seed"
@@ -54,7 +54,7 @@ def _facts(report: Report) -> dict[str, Any]:
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each single value of a plan with its place, as `workload.nodes`. Lists of words stay whole."""
+    """Yields each value of a plan with its key, as `workload.nodes`. A list is one value, unless it holds mappings."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from _leaves(each, f"{key}.{name}" if key else str(name))
@@ -74,7 +74,7 @@ def _both(key: str, name: str, old: Any, new: Any) -> str:
 
 
 def _apart(mine: Any, other: Any) -> Any:
-    """Returns the words of a list from the one before the first that differs to the last that does."""
+    """Returns the differing part of a list, with the equal word before this part. Other values stay whole."""
     if not (isinstance(mine, list | tuple) and isinstance(other, list | tuple)):
         return mine
     same = _alike(mine, other)
@@ -83,7 +83,7 @@ def _apart(mine: Any, other: Any) -> Any:
 
 
 def _alike(mine: Sequence[Any], other: Sequence[Any]) -> int:
-    """Returns with how many equal words both begin."""
+    """Returns the number of equal words at the beginning of both lists."""
     pairs = zip(mine, other, strict=False)
     return next((place for place, (one, two) in enumerate(pairs) if one != two), min(len(mine), len(other)))
 

@@ -1,4 +1,4 @@
-"""Shows two runs beside each other: values for programs, words for a terminal, and a page."""
+"""Shows the comparison of two runs: as JSON values, as sentences for a terminal, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIFFERENT = "Inputs that differ, or are not known:"
 
 @dataclass(frozen=True)
 class Section:
-    """One way to split the difference. `missing`: why this split cannot be made."""
+    """A division of the difference into parts, as by rank. `missing`: the reason why the parts are not known."""
 
     key: str  # phases · ranks · accounts
     title: str
@@ -34,12 +34,12 @@ class Section:
 
     @property
     def lost(self) -> list[Line]:
-        """Returns the parts without productive work, which explains no loss."""
+        """Returns all parts except productive work, as productive GPU time is no loss."""
         return [line for line in self.lines if line.name != "productive"]
 
     @property
     def largest(self) -> Line | None:
-        """Returns the largest part of the difference, if it is large enough to be named."""
+        """Returns the part that changed most; `None` if the change is at most 1 % of the larger run's sum."""
         top = next(iter(self.lost), None)
         size = max(sum(line.before or 0 for line in self.lines), sum(line.after or 0 for line in self.lines))
         return top if top is not None and abs(top.change or 0) > SHARE_MIN * size else None
@@ -57,14 +57,14 @@ class Section:
 
     @property
     def shown(self) -> list[Line]:
-        """Returns the parts that are not rounded to 0 in both runs."""
+        """Returns all parts except those that are rounded to 0 in both runs."""
         nothing = self.show(0.0)
         return [line for line in self.lines if {self.show(line.before), self.show(line.after)} != {nothing}]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two runs and their differences. `cautions`: other differences, which may be the whole reason."""
+    """Two runs and their differences. `cautions`: inputs or step times that differ, and may be the only cause."""
 
     before: Report
     after: Report
@@ -79,8 +79,8 @@ def compare(
     why: str = "",
     plans: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> Compared:
-    """Compares two reports. `ranks`: seconds of each rank in both recoveries; `None`: a log is gone, see `why`.
-    `plans`: of both runs, as far as their logs can be read."""
+    """Compares two reports. `ranks`: seconds of each rank in each run's longest recovery; `None` if a log cannot be
+    read, for the reason `why`. `plans`: the plans of both runs; empty if a log cannot be read."""
     phases = before.recovery_time.phases, after.recovery_time.phases
     accounts = before.wasted_gpu_hours.accounts, after.wasted_gpu_hours.accounts
     no_phases, no_ledger = _lacking(phases, "an outage"), _lacking(accounts, "a ledger")
@@ -97,7 +97,7 @@ def compare(
 
 
 def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -> str:
-    """Tells why there is nothing to compare; empty: there is."""
+    """Names the run that lacks `what`; returns an empty text if both runs have it."""
     before, after = both
     if before and after:
         return ""
@@ -132,7 +132,7 @@ def sentences(found: Compared) -> list[str]:
 
 
 def _share(section: Section, top: Line, found: Compared) -> str:
-    """Tells how much of the difference this part explains: of the recovery for ranks and phases, else of the sum."""
+    """Tells how much of the difference of two runs, in recovery time or in GPU time, one part explains."""
     name, change = _part_words(top.name).lower(), section.change(top)
     both = [found.before.recovery_time.seconds, found.after.recovery_time.seconds]
     if section.unit != "s" or None in both:
@@ -147,22 +147,21 @@ def _share(section: Section, top: Line, found: Compared) -> str:
 
 
 def _in_both(both: Sequence[Report], place: int) -> str:
-    """Returns the figure of both runs in words: `6.94 s`, `never`, or the reason for its absence."""
+    """Returns one figure of both runs in words: `6.94 s`, `never`, or the reason why the figure is missing."""
     found = [view.lasting_figures(report)[place] for report in both]
     told = [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
     return f"{told[0]} in the first run, {told[1]} in the second"
 
 
 def _part_words(name: str) -> str:
-    """`rank 0, startup` → `Rank 0, start-up`."""
+    """Returns the name of a part in words: `rank 0, startup` → `Rank 0, start-up`."""
     head, comma, part = name.partition(", ")
     return words(head) + (f", {words(part).lower()}" if comma else "")
 
 
 def to_json(found: Compared) -> dict[str, Any]:
-    """Returns the comparison for programs: phases and ranks in seconds, accounts in GPU-seconds.
-
-    `schema` grows with every change of meaning."""
+    """Returns the comparison as JSON values: phases and ranks in seconds, uses of GPU time in GPU-seconds. The number
+    `schema` is raised whenever a value changes its meaning."""
     sections = {
         section.key: {
             "missing": section.missing,

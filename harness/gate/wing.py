@@ -1,4 +1,4 @@
-"""Registers the gate with the trunk: the check of suite files, and the proofs of stored gates before a launch."""
+"""Lets the harness check suite files, and adds the newest gate's result to the checklist before a launch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.units import counted
 
 
 def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
-    """Checks a suite with all of its scenarios and its blindness check."""
+    """Checks a suite, all of its scenarios, and its blindness check (the scenario that must fail)."""
     suite = load_suite(path)
     entries = load_entries(path, suite, scenarios)
     check_plan(load_scenario(find_blindness_check(suite, path, scenarios)), None)
@@ -26,7 +26,7 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the proof of the newest whole gate. If one run tells no commit, the proof has none."""
+    """Yields the result of the newest gate over a whole suite. If one run's commit is unknown, no commit is given."""
     for folder, at_s in newest(reports, "suite.json"):
         try:
             gate = stored_gate.read(folder)

@@ -1,4 +1,4 @@
-"""The damages of a matrix: every kind to every kind of file of the newest checkpoint, and to its pointer."""
+"""Lists the damages to try on the newest checkpoint: on each kind of its files, and on the pointer that names it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Cell:
-    """One damage to a file of the newest checkpoint, or to the pointer (then `file` is the pointer)."""
+    """One damage to the file `file` of the newest checkpoint, or to the pointer that names the checkpoint."""
 
     kind: Kind
     part: Part
@@ -31,7 +31,7 @@ class Cell:
 
 
 def cells(place: CheckpointFolder, listing: Listing) -> Iterator[Cell]:
-    """Yields the damages that are possible here: some need an older checkpoint, a pointer or a checksum."""
+    """Yields the damages that are possible. Some damages need an older checkpoint, a pointer or a checksum."""
     for file in _one_of_each_kind(place, listing):
         yield from _of_file(place, file, older=len(listing.finished) > 1)
     if listing.pointer:

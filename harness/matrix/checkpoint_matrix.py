@@ -1,7 +1,7 @@
-"""The checkpoint matrix: one real run to get checkpoints, then a restart on a damaged copy of them for each cell.
+"""Runs a job to get checkpoints, then restarts the job once for each damage, on a damaged copy of the checkpoints.
 
-`REPORTS/<run-id>/base` is that run, `cells/<number>` the restarts. The first restart is on an undamaged copy, and the
-others are compared with it. Copies are removed as soon as their restart is over.
+The first run is in `REPORTS/<run-id>/base`, and each restart in `REPORTS/<run-id>/cells/<number>`. The first restart
+has an undamaged copy, and later restarts are compared with it. A copy is removed as soon as its restart ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DamageRow:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The result of a matrix. `newest`: the step that an undamaged restart restores."""
+    """The results of all restarts on damaged checkpoints. `newest`: the step that a restart without damage restores."""
 
     run_id: str
     layout: str
@@ -60,7 +60,7 @@ class Matrix:
 def run_matrix(
     plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> Matrix:
-    """Makes a matrix. Raises `ChaosError` if the trainer makes no checkpoints, or does not restore undamaged ones."""
+    """Restarts the job on each damage. Raises `ChaosError` if the trainer makes or restores no undamaged checkpoint."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"a matrix needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     with stop.attended():
@@ -68,7 +68,7 @@ def run_matrix(
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder for several runs and marks it as ours, so that no node of a run may write beside its run."""
+    """Makes a folder for several runs, with an empty `undo.jsonl` that keeps nodes from writing outside their run."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 
@@ -100,7 +100,7 @@ class _Matrix:
         self.tell(f"{len(todo)} damages, each followed by a restart")
         for number, cell in enumerate(todo, 1):
             row = self._row(f"{number:03d}", cell, newest, {**usual, **healthy.losses}, tolerance, older)
-            if self.stop.asked:  # this restart was cut short: nothing follows from it
+            if self.stop.asked:  # this restart was cut short, so its result is not used
                 break
             rows.append(row)
             self.tell(f"{cell.kind} of {cell.part}, {cell.file}: {row.answer.came}")
@@ -116,7 +116,7 @@ class _Matrix:
         return place, list_checkpoints(place, saved.layout)
 
     def _make_checkpoints(self) -> None:
-        """Runs until two checkpoints are finished, none is being written, and some steps came after them."""
+        """Runs the job until two checkpoints are finished, no save is being written, and five more steps are done."""
         self.tell("a run without faults makes checkpoints")
         until = _Until(self.stop, self._two_are_finished())
         outcome = execute(self.base_plan, self.base, self.backend, until, until.end)
@@ -124,7 +124,7 @@ class _Matrix:
             raise ChaosError(f"the run without faults did not make checkpoints: {outcome.reason}")
 
     def _leave_steps_to_do(self) -> None:
-        """Removes a save of the last step: a restart from it would do no step."""
+        """Removes the newest save if the save is of the run's last step: a restart from this save would do no step."""
         _, listing = self._look(self.base)
         newest, reached = next(iter(listing.finished), None), timeline.load(self.base).reached_step
         if newest is None or newest.step is None or newest.step < reached:
@@ -153,7 +153,7 @@ class _Matrix:
         return enough
 
     def _newest(self, healthy: Restart, outcome: Outcome, usual: restart_log.Losses) -> tuple[int, float]:
-        """Returns the step that an undamaged restart restores, and the tolerance of its losses."""
+        """Returns the step that an undamaged restart restores, and the allowed relative difference of losses."""
         if not healthy.step or healthy.told:
             raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
         return healthy.step, TOLERANCE * (restart_log.apart(healthy.losses, usual) or 0.0)
@@ -180,7 +180,7 @@ class _Matrix:
 
     @cached_property
     def _older(self) -> Restart | None:
-        """Makes an undamaged restart without the newest save; `None`: that save cannot be left out."""
+        """Makes an undamaged restart without the newest save. Returns `None` if that save cannot be left out."""
         self.tell("a restart without the newest save shows its usual losses")
         try:
             return self._restart("older", self._leave_out_newest)[0]
@@ -197,7 +197,7 @@ class _Matrix:
             untrusted_files.remove_tree(folder, path)
 
     def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
-        """Restarts the job on a copy of the saves, after `change`. Raises `FaultError` if the damage cannot be done."""
+        """Restarts the job on a copy of the saves, after a call of `change`. Raises `FaultError` if `change` fails."""
         folder = self.folder / "cells" / name
         folder.mkdir(parents=True)
         launch = self.plan.launch()
@@ -213,7 +213,7 @@ class _Matrix:
         return restart_log.read_restart(folder), outcome
 
     def _strike(self, folder: pathlib.Path, cell: Cell) -> int:
-        """Damages a copy. Returns how many bytes of tensors changed."""
+        """Damages a copy of the saves. Returns the number of changed bytes of tensors."""
         place, listing = self._look(folder)
         aside = folder / "kept"
         aside.mkdir()
@@ -227,7 +227,7 @@ class _Matrix:
 
 
 class _Until(Silent):
-    """Ends a job when enough is known, or when the user wants to stop."""
+    """Ends a job when the condition `enough` holds, or when the user asks to stop."""
 
     def __init__(self, users: StopRequest, enough: Callable[[Status], bool]):
         self.end, self._users, self._enough = StopRequest(), users, enough

@@ -1,7 +1,7 @@
-"""Finds files beside the state that a resumed job forgot: the run had written them by then, the restart had not.
+"""Finds files outside the saves that the uninterrupted run wrote, but that a restarted job did not write.
 
-Examples are a best model, an evaluation, an export, and a log that was begun anew. Contents are not compared, as most
-of them hold times.
+Examples of such files are a best model, an evaluation, an export, and a log that a restart overwrites. The contents of
+the files are not compared, as most files hold times.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def forgotten(
     ids: Sequence[str],
     until_ns: float = math.inf,
 ) -> Forgotten:
-    """Compares the files of the run and of the restart: those at the restored save, and those of now.
-
-    `ids`: the ids of both runs. `until_ns`: a restart need not yet have written files that the run wrote later."""
+    """Finds the run's files that the restart lacks. `run` and `again` are two folders each: as of the restored save and
+    as of the comparison. `ids`: the run ids of run and restart. `until_ns`: the restart need not have files that the
+    run wrote after this time."""
     both = zip((run, again), ids, strict=True)
     (was, due), (old, came) = ([_beside_the_saves(plan, folder, run_id) for folder in each] for each, run_id in both)
     due = {name: file for name, file in due.items() if name in old or file.changed_ns <= until_ns}

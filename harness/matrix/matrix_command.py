@@ -78,14 +78,15 @@ def matrix(
 ) -> None:
     """Restart a job on damaged saves, or from each save that matters.
 
-    checkpoint: damage each file of the newest save in every way, and restart on it. Each damage costs one start of the
-    job: about ten for a job that saves one file. Exits 1 if any damage was loaded silently, or told and
-    loaded all the same, or if the job started from scratch without a word; 3 if a restart stalled or cannot be judged.
+    checkpoint: damage each kind of file of the newest save in every way, and restart the job on each damage. A job that
+    saves one file starts about ten times. Exits 1 if a restart loads damaged data, even if the restart reports the
+    damage. Also exits 1 if a restart silently starts from scratch although an undamaged save is left. Exits 3 if a
+    restart stalls or cannot be judged.
 
-    resume: start the job again from the saves around the end of a pass over the data, in the middle of a gradient
-    accumulation, from saves that a resumed job made, the first and the last one; each must do what the run without a
-    stop did. The same command goes on with a sweep that was stopped. Exits 1 if any did something else, 3 if a save
-    that was made could not be tried.
+    resume: restart the job from selected saves. These are saves around the end of a pass over the data, a save in the
+    middle of a gradient accumulation, the first and the last save, and saves of a resumed job. Each restart must do
+    the same steps as the run without a stop. The same command continues a stopped sweep. Exits 1 if a restart does
+    something else. Exits 3 if a save cannot be tried.
 
     Example: chaos matrix checkpoint my-scenario.yaml
     """
@@ -104,7 +105,7 @@ def matrix(
 
 
 def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: bool) -> int:
-    """Makes the matrix and prints its result. Returns the exit code."""
+    """Restarts the job on each damage and prints the results. Returns the exit code."""
     found = run_matrix(plan, reports, engine, stop, note)
     write_files({"matrix.json": json_text(_plain(found)), "matrix.md": _page(found)}, reports / found.run_id)
     if json:
@@ -115,7 +116,7 @@ def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: 
 
 
 def _plain(found: Matrix) -> dict[str, object]:
-    """Returns the matrix for programs. `schema` grows with every change of meaning."""
+    """Returns the results as JSON values. The number `schema` is raised whenever a value changes its meaning."""
     told: dict[str, object] = {"schema": 2, "run_id": found.run_id, "layout": found.layout, "trainer": found.trainer}
     told |= {"newest_step": found.newest, "complete": not found.interrupted, "verdict": _verdict(found).value}
     cells = [{**vars(row.cell), **vars(row.answer), "seconds": round(row.seconds, 1)} for row in found.rows]
@@ -155,7 +156,7 @@ def _verdict(found: Matrix) -> Verdict:
 
 
 def _not_judged(found: Matrix) -> int:
-    """Counts restarts that went on and reported no loss to compare."""
+    """Counts the damages after which no losses could be compared with those of an undamaged restart."""
     return sum(not row.answer.judged for row in found.rows)
 
 

@@ -1,7 +1,7 @@
-"""Selects and orders the saves from which a job is started again: first those where public stacks went wrong.
+"""Selects the saves from which a job is restarted. Saves from which public trainers resumed wrongly come first.
 
-Whether a resume is right depends on its save. The end of a pass over the data comes first, then the middle
-of a gradient accumulation, the first save, the second and the third resume in a row, and the last save.
+Some bugs show only after a resume from certain saves. The order is: saves around the end of a pass over the data, a
+save in the middle of a gradient accumulation, the first save, saves of a resumed job, and the last save.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ AMID = "a save in the middle of a gradient accumulation"
 
 @dataclass(frozen=True)
 class Moment:
-    """A restart. `save`: number in the name of its save; `None`: the job never had this moment, for the reason `why`.
-    `step`: steps that the save holds; `micro_batches`: micro-batches of the next step that were done."""
+    """A planned restart. `save`: the number in the save's name; `None`: no restart is possible, for the reason `why`.
+    `step`: steps done before the save. `micro_batches`: micro-batches of the next step done before the save."""
 
     words: str
     save: int | None
@@ -35,30 +35,31 @@ class Moment:
     nodes: int | None = None  # number of nodes, if not as planned
     ranks: int | None = None  # number of ranks a node, if not as planned
     also: tuple[str, ...] = ()  # words at the end of the trainer's command
-    notice: bool = False  # from a save over a notice, a moment after that step
+    notice: bool = False  # from the save that a preemption notice caused, some time after that step
     why: str = ""
     missed: bool = False  # the job had this save, but it was not copied in time
 
     @property
     def elsewhere(self) -> bool:
-        """Tells whether the restart has another number of ranks."""
+        """Tells whether the restart has another number of ranks than the run."""
         return self.nodes is not None or self.ranks is not None
 
     @property
     def kind(self) -> str:
-        """Returns the kind of moment. One restart of each kind is followed to the end of the job."""
+        """Returns the kind of save that the restart begins from: the restart's description without its numbers."""
         first = self.words.partition(";")[0]
         return re.sub(r"\bresume \d+", "resume", re.sub(r"\bpass \d+", "a pass", first))
 
     @property
     def told(self) -> str:
-        """Returns its words, and whether its save fell into an accumulation."""
+        """Returns the description, and says so if the save lies in the middle of a gradient accumulation."""
         amid = self.micro_batches and AMID not in self.words
         return f"{self.words}, in the middle of a gradient accumulation" if amid else self.words
 
     @property
     def where(self) -> str:
-        """Returns its place in words: `step 20`, `step 4 and 1 micro-batch, saved as 9`."""
+        """Returns the position of the save, such as `step 20`. In `step 4 and 1 micro-batch, saved as 9`, 9 is the
+        number in the save's name."""
         amid = f" and {counted(self.micro_batches, 'micro-batch', 'micro-batches')}" if self.micro_batches else ""
         return f"step {self.step}{amid}" + (f", saved as {self.save}" if self.save != self.step else "")
 
@@ -69,7 +70,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Saves:
-    """The saves of a job, by the numbers in their names, ascending. `copied`: saves from which a restart may begin."""
+    """The saves of a job, by the numbers in their names, ascending. `copied`: the saves of which there is a copy."""
 
     made: Sequence[int]
     copied: Sequence[int]
@@ -78,7 +79,7 @@ class Saves:
     option: str = "--save-every"  # option that sets the interval of saves; empty: the trainer's own arguments
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
-        """Returns the restart from this save, or the reason against it: there is no such save, or no copy."""
+        """Returns the restart from the save `found`, or the reason for no restart: no such save, or no copy of it."""
         if found is None:
             return Moment(words, None, why=self.none_found or rare)
         moment = self.placed(Moment(words, found))
@@ -92,11 +93,11 @@ class Saves:
 
     @property
     def none_found(self) -> str:
-        """Tells that the harness found none of the told saves; empty: it found some, or none is told."""
+        """Returns a message if the trainer reported saves but the harness found no save; otherwise an empty text."""
         return "" if self.made else none_found(len(self.told.steps))
 
     def placed(self, moment: Moment) -> Moment:
-        """Returns the moment with the steps and micro-batches of its save."""
+        """Returns the planned restart with `step` and `micro_batches` filled in from the log."""
         if moment.save is None:
             return moment
         return replace(moment, step=self.told.at(moment.save), micro_batches=self.told.within(moment.save))
@@ -105,7 +106,7 @@ class Saves:
         return None if save is None else next((each for each in self.made if each > save), None)
 
     def every(self, number: int) -> str:
-        """Tells in words how the job can be made to save so often."""
+        """Tells how to make the job save at each multiple of `number`, as `--save-every 5`."""
         return f"{self.option} {number}" if self.option else f"a save every {number}, by the trainer's own arguments"
 
     @property
@@ -114,14 +115,13 @@ class Saves:
 
     @property
     def often(self) -> int | None:
-        """Returns the usual distance of two saves, in the numbers of their names."""
+        """Returns the median difference between the numbers in the names of successive saves."""
         return int(np.median(np.diff([0, *self.made]))) if self.made else None
 
 
 def moments(saves: Saves, ends: Sequence[int] | None, last: int) -> list[Moment]:
-    """Returns the restarts in the order in which they are tried. Moments with the same save are one restart.
-
-    `ends`: last steps of the passes; `last`: the last step of the job."""
+    """Returns the restarts in the order in which they are tried. Equal restarts from the same save are merged into one.
+    `ends`: the last steps of the passes over the data. `last`: the last step of the job."""
     found = [*_at_ends(saves, ends, last), _amid(saves), *_in_a_row(saves), *_at_the_end(saves, last)]
     kept: dict[object, Moment] = {}  # restart by save, resume and notice, in the place of its first moment
     for each in map(saves.placed, found):
@@ -152,7 +152,7 @@ def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Mo
 
 
 def _amid(saves: Saves) -> Moment:
-    """Returns the restart from the first save between two micro-batches of a step."""
+    """Returns the restart from the first copied save that lies between two micro-batches of a step."""
     told, amid = saves.told, [each for each in saves.made if saves.told.within(each)]
     if told.a_step is None:
         return Moment(AMID, None, why="the log does not tell how many batches a step takes")
@@ -164,7 +164,7 @@ def _amid(saves: Saves) -> Moment:
 
 
 def _in_a_row(saves: Saves) -> Iterator[Moment]:
-    """Yields the resumes in a row: each begins from a save of the one before it."""
+    """Yields restarts in a row: each restart after the first begins from a save that the restart before it made."""
     save = saves.first
     yield saves.moment(save, "the first save", "the job made no save")
     for number in range(2, CHAIN + 1):

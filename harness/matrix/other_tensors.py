@@ -15,9 +15,8 @@ from harness.trainers.checkpoints.shared.digests import BYTES_MAX, SHORT, Tensor
 
 
 def other_tensors(plan: Plan, run_dir: pathlib.Path, save: int, known: Set[str]) -> list[str]:
-    """Names the tensors of this save that are not among `known` (`BYTES DIGEST` of the other save's tensors).
-
-    Returns none if the save is gone, or so large that the harness digested only samples of it."""
+    """Names the tensors of a save that another save lacks. `known`: size and digest of each tensor of the other save.
+    Returns no names if the save is gone, or so large that the harness digested only samples of the save."""
     try:
         place, listing = look(plan, run_dir)
         found = next((each for each in listing.finished if each.step == save), None)

@@ -1,4 +1,4 @@
-"""Judges a restart, and a whole sweep, from the logs of their runs alone."""
+"""Judges one restart of a job, or all restarts of a sweep, from the event logs alone."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from harness.timeline.timeline import Timeline
 
 
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
-    """Reads the run without a stop, and its repeats: does the job repeat itself bit for bit, or how far is it off?
-
-    Raises `EventLogError` for an unreadable log."""
+    """Reads how far repeats of the uninterrupted run differ from it. Raises `EventLogError` if a log is unreadable."""
     run = timeline.load(folder / BASE)
     made = [timeline.load(folder / name) for name in REPEATS if (folder / name).is_dir()]
     found = [resume_comparison.apart(run, each) for each in made if not not_repeated(run, each)]
@@ -34,14 +32,14 @@ def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
 
 
 def not_repeated(run: Timeline, made: Timeline) -> str:
-    """Tells why this is no repeat of the run; empty: it is one."""
+    """Returns the reason why `made` is no repeat of `run`, such as another seed; empty if `made` is a repeat."""
     if made.outcome != "completed":
         return f"it {made.outcome or 'was cut off'}"
     return Asked.by(run, resumes_at=0).broken_by(made)
 
 
 def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
-    """Tells why a restart was not the run's job; empty: it was. Its restored save is judged elsewhere."""
+    """Returns how the job of a restart differs from the run's job, as by another seed; empty if the job is the same."""
     asked = Asked.by(run, nodes=moment.nodes)
     if moment.ranks is not None:
         asked = _changed(asked, ranks_per_node=moment.ranks)
@@ -52,7 +50,7 @@ def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
 
 
 def began_again(made: Timeline) -> str:
-    """Tells that workers began once more by themselves, which no restart asks for; empty if they did not."""
+    """Returns a message if workers of a restart started a second time by themselves; otherwise an empty text."""
     worked = [each for each in made.processes if each.restored_step is not None or each.first_step is not None]
     if len(worked) == len({each.rank for each in worked}):
         return ""
@@ -74,9 +72,8 @@ def judge_restart(
     files: bool = False,
     tensors: Sequence[str] = (),
 ) -> Tried:
-    """Judges one restart. `files`: forgotten files beside the state are a finding.
-
-    `tensors`: names of differing tensors in the first save that differs from the run's."""
+    """Judges one restart. `beside`: files outside the saves that the restart did not write. `files`: such files make
+    the restart wrong. `tensors`: names of differing tensors in the restart's first save that differs from the run's."""
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
     compared = compare(usual, again, moment)
@@ -104,7 +101,7 @@ def _with_names(found: Finding, tensors: Sequence[str]) -> Finding:
 
 
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
-    """Tells what is wrong with its end; empty: nothing. The harness interrupts it once enough is known."""
+    """Returns a message if a restart ended wrongly, or an empty text. The harness may end a restart early."""
     last, told = run.reached_step, int(again.steps.step.max(initial=0))
     reached = max(told, moment.step)
     if again.outcome == "completed" and not steps and reached < last:
@@ -117,7 +114,7 @@ def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
 
 
 def judge_sweep(sweep: Sweep, folder: pathlib.Path) -> Sweep:
-    """Judges a sweep again, from the event logs alone. Forgotten files are in no log, so they stay as they were."""
+    """Judges a sweep again, from the event logs. Earlier findings on missing files stay, as no log holds such files."""
     usual = usual_of(folder, sweep)
     tried = [
         judge_restart(

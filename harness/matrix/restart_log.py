@@ -1,4 +1,4 @@
-"""Tells the result of a restart on a damaged checkpoint, by its log and the log of the run before it."""
+"""Classifies a restart on a damaged checkpoint, from the restart's log and the log of the run before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Losses = Mapping[tuple[int, int], float]  # (rank, step) → loss, the later one
 
 
 class Came(enum.StrEnum):
-    """The result of a restart."""
+    """The result of a restart on a damaged checkpoint."""
 
     DETECTED = "detected"  # it told the damage, and yet had the newest state, perhaps from a copy
     FELL_BACK = "fell back"
@@ -30,7 +30,7 @@ class Came(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Restart:
-    """The log of one restart. `step`: the step that all ranks restored, by their word or by their first step."""
+    """The log of one restart. `step`: the step that all ranks restored, as logged or as their first step shows."""
 
     step: int | None
     told: bool  # it said that it passed a checkpoint over
@@ -48,7 +48,7 @@ class Answer:
 
 
 def read_restart(folder: pathlib.Path) -> Restart:
-    """Reads a restart from a run's folder. Without a readable log it restored nothing."""
+    """Reads a restart's log from a run's folder. A restart without a readable log counts as having restored nothing."""
     try:
         log = reading.read(folder / "events")
     except EventLogError:
@@ -67,7 +67,7 @@ def read_restart(folder: pathlib.Path) -> Restart:
 
 
 def _losses(log: reading.Log) -> tuple[Losses, int | None]:
-    """Returns all losses, and the first step."""
+    """Returns all logged losses, and the first logged step."""
     found: dict[tuple[int, int], float] = {}
     first: int | None = None
     for writer in (writer for writer in log.writers if writer.role == "trainer"):
@@ -79,7 +79,7 @@ def _losses(log: reading.Log) -> tuple[Losses, int | None]:
 
 
 def apart(losses: Losses, usual: Losses) -> float | None:
-    """Returns the largest relative difference of the common losses; `None`: there are none."""
+    """Returns the largest relative difference of losses of the same rank and step; `None` if nothing is in common."""
     common = [(losses[key], usual[key]) for key in losses.keys() & usual.keys()]
     return max((_difference(one, other) for one, other in common), default=None)
 
@@ -94,9 +94,8 @@ def _difference(one: float, other: float) -> float:
 def answer(
     restart: Restart, newest: int, usual: Losses, tolerance: float, tensor_bytes: int, ended: str, left: bool
 ) -> Answer:
-    """Names the result of a restart. `newest`: the step that an undamaged restart restores.
-
-    `ended`: how the job failed; empty: it did not. `left`: the damage left a whole save."""
+    """Classifies a restart. `newest`: the step that an undamaged restart restores. `tolerance`: the allowed relative
+    difference of losses. `ended`: how the job failed; empty if it did not. `left`: an undamaged save was left."""
     if restart.step is None:
         if ended or restart.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")
@@ -124,7 +123,7 @@ def answer(
 
 
 def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
-    """Names the result of a start from scratch. Its weights come from no save, so other losses accuse nobody."""
+    """Classifies a start from scratch. Such a start loads no save, so other losses are no sign of loaded damage."""
     if left and not restart.told:
         if restart.tells:
             return Answer(Came.SCRATCH, 0, "it reported nothing, and an undamaged save was there", judged)

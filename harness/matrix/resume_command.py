@@ -1,4 +1,4 @@
-"""The command `chaos matrix resume`: a sweep over the saves of a job."""
+"""The command `chaos matrix resume`: restarts a job from several of its saves, one after the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sweep(
     also_with: list[str],
     json: bool,
 ) -> int:
-    """Makes the sweep and prints its result. Returns the exit code."""
+    """Restarts the job from its saves and prints the results. Returns the exit code."""
     _check_heard(plan, "--ranks-per-node", "{ranks_per_node}", _with(plan, ranks_per_node=ranks_per_node))
     further = [*dict.fromkeys(_words(plan, each) for each in also_with)]
     setting = Setting(reports, engine, stop, note, _seconds(budget), files, ranks_per_node, further)
@@ -54,7 +54,7 @@ def _seconds(text: str) -> float:
 
 
 def _words(plan: Plan, given: str) -> tuple[str, ...]:
-    """Splits `--also-with` into words. Raises `UsageError` if they would not reach the trainer."""
+    """Splits the text of `--also-with` into words. Raises `UsageError` for words that the trainer cannot take."""
     try:
         words = tuple(shlex.split(given))
     except ValueError as error:
@@ -68,7 +68,7 @@ def _words(plan: Plan, given: str) -> tuple[str, ...]:
 
 
 def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
-    """Returns the plan with other steps or saves. Raises `UsageError` if they would not reach the trainer."""
+    """Sets the plan's steps and interval of saves. Raises `UsageError` if the trainer takes no such option."""
     rhythm = plan.workload.checkpoint.model_copy(update={"every_steps": save_every, "every": None})
     for name, word, fields in (
         ("--steps", "{steps}", {"steps": steps}),
@@ -81,7 +81,7 @@ def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
 
 
 def _with(plan: Plan, **fields: object) -> Plan:
-    """Returns the plan with the fields that are not `None`."""
+    """Returns the plan with these fields of the workload replaced. A field that is `None` is not replaced."""
     given = {name: value for name, value in fields.items() if value is not None}
     return plan.model_copy(update={"workload": plan.workload.model_copy(update=given)})
 

@@ -1,9 +1,8 @@
-"""Compares a job that was started again from a save with the run that made the save.
+"""Compares a job that was restarted from a save with the run that made the save.
 
-Causes come before consequences: the restored save, the samples, the learning rate, the computed figures, the next save.
-
-A save may fall into the middle of an accumulation. The job may then do the next step as a whole, or only its remaining
-micro-batches.
+Findings go from cause to consequence: the restored save, the samples, the learning rate, the figures, the next save.
+If a save lies in the middle of a gradient accumulation, the restarted job may do the whole step again, or only the
+remaining micro-batches of the step.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from harness.units import counted
 COMPUTED = ("loss", "grad_norm")
 TOLERANCE = 10  # factor of the difference of repeats, if that is not zero
 REPEATS = 3  # repeats that show the scatter of a job that does not repeat itself bit for bit
-TOO_WIDE = 0.5  # relative width from which a band shows nothing
+TOO_WIDE = 0.5  # relative tolerance from which a comparison shows nothing
 HOLES_MAX = 1  # values that a restart may leave out by chance
 RANKS_NAMED = 5
 
 
 class Kind(enum.StrEnum):
-    """One kind of difference from the run."""
+    """One kind of difference between a restart and the uninterrupted run."""
 
     RESTORED = "another save restored"
     SAMPLES = "other samples"
@@ -56,8 +55,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Usual:
-    """The run without a stop. `exact`: its repeats are the same bit for bit, as far as known. `apart`: largest relative
-    difference of each figure in the repeats. `repeats`: their number."""
+    """The uninterrupted run. `exact`: no repeat of the run is known to differ by any bit. `apart`: the largest relative
+    difference of each figure between the run and its repeats. `repeats`: the number of repeats."""
 
     run: Timeline
     ends: Sequence[int]  # last steps of the passes over the data
@@ -67,17 +66,17 @@ class Usual:
     repeats: int = 0
 
     def tolerance(self, figure: str) -> float | None:
-        """Returns the allowed relative difference of a figure; `None`: nothing follows from this figure."""
+        """Returns the allowed relative difference of a figure; `None` if repeats differ too much to judge it."""
         most = 0.0 if self.exact else TOLERANCE * self.apart.get(figure, np.inf)
         return most if most < TOO_WIDE else None
 
     def same_in_repeats(self, figure: str) -> bool:
-        """Tells whether a figure is the same in all repeats. A learning rate may follow the loss."""
+        """Tells whether a figure is the same in all repeats. A learning rate may differ if it depends on the loss."""
         return self.exact or not self.apart.get(figure)
 
     @property
     def too_few(self) -> str:
-        """Tells why a difference that may be chance accuses nobody; empty: it does."""
+        """Returns a message if there are too few repeats to tell an error from chance; otherwise an empty text."""
         if self.repeats >= (1 if self.exact else REPEATS):
             return ""
         made = f"{counted(self.repeats, 'repeat')} of the run" if self.repeats else "no repeat of the run"
@@ -86,14 +85,14 @@ class Usual:
 
 @dataclass
 class Compared:
-    """The result of a comparison. `values`: number of values that both runs tell, by kind."""
+    """The result of a comparison. `values`: the number of compared values, by kind."""
 
     found: list[Finding]
     values: dict[str, int]
 
 
 def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
-    """Finds the differences of a job that was started from this save, on as many ranks."""
+    """Finds the differences between the uninterrupted run and a restart on the same number of ranks."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _samples(usual, again, moment, compared)
     _figure(usual, again, moment, "lr", Kind.SCHEDULE, 0.0 if usual.same_in_repeats("lr") else None, compared)
@@ -108,18 +107,16 @@ def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
 
 
 def on_other_ranks(usual: Usual, again: Timeline, moment: Moment) -> Compared:
-    """Finds the differences of a job on another number of ranks.
-
-    Its steps may hold more or fewer samples and round differently. So only the samples are compared: each is due once
-    in a pass."""
+    """Finds the differences between the uninterrupted run and a restart on another number of ranks.
+    Only the restored save and the samples are compared: each sample is due once in a pass. The figures of a step may
+    differ, as a step on other ranks may hold more samples and round differently."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _once_in_the_pass(usual, again, moment.step, compared)
     return compared
 
 
 def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
-    """Tells whether a repeat is the same bit for bit in figures, weights and saves; without told values it is not.
-
+    """Tells whether a repeat has the same figures, weights and saves, bit for bit; `False` if nothing can be compared.
     Also returns the largest relative difference of each figure."""
     found, told = dict[str, float](), 0
     for name in (*COMPUTED, "lr", "applied"):
@@ -147,7 +144,7 @@ def same_tensors(run: Timeline) -> list[Finding]:
 
 
 def published(run: Timeline) -> dict[int, Mapping[str, Any]]:
-    """Returns the newest `checkpoint.published` of each save, by the number in its name."""
+    """Returns the newest event `checkpoint.published` of each save, by the number in the save's name."""
     return {event["step"]: event for event in run.published if type(event.get("step")) is int}
 
 
@@ -157,7 +154,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
-    """Finds another restored save, by the word of each rank's first process or by the first step."""
+    """Finds out whether a restart used another save than planned, from its logged restores and its first step."""
     told = {each.restored_step for each in first_processes(again)} - {None}
     first = int(again.steps.step.min()) if len(again.steps) else None
     stride = max(usual.run.stride, again.stride)
@@ -171,7 +168,7 @@ def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
 
 
 def first_processes(run: Timeline) -> list[Process]:
-    """Returns the first process of each rank that restored something or did a step."""
+    """Returns for each rank the first process that restored a save or did a step."""
     found: dict[int, Process] = {}
     for each in sorted(run.processes, key=lambda process: process.started):
         if each.restored_step is not None or each.first_step is not None:
@@ -214,7 +211,7 @@ def _by_pass(usual: Usual, steps: Sequence[int]) -> list[list[int]]:
 
 
 def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: Sequence[int]) -> str:
-    """Tells in words how the samples of these steps of one pass differ. Repeated samples were in the pass before."""
+    """Describes how the samples of the steps `odd` differ. A sample counts as repeated if it comes twice in a pass."""
     number = int(np.searchsorted(usual.ends, odd[0]))
     begin = [0, *usual.ends][number]
     came, due = mine.together(odd), theirs.together(odd)
@@ -228,10 +225,9 @@ def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: S
 
 
 def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
-    """Checks that each sample comes once in the first pass, together with the run's samples before the save.
-
-    Padding of the last step may come twice. Later passes are not checked: they may begin within a step, and hold
-    samples that the first one dropped."""
+    """Checks that each sample comes once in the first pass: in the run before the save, or in the restart after it.
+    Padding of the last step may come twice. Later passes are not checked, as a later pass may begin within a step, and
+    hold samples that the first pass dropped."""
     kind = samples.told_kind(again, usual.run)
     if kind is None:
         _position_gaps(usual.run, again, step, compared)
@@ -278,7 +274,7 @@ class _Consumed:
         return self._items(self._rows[begin:end])
 
     def left(self, step: int, done: int, a_step: int) -> Counter[int]:
-        """Returns the samples of this step that were left after `done` micro-batches of each rank."""
+        """Returns the samples of this step that remain after each rank did `done` micro-batches of the step."""
         rows = self._rows[self._step == step].tolist()
         items = [self._run.samples.expanded(self._run.steps.samples[row : row + 1]).tolist() for row in rows]
         return Counter(item for each in items for item in each[len(each) * done // a_step :])
@@ -292,12 +288,12 @@ class _Consumed:
         return Counter(self._run.samples.expanded(self._run.steps.samples[rows]).tolist())
 
     def many(self, number: int) -> str:
-        """Counts in words: samples, or batches, as a digest is of a rank's whole batch."""
+        """Returns a number of samples in words, or of batches if the log holds only digests of each rank's batch."""
         return counted(number, "sample") if self._kind == "samples" else counted(number, "batch", "batches")
 
 
 def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> None:
-    """Compares positions in the data if nothing else is told, apart from step `amid`, which may be partial."""
+    """Compares positions in the data, for logs without sample indices. Step `amid` may be partial and is left out."""
     for name, words in (("first", "position in the data"), ("count", "number of samples")):
         both = _told_by_both(usual, again, name, untold=-1)
         both = both.at(both.step != amid)
@@ -308,7 +304,7 @@ def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> 
 
 
 def _position_gaps(usual: Timeline, again: Timeline, step: int, compared: Compared) -> None:
-    """Checks, if only positions are told, that each step begins where the one before it ended."""
+    """Checks that each step begins at the sample where the step before ended, for logs without sample indices."""
     before, after = losses.surviving(usual.steps), losses.surviving(again.steps)
     found = samples.by_places(after)
     compared.values[Kind.SAMPLES.name] = 0 if found.why else len(after)
@@ -328,10 +324,9 @@ def _position_gaps(usual: Timeline, again: Timeline, step: int, compared: Compar
 def _figure(
     usual: Usual, again: Timeline, moment: Moment, name: str, kind: Kind, tolerance: float | None, compared: Compared
 ) -> None:
-    """Compares one figure. `tolerance`: relative; `None`: it is not compared.
-
-    A trainer that logs each k-th step may tell a mean over k steps: the first one after the save begins elsewhere, and
-    so does a loss that is summed over micro-batches."""
+    """Compares one figure. `tolerance`: the allowed relative difference; `None`: the values are not compared.
+    The first value after the save may be a mean over fewer steps if the save lies between two logged steps. A loss may
+    be a sum over fewer micro-batches if the save lies within a step. Such a first value is skipped."""
     both = _told_by_both(usual.run, again, name)
     stride = max(usual.run.stride, again.stride)
     between = (kind is Kind.COMPUTED and moment.step % stride) or (name == "loss" and moment.micro_batches)
@@ -356,7 +351,7 @@ def _figure(
 
 
 def _updates(usual: Timeline, again: Timeline, compared: Compared) -> None:
-    """Compares whether each step's update was applied: a gradient scaler skips updates over an overflow."""
+    """Compares whether each step's weight update was applied. A gradient scaler skips the update after an overflow."""
     both = _told_by_both(usual, again, "applied", untold=-1)
     odd = both.mine != both.other
     for words, mine in (("skipped the update", 0), ("applied the update", 1)):
@@ -376,7 +371,7 @@ def _weights(usual: Timeline, again: Timeline, compared: Compared) -> None:
 
 
 class _Both(NamedTuple):
-    """Values that both runs tell of the same step and rank, in order. `alone`: values that only the run tells."""
+    """Values that both logs hold for the same step and rank. `alone`: the number of values that only the run logged."""
 
     step: Ints
     rank: Ints
@@ -389,7 +384,7 @@ class _Both(NamedTuple):
 
 
 def _told_by_both(usual: Timeline, again: Timeline, name: str, untold: int | None = None) -> _Both:
-    """Pairs the values of both runs. `untold`: marks a count that is not told; an untold figure is not a number."""
+    """Pairs the values of both runs. `untold`: the mark of a missing value; `None` for floats, whose mark is a NaN."""
     ours, theirs = losses.by_rank(again.steps), losses.by_rank(usual.steps)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     rows = ours.row[left]
@@ -407,13 +402,12 @@ def _is_told(values: Any, untold: int | None) -> Bools:
 
 
 def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) -> None:
-    """Compares the saves that both made, up to the first that differs, and finds a missing save.
-
-    A job that saves by time, or after a save that the run did not make, may save later than the run."""
+    """Compares the saves that run and restart both made, up to the first difference, and finds a missing save.
+    A restart may save later than the run if the job saves by time, or if the run never made the restored save."""
     mine, other, save = published(again), published(usual.run), moment.save or 0
     due = sorted(at for at in other if at > save and usual.saves.at(at) < again.reached_step)
     until = due[0] if due and save in other and usual.run.saves_every_s is None else NEVER
-    # No look may see a short-lived save: the log's word counts, too.
+    # The harness may never see a short-lived save, so saves that the log reports count, too.
     seen = {*mine, *told_saves(again).steps} if any(at > save for at in mine) else {*mine}
     if due and not any(save < at <= until for at in seen):
         words = f"it made no save of step {usual.saves.at(due[0])}, as the run did"
@@ -433,7 +427,7 @@ def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) ->
 
 
 def first_other_save(usual: Usual, again: Timeline, save: int) -> int | None:
-    """Returns the number of the first later save with other tensors than the run's; `None`: there is none."""
+    """Returns the number of the restart's first save with other tensors than the run's save; `None` if none differs."""
     mine, other = published(again), published(usual.run)
     both = sorted(at for at in mine.keys() & other.keys() if at > save)
     digests = ((at, mine[at].get("tensors"), other[at].get("tensors")) for at in both if usual.exact)

@@ -1,10 +1,9 @@
-"""The resume matrix: one run without faults, and a restart from each of its saves that matters, beside it.
+"""Runs a job once without faults, then restarts the job from selected saves of that run (a sweep).
 
-    REPORTS/<name>/base           the run, and beside it `copies/<step>`: its saves when that save was finished
-    REPORTS/<name>/resumed/<n>    the restarts, each until the next save and some steps more
-    REPORTS/<name>/resume.json    the results so far: a stopped sweep goes on from there
-
-No fault is needed: whether a resume is right depends on its save, and not on how the job died.
+The run is in `REPORTS/<name>/base`. Each folder `REPORTS/<name>/copies/<step>` holds the run's saves, copied when the
+save of that step was the newest. The restarts are in `REPORTS/<name>/resumed/<n>`. Most restarts end some steps after
+their next save. The file `REPORTS/<name>/resume.json` holds the results so far, so that a stopped sweep can continue.
+No fault is needed: a bug in resuming depends on the restored save, and not on how the job died.
 """
 
 from __future__ import annotations
@@ -68,37 +67,36 @@ REASON_CHARS_MAX = 300
 
 @dataclass(frozen=True)
 class Setting:
-    """The options of a sweep, its folders, and its observer."""
+    """The options of a sweep, the folder for its reports, and the function `tell` that shows progress messages."""
 
     reports: pathlib.Path
     backend: Backend
     stop: StopRequest
     tell: Callable[[str], None]
     budget_s: float
-    files: bool = False  # forgotten files beside the state are a finding
+    files: bool = False  # a file that a restart did not write is a finding
     ranks_per_node: int | None = None  # number of ranks a node on which the first save is also tried
     also_with: Sequence[tuple[str, ...]] = ()  # words after the trainer's command, for the first save
     known: bool = False  # a complete sweep of the same job and code is judged again instead of made
 
 
 class _NotHad(Exception):
-    """The job has no such moment, or nothing can be compared there."""
+    """The job cannot make the planned restart, or nothing in the restart can be compared."""
 
 
 class _Lost(Exception):
-    """The job has such a moment, but it cannot be tried: the sweep is no pass."""
+    """A planned restart cannot be tried, although the job made the save. The sweep then cannot pass."""
 
 
 class _Stopped(Exception):
-    """The user wants to stop: nothing follows from the restart under way."""
+    """The user asked to stop. The unfinished restart is not judged."""
 
 
 def run_sweep(plan: Plan, setting: Setting) -> Sweep:
-    """Makes a sweep, or goes on with a stopped one of the same job and code.
+    """Restarts a job from its saves, or continues a stopped sweep of the same job and code.
 
-    Raises `ChaosError` if the job does not run without faults, and `CannotRunError` if the harness does not see its
-    saves or would read old logs as new.
-    """
+    Raises `ChaosError` if the job fails without faults. Raises `CannotRunError` if the harness cannot see the job's
+    saves, or if a restart would report lines of the run's old logs as new."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"this needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     if plan.workload.trainer.reader() is not None:
@@ -114,7 +112,7 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Locks the folder of a sweep. Raises `UsageError` if it is not ours, or another sweep is at work in it."""
+    """Locks a sweep's folder. Raises `UsageError` if the folder is in use, holds a killed run, or is not a sweep's."""
     if folder.exists() and not (folder / JOURNAL).is_file():
         raise UsageError(f"{folder} is there, and no sweep made it; move it away")
     if not folder.exists():
@@ -132,7 +130,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _saving_option(plan: Plan) -> str:
-    """Returns the option that sets the interval of saves; empty: nothing passes it on to the command."""
+    """Returns `--save-every` if the trainer's command takes the interval of saves; otherwise an empty text."""
     every = plan.workload.checkpoint
     other = every.model_copy(update={"every_steps": every.every_steps + 1, "every": None})
     changed = plan.model_copy(update={"workload": plan.workload.model_copy(update={"checkpoint": other})})
@@ -229,9 +227,8 @@ class _Sweep:
         return sweep
 
     def _variants_of_first_save(self) -> Iterator[Moment]:
-        """Yields restarts from the first save on another number of ranks, or with other arguments.
-
-        A save within a step has no restart on other ranks, as their shares would differ."""
+        """Yields restarts of the job from its first save, on another number of ranks or with other arguments.
+        Another number of ranks needs a save between two steps, as other ranks would divide a step differently."""
         asked, rare, setting = self.plan.workload, "the job made no such save", self.setting
         whole = next((each for each in self.saves.made if not self.saves.told.within(each)), None)
         begin = "the first save" if whole == self.saves.first else "the first save between two steps"
@@ -308,7 +305,7 @@ class _Sweep:
         return tried
 
     def _restart(self, name: str, source: pathlib.Path, moment: Moment) -> tuple[pathlib.Path, Outcome]:
-        """Makes one restart. It is made again once if it was not the run's job, or broke off on its way."""
+        """Makes one restart. The restart is repeated once if it ran another job, or if its workers started twice."""
         follow = self._follows(moment)
         for last in (False, True):
             place = self._place(name, source)
@@ -325,9 +322,8 @@ class _Sweep:
         return place, outcome
 
     def _follows(self, moment: Moment) -> bool:
-        """Tells whether a restart is followed to the end of the job: one of each kind, if the budget has room for it.
-
-        A resumed job whose next save is another restart's begin ends there."""
+        """Tells whether a restart runs to the end of the job. One restart of each kind does, if the budget allows it.
+        A restart ends early if the next restart in a row is to begin from the save that it makes."""
         if moment.elsewhere or any(each.moment.kind == moment.kind and each.to_end for each in self.sweep.tried):
             return False
         row = (each for each in self.todo if each.save is not None and each.resume == moment.resume + 1)
@@ -343,7 +339,7 @@ class _Sweep:
         return judge_restart(self.usual, moment, place, seconds, beside, self.setting.files, tensors)
 
     def _other_tensors(self, moment: Moment, place: pathlib.Path) -> Sequence[str]:
-        """Names the differing tensors of the first save that differs from the run's, if both can still be read."""
+        """Finds the restart's first save that differs from the run's save, and names the differing tensors."""
         again = timeline.load(place)
         save = resume_comparison.first_other_save(self.usual, again, moment.save or 0)
         if moment.elsewhere or save is None:
@@ -352,7 +348,7 @@ class _Sweep:
         return other_tensors(self.plan, place, save, set(map(str, theirs)))
 
     def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> Forgotten:
-        """Finds forgotten files, at the end of the restart or at its next save. Fewer nodes write other files."""
+        """Finds files outside the saves that a restart did not write. A restart on other ranks is not checked."""
         after = self.saves.after(moment.save)
         was, following = (self.folder / COPIES / str(save) for save in (moment.save, after))
         ended = outcome.outcome == "completed"
@@ -369,9 +365,8 @@ class _Sweep:
             return Forgotten(unseen=str(error)[:REASON_CHARS_MAX])
 
     def _followed_until_ns(self, copy: pathlib.Path, save: int) -> int:
-        """Returns the time, by the clock of its files, until which the run had done no more than a restart does.
-
-        A restart ends some steps after this save. A copy is made a moment after its save."""
+        """Returns the time (ns, as in file times) when the run was some steps past the save. A restart ends about
+        there, so the restart need not have files that the run wrote later."""
         place, listing = look(self.plan, copy)
         saved_ns = max((place.changed_ns(path) for each in listing.finished[:1] for path in each.files), default=0)
         progress, step = self.usual.run.progress, self.saves.told.at(save)
@@ -379,10 +374,9 @@ class _Sweep:
         return saved_ns + (int(ends[-1] - ends[0]) if len(ends) else 0)
 
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment, follow: bool) -> bool:
-        """Tells whether a restart has shown enough: the next save is finished, and some steps came after it.
-
-        On fewer nodes, whose steps may be smaller, a pass over the data must be over. A restart that is followed to
-        the end of the job ends by itself."""
+        """Tells whether a restart can be ended: the next save is finished, and some steps are done after that save.
+        On another number of ranks, the restart must finish the pass over the data instead. A restart with `follow` is
+        never ended early."""
         if follow:
             return False
         step, save = moment.step, moment.save or 0
@@ -398,7 +392,7 @@ class _Sweep:
         return (newest(look(self.plan, place)[1]) or 0) >= following
 
     def _place(self, name: str, source: pathlib.Path) -> pathlib.Path:
-        """Makes a folder for one restart, with a copy of the saves and of the observer's notes on them."""
+        """Makes a folder for one restart, with copies of the saves and of the harness's records about the saves."""
         place = self.folder / RESUMED / name
         if place.exists():
             untrusted_files.remove_tree(place.parent, place.name)
@@ -421,7 +415,8 @@ class _Sweep:
         return self._after_a_notice(moment, copy) if moment.notice else copy
 
     def _after_a_notice(self, moment: Moment, copy: pathlib.Path) -> pathlib.Path:
-        """Returns the saves of a job that got a notice half-way to its next save. Raises `_NotHad`."""
+        """Restarts the job, sends a preemption notice half-way to the next save, and returns the folder with the saves.
+        Raises `_NotHad` if the notice led to no further save."""
         step, save, after = moment.step, moment.save or 0, self.saves.after(moment.save)
         following = self.usual.run.reached_step if after is None else self.saves.told.at(after)
         fault = {"id": "notice", "fault": "preemption", "parameters": {"notice": NOTICE_S}}
@@ -447,7 +442,7 @@ class _Sweep:
         return place
 
     def _repeat(self) -> bool:
-        """Makes one more repeat of the run, if needed, to show what a difference means. Returns whether it did."""
+        """Repeats the run once more, if needed to tell an error from chance. Returns whether a repeat was made."""
         made = self.usual.repeats
         if self.no_repeat or not self.usual.too_few or (made and time.monotonic() + self.whole_s > self.until_s):
             return False
@@ -476,7 +471,7 @@ class _Sweep:
         return plan if name in (BASE, *REPEATS) else plan.model_copy(update={"abort": self.limits})
 
     def _execute(self, plan: Plan, place: pathlib.Path, watch: drill.Watch | None = None) -> Outcome:
-        """Runs a plan in this folder. Raises `_Stopped` if the user ended it."""
+        """Runs a plan in this folder. Raises `_Stopped` if the user ended the run."""
         watch = watch or drill.Watch(self.stop, lambda _: False)
         outcome = execute(plan, place, self.backend, watch, watch.end)
         if self.stop.asked:
@@ -515,7 +510,7 @@ class _Sweep:
 
 @dataclass
 class _Notice(drill.Watch):
-    """Watches a job with a notice. `taken`: the node was taken after its notice."""
+    """Watches a job that gets a preemption notice. `taken`: the node was taken away after the notice."""
 
     taken: bool = False
 
@@ -525,7 +520,7 @@ class _Notice(drill.Watch):
 
 
 class _Still:
-    """The time since which a value has been the same."""
+    """Measures for how long a value has stayed the same."""
 
     def __init__(self) -> None:
         self._seen: object = None

@@ -1,4 +1,4 @@
-"""Renders the result of a sweep over the saves of a job: a page, Markdown, plain values."""
+"""Renders the results of restarts from the saves of a job: as an HTML page, as Markdown, and as JSON values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(found: Sweep, folder: pathlib.Path) -> None:
 
 
 def plain(found: Sweep) -> dict[str, Any]:
-    """Returns the sweep for programs. `schema` grows with every change of meaning."""
+    """Returns the results as JSON values. The number `schema` is raised whenever a value changes its meaning."""
     tried = [
         {
             "moment": each.moment.told,
@@ -92,7 +92,7 @@ def facts(found: Sweep) -> list[str]:
 
 
 def _followed(found: Sweep) -> str:
-    """Tells how far each kind of restart was followed."""
+    """Tells which kinds of restart ran to the end of the job, and which kinds ended some steps after a save."""
     ends = dict.fromkeys(each.moment.kind for each in found.tried if each.to_end)
     others = dict.fromkeys(each.moment.kind for each in found.tried if each.moment.kind not in ends)
     words = (
@@ -116,7 +116,7 @@ def _files(found: Sweep) -> str:
 
 
 def followed(tried: Tried) -> str:
-    """Tells how many steps were compared."""
+    """Returns the number of compared steps, and says if the restart ran to the end of the job."""
     return f"{tried.steps}, to the end" if tried.to_end else str(tried.steps)
 
 

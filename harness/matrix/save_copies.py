@@ -1,4 +1,4 @@
-"""Copies the saves of a job while it goes on, each time that a further save is finished."""
+"""Copies the saves of a running job, each time that another save is finished."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 LOOK_S = 0.03
-STILL_S = 0.1  # seconds for which the newest save must lie still if a file beside it never does
+STILL_S = 0.1  # seconds for which the newest save must stay unchanged if another file keeps changing
 NEW = "new"  # name of the copy that is being made
 
 
@@ -28,7 +28,7 @@ def look(plan: Plan, run_dir: pathlib.Path) -> tuple[CheckpointFolder, Listing]:
 
 
 def newest(listing: Listing) -> int | None:
-    """Returns the step of the newest finished save, if the pointer (if any) names it and no save is half written."""
+    """Returns the step of the newest finished save; `None` if a pointer names another save, or a save is unfinished."""
     if not listing.finished or not all(each.whole for each in listing.checkpoints):
         return None
     first = listing.finished[0]
@@ -37,7 +37,7 @@ def newest(listing: Listing) -> int | None:
 
 
 class Copies:
-    """The copies: `folder/<step>` holds everything that was saved when the save of this step was the newest."""
+    """Copies of saves. `folder/<step>` holds all saves as they were when the save of this step was the newest."""
 
     def __init__(self, plan: Plan, run_dir: pathlib.Path, folder: pathlib.Path):
         self._plan, self._run_dir, self._folder = plan, run_dir, folder
@@ -45,7 +45,7 @@ class Copies:
         self._before: CheckpointFolder | None = None
         self._saved: object = None  # the newest save
         self._since_s = 0.0  # time of its last change
-        self._copied: dict[int, CheckpointFolder | None] = {}  # step → listing, if all of it lay still
+        self._copied: dict[int, CheckpointFolder | None] = {}  # step → listing, if no file of it was changing
         self.unnamed: dict[int, str] = {}  # newest save → pointer that named another one then
         self._problem = ""
 
@@ -55,7 +55,7 @@ class Copies:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Copies as long as this lasts. Raises `ChaosError` at the end if a copy had no room or took too long."""
+        """Copies saves during the `with` block. Raises `ChaosError` after it if a copy had no room or took too long."""
         self._folder.mkdir(parents=True)
         thread = threading.Thread(target=self._watch, name="copies of saves", daemon=True)
         thread.start()
@@ -73,13 +73,12 @@ class Copies:
             begin_s = time.monotonic()
             self._look()
             rest_s = max(LOOK_S, time.monotonic() - begin_s)  # at most half a core
-        for _ in range(2):  # the last save lies still now
+        for _ in range(2):  # the last save no longer changes
             self._look()
 
     def _look(self) -> None:
-        """Copies whatever is the same in two looks, and again after a change.
-
-        If a file beside the newest save never lies still, only that save must."""
+        """Copies the saves if no file changed since the last look. Saves that change later are copied again.
+        If other files keep changing, the newest save alone must stay unchanged for `STILL_S` seconds."""
         try:
             place, listing = look(self._plan, self._run_dir)
             if not listing.finished:

@@ -1,4 +1,4 @@
-"""The state of a sweep over the saves of a job, and its file: a stopped sweep goes on from there."""
+"""The state of a sweep (restarts of a job from its saves), and the file from which a stopped sweep continues."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ REPEATS = ("repeat", "repeat-2", "repeat-3")  # names of repeats of the run, mad
 
 
 class Forgotten(NamedTuple):
-    """Files beside the state that a restart did not write, in words. `compared`: files that the run had by then.
-    `unseen`: why they could not be compared, though the run had them."""
+    """Findings on files outside the saves that a restart did not write. `compared`: the number of the run's files that
+    were looked for. `unseen`: the reason why the run's files could not be looked for."""
 
     words: tuple[str, ...] = ()
     compared: int = 0
@@ -40,10 +40,9 @@ NONE_FORGOTTEN = Forgotten()
 
 @dataclass(frozen=True)
 class Tried:
-    """One restart, in `folder`. `found`: its differences from the run; `ended`: why it did not come back.
-
-    `compared`: number of values that both runs tell, by kind. `to_end`: it was followed to the end of the job.
-    `tensors`: names of differing tensors in the first save that differs. `unsure`: why nothing follows from it."""
+    """One restart, in `folder`. `found`: differences from the uninterrupted run. `ended`: why the end is wrong.
+    `compared`: the number of compared values, by kind. `to_end`: the restart ran to the end of the job. `tensors`:
+    names of tensors in the restart's save that differ from the run's. `unsure`: why the result is inconclusive."""
 
     moment: Moment
     folder: str
@@ -63,12 +62,12 @@ class Tried:
 
     @property
     def waits(self) -> bool:
-        """Tells whether it waits for further repeats of the run: its difference may be chance."""
+        """Tells whether more repeats of the run are needed to judge the restart, as its difference may be chance."""
         return bool(self.unsure) and bool(self.compared)
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict: inconclusive if nothing could be compared, unless no step was left to do."""
+        """Returns the verdict. A restart is inconclusive if it did steps of which nothing could be compared."""
         if not self.right:
             return Verdict.FAIL
         if self.unsure:
@@ -77,7 +76,7 @@ class Tried:
 
     @property
     def words(self) -> list[str]:
-        """Returns the differences in words, causes before consequences."""
+        """Returns the error in the end of the restart, or else the differences in words, causes before consequences."""
         return [self.ended] if self.ended else [each.words for each in self.found]
 
     @property
@@ -94,7 +93,7 @@ class Tried:
 
 @dataclass
 class Sweep:
-    """The state of a sweep. `code`: facts on the code that made it; `not_tried`: moment → reason."""
+    """The state of a sweep. `code`: commit and digests of the trainer's code. `not_tried`: restart and reason."""
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
 
@@ -102,7 +101,7 @@ class Sweep:
     trainer: str
     digest: str
     code: Mapping[str, str]
-    files: bool = False  # forgotten files beside the state are a finding
+    files: bool = False  # a file that a restart did not write is a finding
     steps: int = 0
     saves: list[int] = field(default_factory=list)  # numbers in the names of all saves of the run
     told: int = 0  # number of saves that the trainer told
@@ -113,22 +112,23 @@ class Sweep:
     apart: dict[str, float] = field(default_factory=dict)  # figure → relative difference of the repeats
     tried: list[Tried] = field(default_factory=list)
     of_saves: list[Finding] = field(default_factory=list)  # findings on the saves of the run by themselves
-    not_had: dict[str, str] = field(default_factory=dict)  # moment that turned out not to exist → reason
-    lost: dict[str, str] = field(default_factory=dict)  # moment that could not be tried → reason
+    not_had: dict[str, str] = field(default_factory=dict)  # restart that the job cannot make → reason
+    lost: dict[str, str] = field(default_factory=dict)  # restart that could not be tried → reason
     not_tried: list[tuple[str, str]] = field(default_factory=list)
-    missed: int = 0  # number of moments that the job had and that were not tried
+    missed: int = 0  # number of restarts that were not tried though the job made the save
     complete: bool = False
     interrupted: bool = False
-    schema: int = SCHEMA  # grows with every change of meaning
+    schema: int = SCHEMA  # is raised whenever a value changes its meaning
 
     @property
     def known_saves(self) -> str:
-        """Returns the number of saves in words: those that were found, or else those that the trainer told of."""
+        """Returns the number of saves in words. If the harness found no save, the saves in the trainer's log count."""
         return counted(len(self.saves), "save") if self.saves or not self.told else counted(self.told, "told save")
 
     @property
     def findings(self) -> list[str]:
-        """Returns the first difference of each restart, as the others follow from it. A shared one is told once."""
+        """Returns the findings on the run's saves, and the first difference of each wrong restart. A difference that
+        several restarts share is listed once."""
         tried = []
         for first, *others in self.causes:
             also = "".join(f", {each.moment.in_words}" for each in others[:NAMED_MAX])
@@ -139,7 +139,7 @@ class Sweep:
 
     @property
     def causes(self) -> list[list[Tried]]:
-        """Groups the wrong restarts by difference, numbers aside."""
+        """Groups the wrong restarts by the text of their first difference, without regard to numbers in the text."""
         found: dict[str, list[Tried]] = {}
         for each in self.wrong:
             found.setdefault(_FIGURE.sub("#", each.words[0]), []).append(each)
@@ -147,11 +147,11 @@ class Sweep:
 
     @property
     def wrong(self) -> list[Tried]:
-        """Returns the wrong restarts, without those whose save an earlier wrong resume had made."""
+        """Returns the wrong restarts, except restarts that began from a save of another wrong restart."""
         return [each for each in self.tried if not each.right and not self.spoilt_by(each)]
 
     def spoilt_by(self, tried: Tried) -> Tried | None:
-        """Returns the wrong restart that made its save, if any: both may show the same error."""
+        """Returns the restart that made the save of `tried`, if both restarts are wrong: the error may be the same."""
         before = None if tried.right else self.before_in_row(tried.moment)
         return None if before is None or before.right else before
 
@@ -165,7 +165,7 @@ class Sweep:
         return next((each for each in before if each.moment.resume > 1 or each.moment.save == begun), None)
 
     def told_once(self) -> list[tuple[Tried, Sequence[str]]]:
-        """Returns each restart with its differences in words; a shared cause stands only with its first restart."""
+        """Returns each restart with its differences in words. A difference seen before is not spelled out again."""
         first = {id(each): cause[0] for cause in self.causes for each in cause[1:]}
         return [(each, self._words(each, first)) for each in self.tried]
 
@@ -182,9 +182,8 @@ class Sweep:
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict. A moment that the job never had changes nothing.
-
-        A moment that was not tried, or values that no log tells, make it inconclusive."""
+        """Returns the verdict. A restart for which the job made no save does not count. The sweep is inconclusive if
+        another restart was not tried, or if the logs hold neither samples nor losses."""
         if self.findings:
             return Verdict.FAIL
         shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
@@ -193,12 +192,12 @@ class Sweep:
 
     @property
     def unsure(self) -> list[Tried]:
-        """Returns the restarts from which nothing follows."""
+        """Returns the restarts whose result is inconclusive, and that showed no certain difference."""
         return [each for each in self.tried if each.unsure and each.right]
 
     @property
     def _files_unseen(self) -> str:
-        """Tells why files beside the saves could not be judged; empty: they were, or need not be."""
+        """Returns the reason why files outside the saves were not judged; empty if no reason is needed."""
         if not self.files:
             return ""
         unseen = next((each for each in self.tried if each.beside.unseen), None)
@@ -240,7 +239,7 @@ def is_in(folder: pathlib.Path) -> bool:
 
 
 def stored(folder: pathlib.Path) -> Sweep | None:
-    """Reads a stored sweep; `None`: there is none, or it is unreadable."""
+    """Reads a stored sweep. Returns `None` if the folder holds no sweep that this version can read."""
     try:
         found = _FORM.validate_json(read_regular(folder / KNOWN))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Reads from a run's log how many steps each save holds, and whether it fell within a step.
+"""Reads from a run's log how many steps were done before each save, and whether the save lies within a step.
 
 The number in a save's name may count anything: steps, micro-batches, passes over the data.
 """
@@ -18,35 +18,34 @@ PARTS = 2  # parts of a path that count: the save's own name, and that of a file
 
 @dataclass(frozen=True)
 class ToldSaves:
-    """Told facts by the number in a save's name, as far as the log tells them.
-
-    `steps`: steps that it holds. `micro_batches`: micro-batches of the next step that were done when it was begun.
-    `a_step`: micro-batches of a step; `None`: the log does not tell."""
+    """Facts on each save from the log, by the number in the save's name. `steps`: steps done before the save.
+    `micro_batches`: micro-batches of the next step that were done when the save began. `a_step`: the number of
+    micro-batches in a step; `None` if the log does not say."""
 
     steps: Mapping[int, int] = field(default_factory=dict)
     micro_batches: Mapping[int, int] = field(default_factory=dict)
     a_step: int | None = None
 
     def then(self, later: ToldSaves) -> ToldSaves:
-        """Joins the facts of this run and a later one, which go first: a run cut off may not tell its last save."""
+        """Adds the facts of a later run, which override those of this run. A killed run may not log its last save."""
         micro_batches = {**self.micro_batches, **later.micro_batches}
         return ToldSaves({**self.steps, **later.steps}, micro_batches, max(later.a_step or 0, self.a_step or 0) or None)
 
     def knows(self, save: int) -> bool:
-        """Tells whether the steps of this save are known, by the log or by its number."""
+        """Tells whether the step of this save is known, from the log or from the number in the save's name."""
         return save in self.steps or all(number == step for number, step in self.steps.items())
 
     def at(self, save: int) -> int:
-        """Returns the step of this save; its own number if nothing else is told."""
+        """Returns the step of this save from the log, or else the number in the save's name."""
         return self.steps.get(save, save)
 
     def within(self, save: int) -> int:
-        """Returns the micro-batches done in the accumulation that this save fell into; 0: it fell between two steps."""
+        """Returns the number of micro-batches done of an unfinished step; 0 if the save lies between two steps."""
         done = self.micro_batches.get(save, 0)
         return done if done < (self.a_step or 0) else 0
 
     def place(self, save: int) -> float:
-        """Returns the place of this save on the axis of steps, with fractions."""
+        """Returns the step of this save, plus 0.5 if the save lies in the middle of the next step."""
         return self.at(save) + (0.5 if self.within(save) else 0)
 
     @property
@@ -71,6 +70,6 @@ def told_saves(run: Timeline) -> ToldSaves:
 
 
 def none_found(told: int) -> str:
-    """Tells that so many saves were told and none was found; empty: none was told."""
+    """Returns a message that the trainer reported `told` saves, but the harness found no save; empty if `told` is 0."""
     which = "the harness found none that is whole and whose step it knows"
     return f"the trainer told of {counted(told, 'save')}; {which}" if told else ""

@@ -1,4 +1,4 @@
-"""The code that a sweep is of: a stored sweep is used again only for the same."""
+"""Identifies the trainer's code. A stored sweep is used again only if the code is the same."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CODE_UNKNOWN = (
 
 
 def code_of(plan: Plan, backend: Backend) -> dict[str, str]:
-    """Returns facts on the trainer's code. They include the digest of its Python files, also of those in subfolders
-    that are no package."""
+    """Returns the commit and digests of the trainer's code. One digest is of all Python files in the trainer's folders
+    and their subfolders."""
     facts = provenance.facts(plan, backend)
     return {name: str(facts[name]) for name in FACTS if name in facts} | {"files": _digest(plan)}
 
 
 def is_known(plan: Plan, code: dict[str, str]) -> bool:
-    """Returns True if a change of the code would be noticed."""
+    """Returns True if the harness would notice a change of the trainer's code."""
     return "image_digest" in code or outcome_inputs.code_of(plan.workload.trainer) is not None
 
 

@@ -1,4 +1,4 @@
-"""Registers the sweep over saves with the trunk: for suites, among stored results, and as proof before a launch."""
+"""Adds the sweep (restarts of a job from its saves) to suites, to stored results, and to the pre-launch checklist."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _shown(found: sweep.Sweep) -> Result:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the proof of the newest complete sweep. Its commit is that of the trainer."""
+    """Yields the result of the newest complete sweep for the pre-launch checklist, with the trainer's commit."""
     for folder, at_s in newest(reports, "plan.json"):
         found = sweep.stored(folder)
         if found is not None and found.complete:
