@@ -15,7 +15,7 @@ from harness.units import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """One job of a campaign. `again`: the stored fault-free run had another pace, so it is made anew.
+    """One job of a campaign. `again`: the fault-free run had another pace than the run, so it is made anew.
 
     `at`: it ends at the save of this step, or goes on from it.
     `folder`: the place of its log, if known before. `fault_free`: the folder with its fault-free runs.

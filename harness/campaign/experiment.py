@@ -82,7 +82,6 @@ class _Experiment:
             release(held)
 
     def _run_beside(self, held: pathlib.Path) -> tuple[pathlib.Path, bool]:
-        kept = False
         for name, fault_free in fault_free_plans(self.plan).items():
             folder, outcome = self._fault_free_copy(fault_free, held / name)
             if outcome is not None and outcome.outcome != "completed":
@@ -90,7 +89,6 @@ class _Experiment:
                 release(folder)
                 write_files({ASKED_PLAN: json.dumps(self.plan.to_json(), indent=2) + "\n"}, self.run_dir)
                 return self.run_dir, outcome.outcome == "interrupted"
-            kept |= outcome is None
         before = _digests(held)
         outcome = self._run(_with_its_steps(self.plan, held), held)
         changed = _digests(held) != before
@@ -101,7 +99,7 @@ class _Experiment:
         self._remove(self.run_dir, "checkpoints")
         if changed:
             self.observer.note("The copies of the fault-free runs were changed while the job ran: they are not used.")
-        if not self.stop.asked and (changed or (kept and _at_another_pace(self.run_dir))) and self._renew():
+        if not self.stop.asked and (changed or _at_another_pace(self.run_dir)) and self._renew():
             return self.run_dir, True
         self._resume()
         return self.run_dir, self.stop.asked

@@ -53,7 +53,7 @@ class Display(CampaignObserver):
         self._stop_spinner()
 
     def stage(self, stage: Stage) -> None:
-        why = " once more: the stored one has another pace" if stage.again else ""
+        why = " once more: the first one had another pace" if stage.again else ""
         self._say(f"{stage.in_words}{why}" + ", which must fail" * (stage.kind == "blindness check"))
         self._moments, self._first, self._furthest, self._shown_at = {}, None, 0, time.monotonic()
         if self.console.is_terminal:

@@ -90,12 +90,13 @@ def runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
     return runs
 
 
-@pytest.mark.parametrize("kept", [20, 90])
-def test_a_fault_free_run_of_a_quieter_or_a_busier_day_is_made_once_more(runs: Pretended, kept: int) -> None:
-    found, interrupted, said = runs.rehearsed(kept, 48)
+@pytest.mark.parametrize(("pace", "how"), [(20, "cached"), (90, "cached"), (90, "completed")])
+def test_a_fault_free_run_of_a_quieter_or_busier_time_is_made_once_more(runs: Pretended, pace: int, how: str) -> None:
+    runs.kept = how == "cached"
+    found, interrupted, said = runs.rehearsed(pace, 48)
     assert (found, interrupted, runs.renewed, runs.paces) == (Verdict.PASS, False, 1, [])
     assert said.heard == [
-        (Stage("fault-free run", 2), "cached"),
+        (Stage("fault-free run", 2), how),
         (Stage("run with faults", 2), "completed"),
         (Stage("fault-free run", 2, again=True), "completed"),
     ]

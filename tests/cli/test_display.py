@@ -39,7 +39,7 @@ def test_a_pipe_gets_a_line_for_each_change_of_a_fault() -> None:
     assert out.getvalue().splitlines() == [
         "fault-free run, 2 nodes",
         "  cached",
-        "fault-free run, 2 nodes once more: the stored one has another pace",
+        "fault-free run, 2 nodes once more: the first one had another pace",
         "run with faults, 2 nodes",
         "     1.5 s  step 7: kill is injected",
         "     1.5 s  step 7: kill is over",
