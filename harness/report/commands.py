@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from harness.report.words import plain
 
@@ -14,7 +12,6 @@ REHEARSALS = "rehearsals"  # in the folder of a game day: a folder each, with it
 FIND_RUNS = {"baseline", "compare", "export", "forecast", "gate", "history", "matrix", "preflight"}
 FIND_RUNS |= {"report", "run", "score", "show"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_STAND_IN = re.compile(r"-(fault-free|repeat[0-9]{1,4}|[0-9]{1,4})")  # see `harness.campaign.fault_free`
 _PAGE = re.compile(r"\bdocs/([\w./-]+\.md)")
 _STEP = re.compile(r"(.*?)(?:(chaos [a-z].*))?", re.DOTALL)
 
@@ -41,16 +38,8 @@ def copied(name: str) -> str:
     return name if _NAME.fullmatch(name) else "…"
 
 
-def kept_as(run_id: str, plan: Mapping[str, Any]) -> str:
-    """Returns the name by which commands find a run: its id, or a rehearsal's folder in that of its game day."""
-    day = str(plan.get("run_id") or run_id)
-    in_its_place = day.startswith(run_id) and _STAND_IN.fullmatch(day.removeprefix(run_id))  # a fault-free run
-    own = run_id == day or in_its_place
-    return copied(run_id) if own else f"{copied(day)}/{REHEARSALS}/{copied(run_id)}"
-
-
 def run_again(name: str, *more: str) -> str:
-    """Returns a command that runs the same plan under a new run id. `name`: as in `kept_as`."""
+    """Returns a command that runs the same plan under a new run id. `name`: by which commands find the run."""
     return " ".join(["chaos run --plan", name, *more])
 
 

@@ -13,7 +13,7 @@ from harness.judge.facts.deaths import ends_of
 from harness.judge.facts.evidence import Evidence
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict
-from harness.report.commands import copied, kept_as, run_again
+from harness.report.commands import REHEARSALS, copied, run_again
 from harness.report.words import gpu_seconds, one_line, seconds, words
 
 S = 1_000_000_000
@@ -134,8 +134,16 @@ def _to_compare(card: Scorecard) -> str:
     return OF_A_RUN if isinstance(bounds, Mapping) and bounds.get("against") == "itself" else ""
 
 
+def kept_as(card: Scorecard) -> str:
+    """Returns the name by which commands find a run: its folder, or a rehearsal's in that of its game day."""
+    run = card.evidence.run
+    day = str(run.plan.get("run_id") or card.run_id)
+    rehearsal = run.beside.job is not None and card.run_id != day
+    return f"{copied(day)}/{REHEARSALS}/{copied(card.run_id)}" if rehearsal else copied(card.run_id)
+
+
 def _again(card: Scorecard) -> str:
-    return run_again(kept_as(card.run_id, card.evidence.run.plan))
+    return run_again(kept_as(card))
 
 
 def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:

@@ -22,8 +22,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import figures
-from harness.report.commands import kept_as
-from harness.report.next_steps import next_steps
+from harness.report.next_steps import kept_as, next_steps
 from harness.report.strict_json import strict
 from harness.timeline.timeline import FaultRecord
 from harness.units import counted
@@ -285,7 +284,7 @@ def from_scorecard(card: Scorecard) -> Report:
         "not_judged": list(card.not_judged),
         "not_judged_because": card.not_judged,
         "next_steps": next_steps(card),
-        "kept_as": kept_as(card.run_id, run.plan),
+        "kept_as": kept_as(card),
     }
     return Report.from_json(strict(values))
 

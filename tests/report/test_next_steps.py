@@ -11,7 +11,7 @@ from harness.judge.assumption import FRESH, assumptions
 from harness.judge.facts.ledger import Ledger
 from harness.judge.verdict import Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, run_report
-from harness.report.next_steps import SETTLES, STEPS_MAX, _takes_s, next_steps
+from harness.report.next_steps import SETTLES, STEPS_MAX, _takes_s, kept_as, next_steps
 from harness.timeline.timeline import Beside
 
 
@@ -179,3 +179,7 @@ def test_what_running_again_takes_is_a_range_with_the_restarts_after_the_run() -
     )
     low, high = (int(each) for each in re.findall(r"about (\d+) to (\d+) s", short)[0])
     assert low < high and int(re.findall(r"about (\d+) to", long)[0]) == low + 60
+
+
+def test_a_copied_run_goes_by_the_name_of_its_folder() -> None:
+    assert kept_as(replace(report_runs.spot_evict(), run_id="a-copy")) == "a-copy"
