@@ -56,19 +56,25 @@ class MemoryLeak(inside.InsideFault):
         inside.strike_each(targets, context, LEAKING)
         wanted = round(GROWN_MIN * self.room.bytes)
         for rank, (node, pid) in victims.items():
-
-            def grown(node: Node = node, pid: int = pid) -> int | None:
-                return None if inside.is_gone(node, pid) else node.memory_use().used_bytes - before[node]
-
-            def seen() -> bool:
-                return (more := grown()) is None or more >= wanted
-
-            context.wait(self.within.s, until=seen)
-            more = grown()
+            most, gone = self._grown(node, pid, before[node], wanted, context)
+            least = wanted // 2 if gone else wanted  # a trainer may foresee the end, and leave
             detail = f"rank {rank} on {node.name}: limit {self._limits[node] / 2**20:.0f} MiB"
-            detail += "; it was gone before" if more is None else ""
-            context.effect(more or 0, wanted, "bytes taken", ok=(more or 0) >= wanted, detail=detail)
+            detail += "; then it was gone" if gone else ""
+            context.effect(most, least, "bytes taken", ok=most >= least, detail=detail)
         context.wait(self.within.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
+
+    def _grown(self, node: Node, pid: int, before: int, wanted: int, context: Context) -> tuple[int, bool]:
+        """Waits until the process took `wanted` bytes or is gone. Returns the bytes, and whether it is gone."""
+        most = 0
+
+        def seen() -> bool:
+            nonlocal most
+            gone = inside.is_gone(node, pid)
+            most = most if gone else max(most, node.memory_use().used_bytes - before)
+            return gone or most >= wanted
+
+        context.wait(self.within.s, until=seen)
+        return most, inside.is_gone(node, pid)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         super().heal(targets, context)

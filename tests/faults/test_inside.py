@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,6 +159,14 @@ def test_a_leak_takes_real_memory_and_gives_it_back(tmp_path: pathlib.Path) -> N
     assert memory.resident_bytes() - before < 80 * 2**20, "no more than it was told"
     over.set()
     until(lambda: memory.resident_bytes() - before < 20 * 2**20, "the memory to be given back")
+
+
+def test_a_leak_counts_by_the_most_that_its_process_took_before_it_left() -> None:
+    uses = [10, 40, 35]
+    node: Any = SimpleNamespace(pids=lambda: [7] if uses else [])
+    node.memory_use = lambda: SimpleNamespace(used_bytes=100 + uses.pop(0))
+    context: Any = SimpleNamespace(wait=lambda _, until: any(until() for _ in range(9)))
+    assert memory_leak.MemoryLeak()._grown(node, 7, 100, 48, context) == (40, True)
 
 
 def test_a_leak_leaves_enough_to_others() -> None:
