@@ -218,7 +218,7 @@ def _read_life(life: Life) -> None:
             case "restored":
                 life.restores.append(event)
             case "exiting":
-                life.exiting = event
+                life.exiting = event | {"at": life.exiting["at"] if life.exiting else event["at"]}
     life.apart = joined_steps.apart(life.restores, life.writer.steps) or any(
         event["event"] == "observer.failed" and event.get("signal") == "steps" for event in life.writer.events
     )

@@ -72,6 +72,12 @@ def exits_before_its_last_steps(logs: Logs) -> None:
     said |= clocks(until)
 
 
+def exits_twice(logs: Logs) -> None:
+    said = dict(find(logs.last_lives()[1], "exiting"))
+    exits_before_its_last_steps(logs)
+    logs.last_lives()[1].append(said)
+
+
 def speaks_after_its_end(logs: Logs) -> None:
     lines = logs.last_lives()[1]
     lines.append(later(lines[-1], 5 * 10**9) | {"event": "notice", "source": "peer"})
@@ -183,6 +189,7 @@ def swapped(logs: Logs, step: int) -> None:
         (met("world", "g0", "g1"), "different groups: rank 0 was in 'g0' and rank 1 was in 'g1'"),
         (met("data_samples", 800, 1600), "samples in the data is not the same everywhere: 800, 1,600"),
         (exits_before_its_last_steps, "after its process had ended"),
+        (exits_twice, "after its process had ended"),
         (speaks_after_its_end, "told something 5."),
         (copied, "took the same nanoseconds as those up to"),
         (lambda logs: copied(logs, 10**6), "one log is a copy of the other"),
