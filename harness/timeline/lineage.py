@@ -209,6 +209,7 @@ def _originals(log: Log) -> list[Writer]:
 
 
 def _read_life(life: Life) -> None:
+    exits = list[dict[str, Any]]()
     for event in life.writer.events:
         match event.get("event"):
             case "rendezvous":
@@ -218,7 +219,7 @@ def _read_life(life: Life) -> None:
             case "restored":
                 life.restores.append(event)
             case "exiting":
-                life.exiting = event | {"at": life.exiting["at"] if life.exiting else event["at"]}
+                exits.append(event)
     life.apart = joined_steps.apart(life.restores, life.writer.steps) or any(
         event["event"] == "observer.failed" and event.get("signal") == "steps" for event in life.writer.events
     )
@@ -227,6 +228,9 @@ def _read_life(life: Life) -> None:
         life.first_step, life.last_step = (int(life.writer.steps["step"][place]) for place in (0, -1))
         life.last_step_end = int(life.step_ends[-1])
         life.repeated = _logged_before(life.writer.steps["step"], life.step_ends)
+    if exits:  # the last one counts, at the time of the first one if a step ended after that
+        told = exits[0] if len(life.step_ends) and exits[0]["at"] < life.last_step_end else exits[-1]
+        life.exiting = exits[-1] | {"at": told["at"]}
     if not life.joins:  # a trainer that does not tell when its process group was ready
         first_step = [int(life.step_ends[0])] if len(life.step_ends) else []
         life.joins = [event["at"] for event in life.restores[:1]] or first_step
