@@ -63,7 +63,7 @@ def test_markdown_has_everything_a_ci_summary_needs() -> None:
         assert markdown.text(e.name) in text
     for heading in ("## Expectations", "## Recovery 1: never recovered", "## Where the GPU time went", "## Faults"):
         assert heading in text
-    assert "chaos run --plan sim/rehearsals/spot-evict-7" in text
+    assert "chaos run --plan spot-evict-7" in text
 
 
 def test_markdown_tables_keep_their_columns_whatever_the_log_says() -> None:
