@@ -1,9 +1,9 @@
-"""The contract of an assumption: a condition that must hold before evidence can be believed or compared.
+"""Defines assumptions: conditions that must hold before the judge can trust or compare the evidence of a run.
 
 Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The page docs/guarantees.md
-shows the first line of the file's docstring. If an assumption is broken, all verdicts that rest on the assumption
-become *inconclusive*, and the report gives the reason. A breach of a guarantee lists its evidence (`Ground`). An
-assumption names the kinds of evidence that become doubtful if the assumption is broken.
+shows the docstring of each such file. If an assumption is broken, all verdicts that rest on the assumption become
+*inconclusive*, and the report gives the reason. Each breach of a guarantee lists the evidence for this breach
+(`Ground`). An assumption names the kinds of evidence that become doubtful if the assumption is broken.
 """
 
 import functools
@@ -22,10 +22,10 @@ Reasons = Iterator[str]  # violations of an assumption, in words
 
 @dataclass(frozen=True)
 class Spoils:
-    """A way in which a broken assumption makes evidence doubtful. `why` returns the reason for the doubt in this run,
-    or an empty text. `settles`: advice on how to remove the doubt; `{run}` is the command that runs the scenario again.
-    `alone`: the report shows this reason without the words of the breach. `either_way`: a passed expectation also
-    becomes inconclusive, not only a breach."""
+    """A way in which a broken assumption makes evidence doubtful. `why` returns the reason why this run's evidence is
+    doubtful, or an empty text. `settles`: advice on how to remove the doubt; `{run}` is the command that runs the
+    scenario again. `alone`: the report shows only this reason, without the words of the breach. `either_way`: the doubt
+    makes a passed expectation inconclusive, too, not only a breach."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -37,10 +37,10 @@ class Spoils:
 @dataclass(frozen=True)
 class Assumption:
     """`broken` yields reasons that make the whole run inconclusive; only the first is reported. `spoils`: the evidence
-    that becomes doubtful. `holds_for`: the kinds of run for which `broken` is checked. `order`: if several assumptions
-    make the same evidence doubtful, the report names the one with the lowest number. `family`: `broken` is not checked
-    if a guarantee of this family (such as `restart`) is certainly broken. `settles`: advice on how to avoid these
-    reasons."""
+    that becomes doubtful if the assumption is broken. `holds_for`: the kinds of run for which `broken` is checked.
+    `order`: if several assumptions make the same evidence doubtful, the report names the assumption with the lowest
+    `order`. `family`: `broken` is not checked if a guarantee of this family (such as `restart`) is certainly broken.
+    `settles`: advice on how to get a conclusive run."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
@@ -84,7 +84,7 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
 
 
 def _why(row: Spoils, evidence: Analysis, ground: Ground) -> str:
-    """Returns the reason why the evidence is doubtful, or an empty text. A crash of `why` is also a reason."""
+    """Returns the reason why the evidence is doubtful, or an empty text. A crash of `Spoils.why` is a reason, too."""
     try:
         return row.why(evidence, ground)
     except Exception as error:

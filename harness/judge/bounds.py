@@ -1,6 +1,6 @@
 """The bounds that a scenario may set under `expect:`, by score. The scores are in `harness/judge/questions/`.
 
-Commands that only read scenarios import no other part of the judge except `thresholds.py`.
+Commands that only read scenarios import only this file and `thresholds.py` from the judge.
 """
 
 import re
@@ -23,7 +23,7 @@ _DIGITS_MAX = 18  # digits; longer numbers exceed any run in any unit
 
 
 def _bound_ns(text: object) -> int:
-    """Parses a duration and returns nanoseconds. A number with too many digits becomes the longest duration."""
+    """Parses a duration and returns nanoseconds. A number of over 18 digits becomes the longest duration."""
     digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
     if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
         return units.DURATION_NS_MAX
@@ -59,11 +59,11 @@ def _nothing_to_set(name: str, by_default: str, off: str) -> type[Bounds]:
 
 
 class JobBounds(Bounds):
-    """The score `job` has no settings: a job must do its steps, and every death must be explained."""
+    """The score `job` has no settings: a job must do all its steps, and each process death needs a known cause."""
 
 
 class FailFastBounds(Bounds):
-    """A job that has to give up does so soon, and says why."""
+    """A job that cannot go on must end soon, and must say why."""
 
     max: DurationNs = Field(description="From the first fault until the last command has ended.")
     says: str | None = Field(
@@ -92,7 +92,7 @@ Phase = Literal[
 
 
 class RecoveryBounds(Bounds):
-    """Bounds on the longest recovery."""
+    """Bounds on the job's longest recovery."""
 
     max: DurationNs | None = Field(None, description="From the stop until the progress is regained.")
     first_step_max: DurationNs | None = Field(
@@ -111,7 +111,7 @@ class WasteBounds(Bounds):
 
 
 class ContinuityBounds(Bounds):
-    """Bounds on the distance of the losses from the fault-free run's, and on repeated and skipped samples."""
+    """Bounds on how far losses may be from the fault-free run's losses, and on repeated and skipped samples."""
 
     mode: Literal["exact", "ulp", "envelope", "final"] = Field(
         "exact",
@@ -137,7 +137,7 @@ class ContinuityBounds(Bounds):
 
     @property
     def moves_samples(self) -> bool:
-        """Returns True if samples may be repeated or left out, so that later steps may consume other samples."""
+        """Returns True if the scenario allows repeated or skipped samples, which shift the samples of later steps."""
         return bool(self.max_samples_repeated or self.max_samples_skipped)
 
     @model_validator(mode="after")

@@ -1,8 +1,8 @@
-"""The contract of a guarantee: one condition that must hold in a run, and its breaches.
+"""Defines guarantees: conditions that must hold in a run, each with a function that finds breaches of the condition.
 
 Each file of `harness/judge/guarantees/` defines one guarantee, named after the file: `restart_newest.py` defines
-`restart.newest`. The first line of the file's docstring is the sentence that people read. A guarantee reads facts and
-describes breaches in words. The file `harness/judge/facts/tellers.py` rates how certain each fact is. The files in
+`restart.newest`. Reports show the first line of each such file's docstring. A guarantee reads facts about the run and
+describes each breach in words. The file `harness/judge/facts/tellers.py` rates how certain each fact is. The files in
 `harness/judge/assumptions/` check whether evidence can be trusted. The file `weighing.py` decides the verdict.
 """
 
@@ -23,10 +23,10 @@ RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # kinds o
 
 @dataclass(frozen=True)
 class Breach:
-    """A violation of a guarantee, in words. `by`: how certain the least certain fact behind the breach is. `grounds`:
-    evidence behind the breach that a broken assumption can make doubtful. `of`: the subject of the breach, such as a
-    fault's id; one breach is reported for each subject. `idle`: the breach concerns only rolled-back steps of a
-    process, and is dropped if this process was killed."""
+    """A violation of a guarantee, in words. `by`: the strength of the evidence for the weakest fact behind the breach.
+    `grounds`: evidence behind the breach that a broken assumption can make doubtful. `of`: the subject of the breach,
+    such as a fault's id; one breach is reported for each subject. `idle`: the breach concerns only rolled-back steps of
+    a process, and is dropped if this process was killed."""
 
     words: str
     by: By
@@ -45,7 +45,7 @@ def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = 
 
 
 def of_fault(words: str, fault: str) -> Breach:
-    """Returns a breach by the fault with this id, inconclusive if people stopped the fault injection early."""
+    """Returns a breach about the fault with this id. If people stopped the fault early, the breach is inconclusive."""
     return breach(f"fault {fault} {words}", grounds=[Ground(Kind.FAULTS)], of=fault)
 
 
@@ -64,8 +64,8 @@ class Guarantee:
     as in `harness.judge.facts.reported`. `explained_by`: names of guarantees whose breach may cause a breach of this
     guarantee. `holds_for`: the kinds of run in which the guarantee is checked. `switch`: the key in `expect:` that
     switches the guarantee off if its value is `off`. `needs_steps`: the guarantee is not judged if the job's steps are
-    not known. `until_the_end`: a breach is inconclusive if people stopped the fault injection early. `of_a_fault`: a
-    breach shows that a fault did not act as planned, so the run proves nothing."""
+    not known. `until_the_end`: a breach is inconclusive if people stopped the fault test early. `of_a_fault`: a breach
+    shows that a fault did not act as planned, so the run proves nothing."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()

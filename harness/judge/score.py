@@ -1,10 +1,10 @@
 """Defines scores (questions about a run, answered with figures) and the scorecard, which holds all contents of a
 report.
 
-Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name`, as in `expect:`, and a method
-`score(evidence, bounds)`. A score reads only the evidence and the facts that the analysis draws from the evidence.
-`harness/judge/bounds.py` holds the keys of `expect:`. Every score is computed in every run. Bounds of a scenario only
-add expectations: lines of the report that compare a figure with its bound.
+Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name` (the score's key in `expect:`) and a
+method `score(evidence, bounds)`. A score reads only the evidence and the facts that the analysis draws from the
+evidence. `harness/judge/bounds.py` holds the keys of `expect:`. Every score is computed for every run. A bound in a
+scenario only adds an expectation: a line of the report that compares a figure with the bound.
 """
 
 import abc
@@ -76,7 +76,7 @@ class Score(abc.ABC):
 
     @property
     def bounds(self) -> type[Bounds]:
-        """Returns the bounds that `expect:` may set on this score; `Bounds` without keys if there are none."""
+        """Returns the class of the bounds that a scenario may set on this score; `Bounds` if there are none."""
         return BOUNDS.get(self.name, Bounds)
 
     @property
@@ -104,8 +104,8 @@ def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Gr
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit in `unit`: an upper limit, or a lower limit if `least` is set. `show` formats a number for people. An
-    unmeasured value is inconclusive."""
+    """A limit in `unit`: an upper limit, or a lower limit if `least` is set. `show` formats a number for people. A
+    value that was not measured makes the report line inconclusive."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -113,7 +113,7 @@ class Bound:
     least: bool = False
 
     def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
-        """Compares a measurement with the limit. `why`: the reason if the measurement fails or is missing."""
+        """Compares a measurement with the limit. `why`: the reason if the limit is missed or nothing was measured."""
         bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
         if measured is None:
             why = why or "there is nothing to measure"
@@ -211,7 +211,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns the report position of findings on a guarantee or an assumption: one for each family, as `restart`."""
+    """Returns the position of a finding in the report. Findings of one family, such as `restart`, stand together."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 
@@ -225,7 +225,7 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Names the stored run if it is a fault-free run. If a fault-free run fails, the harness injects no faults."""
+    """Names the judged run if it is a fault-free run. The harness injects no faults after a failed fault-free run."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -250,8 +250,8 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Makes each expectation of a score inconclusive if an assumption about its evidence is broken. `by_steps`: all
-    expectations depend on the steps in the log."""
+    """Makes an expectation of a score inconclusive if an assumption about the expectation's evidence is broken.
+    `by_steps`: all expectations depend on the steps in the log."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
@@ -259,8 +259,8 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    """Makes one expectation inconclusive if an assumption about its evidence is broken. An expectation that has passed
-    or was not measured changes only if `either_way` is set for this assumption."""
+    """Makes an expectation inconclusive if an assumption about the expectation's evidence is broken. An expectation
+    that has passed or was not measured changes only if `either_way` is set for this assumption."""
     found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
     if found is None:
         return line
@@ -269,8 +269,8 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Returns the worst expectation of each name, or the first of equally bad ones. A figure that is measured several
-    times must meet its bound each time."""
+    """Returns the worst expectation of each name; the first if several expectations are equally bad. A figure that is
+    measured several times must meet its bound each time."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

@@ -1,14 +1,14 @@
 """All numbers that the judge compares measurements with. Each number has a unit, a source, and words that explain it.
 
-* `healthy("<=", …)`: a healthy run measures at most this number. The words before `|` describe a healthy run, and the
-  words after `|` a broken run.
-* `judged(">=", …)`: a rule applies only with at least this much evidence. The words before `|` describe too little
-  evidence, and the words after `|` enough evidence.
+* `healthy("<=", …)`: a healthy run measures at most this number. The explanation describes a healthy run before the
+  `|`, and a broken run after the `|`.
+* `judged(">=", …)`: a rule applies only with at least this much evidence. The explanation describes too little evidence
+  before the `|`, and enough evidence after the `|`.
 * `method(…)`: a constant of a computation, such as a window. No measurement is compared with this constant alone.
 
 A source begins with `runs:` (the runs that show the number), `formula:`, `published:`, `meaning:` (the number follows
-from the definition) or `guess:` (no stored run comes near the number). `make margins` shows for each number the nearest
-healthy run and the nearest broken run.
+from the definition) or `guess:` (no stored run comes near the number). `make margins` shows how close healthy and
+broken runs come to each number.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Verdicts, findings, and the evidence that they rest on. A finding's code stays the same when its words change."""
+"""Verdicts, findings, and the evidence behind them. A new wording of a finding does not change the finding's code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Ground:
-    """The evidence that a breach or an expectation rests on. An empty field allows any value."""
+    """The evidence that a breach or an expectation rests on. An empty field restricts nothing."""
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process
@@ -70,8 +70,8 @@ class Ground:
 
 
 class Finding(NamedTuple):
-    """One statement about a run: a verdict and its reason in words. `code` names what the finding is about, and `doubt`
-    names the reason why a finding is inconclusive."""
+    """One statement about a run: a verdict and its reason in words. `code` names the subject of the finding, and
+    `doubt` names the reason why a finding is inconclusive."""
 
     verdict: Verdict
     text: str
@@ -85,8 +85,9 @@ def unknown(code: str, text: str) -> Finding:
 
 
 def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
-    """Returns the texts of the findings by severity, and equally severe ones in their given order. A cause is as severe
-    as the findings that it explains, and comes before them. `explained_by`: returns the codes of possible causes."""
+    """Returns the texts of the findings, the most severe first; equally severe ones keep their order. A cause is at
+    least as severe as the findings that it explains, and comes first. `explained_by`: returns the codes of the possible
+    causes of a finding."""
     explains: dict[str, int] = {}
     for each in findings:
         for cause in explained_by(each.code):
@@ -99,7 +100,7 @@ def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Seque
 
 
 class Code(enum.StrEnum):
-    """Codes of findings without another name. Most findings have the name of their guarantee or bound as their code."""
+    """Codes of findings that no guarantee or bound gives a name. Most codes are the name of a guarantee or bound."""
 
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"

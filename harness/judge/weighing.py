@@ -2,12 +2,12 @@
 
 A breach that the harness saw fails the run. If this breach shows that a fault did not act as planned, the verdict is
 invalid. A breach is inconclusive if a broken assumption makes its evidence doubtful. A breach is also inconclusive if
-one report contradicts another, or if evidence is missing. Breaches in a restart that the harness made after the run are
-inconclusive, too. If a broken assumption concerns the whole run, the whole run is inconclusive.
+it only follows from contradictory reports or missing evidence. Breaches in a restart that the harness made after the
+run are inconclusive, too. If a broken assumption concerns the whole run, the whole run is inconclusive.
 
-A guarantee reports its strongest breach, and the first one among equally strong breaches. Guarantees with the same
-first word, such as `restart`, are a family. Only the worst findings of a family are reported. A breach is left out if
-another breach of the same family is its cause and is as bad. A cause of another family comes first in the report.
+A guarantee reports its worst breach for each fault or other subject. Guarantees with the same first word, such as
+`restart`, are a family. Only the worst findings of a family are reported. A breach is left out if its cause is an
+equally bad or worse breach of the same family. A cause of another family comes first in the report.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ class Judged:
 
 
 def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
-    """Checks all guarantees and assumptions that hold for this kind of run. Returns states and findings."""
+    """Checks all guarantees and assumptions that apply to this kind of run. Returns states and findings."""
     wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
     silent = {name: why for name, each in wanted.items() if (why := _not_asked(each, evidence))}
     found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
@@ -51,9 +51,9 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
 
 
 def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding]:
-    """Yields findings in a restart that the harness made after the judged run, such as a restore drill. These findings
-    are inconclusive, as only the restart's own log shows them. The restart is compared with the same steps of the
-    fault-free run. A log without a plan (of an older harness) is not judged."""
+    """Yields findings about a restart that the harness made after the judged run, such as a restore drill. These
+    findings are inconclusive, as only the restart's own log shows them. The restart is compared with the same steps of
+    the fault-free run. A log without a plan, as an older harness writes it, is not judged."""
     log, usual = made.done, evidence.fault_free
     if log is not None and log.plan:
         beside = None if usual is None else window.fault_free_part(usual, log)
@@ -64,7 +64,7 @@ def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding
 
 
 def answer(told: Compared) -> Verdict:
-    """Returns the verdict on steps that were done again. No guarantee judges these steps."""
+    """Returns the verdict on steps that the job repeated after a restart. No guarantee judges these steps."""
     if not told.by.sure:
         return Verdict.INCONCLUSIVE
     return Verdict.PASS if told.same else Verdict.FAIL
@@ -110,8 +110,8 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Yields the worst findings of each family (such as `restart`). A finding is dropped if another finding of its
-    family is its cause and is as bad."""
+    """Yields the worst findings of each family (such as `restart`). A finding is dropped if its cause is a finding of
+    the same family that is at least as bad."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():

@@ -4,8 +4,8 @@ Some fault-free runs change their number of ranks like the judged run. After the
 last save (the restore drill). The harness also restarts the job from an older save (the second restart).
 
 The tolerance band for losses ignores a fault-free run that did not finish, restarted, or began from a save. The band
-also ignores a run with another seed, command or code, or with a loss that is not a number. The harness makes an
-unusable fault-free run once more.
+also ignores a run with another seed, command or code, or with a loss that is not a number. If a fault-free run is
+unusable, the harness repeats it.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from harness.judge.facts.done_again import done_again
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields the first flaw of the test restore and the first flaw of the restart after the run, in one text."""
+    """Yields one text with the first flaw of the restore drill and the first flaw of the second restart."""
     drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
     alone = again.told_alone() if again else ()

@@ -2,7 +2,7 @@
 
 Other programs may use 15 percentage points more of the CPUs than before the first fault or in a fault-free run (the
 larger share counts). If other programs use more, a slow pace is inconclusive, not failed, up to a raised limit. The
-raised limit is the limit of `pace` divided by the square of (1 - extra share).
+raised limit is at least 1.4 times the limit of `pace`, divided by the square of (1 - extra CPU share).
 """
 
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils

@@ -3,7 +3,7 @@
 A worker begins after its launcher. A launcher reports the end only of processes that ran. A launcher ends with the exit
 code that it reports. The launchers of one world (process group) report the same number of nodes and different node
 ranks. If each node has its own rendezvous, as with torchft, each launcher may report node 0 of 1. The round numbers of
-a launcher's rendezvous increase, and none is missing. A contradiction that also occurs in a fault-free run is ignored.
+the launchers' rendezvous increase without a gap. A contradiction that also occurs in a fault-free run is ignored.
 """
 
 import itertools

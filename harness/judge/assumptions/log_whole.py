@@ -1,8 +1,8 @@
 """The log holds each line that was written, and can be read.
 
-Line numbers show which lines are missing. Lines that a full disk dropped count against no process. A log without line
-numbers is assumed to have lost the line of one missing step, if the process had the time for the step and all ranks
-have equal weights afterwards.
+Line numbers show which lines are missing. No process is blamed for lines that were lost to a full disk. In a log
+without line numbers, one missing step counts as a lost line. But the process must have had the time for this step, and
+all ranks must have equal weights afterwards.
 
 The run is inconclusive if the harness's own log lacks lines. A fault-free run whose log lacks lines is not used for
 comparison. A log that was shipped twice, or that holds its lines twice, counts once. Lines that are not in order of
@@ -34,8 +34,8 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Explains missing lines by a full disk. Each process that should have written the lines must have lost at least as
-    many lines to a full disk."""
+    """Returns the explanation that a full disk lost the missing lines, or an empty text. Each process that should have
+    written the lines must have lost at least as many lines to a full disk."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""

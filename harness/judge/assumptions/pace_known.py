@@ -2,7 +2,7 @@
 
 The run is inconclusive if the steps after the recovery report less than a quarter of their usual time. Steps that
 report less than 2/3 of their usual time also make the run inconclusive if the job then takes too long to exit. The exit
-is too long if its delay exceeds half of the time that the steps saved. The harness itself sees when the job ends.
+takes too long if its delay is more than half of the time by which the steps were faster than usual.
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Reasons, Spoils

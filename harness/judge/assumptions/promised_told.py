@@ -1,4 +1,4 @@
-"""The trainer reports all evidence that it promised, and whether a start from the first step had a checkpoint."""
+"""The trainer reports all promised evidence, and if it restarts from the first step, whether it had a checkpoint."""
 
 from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.facts import reported

@@ -1,4 +1,4 @@
-"""Nobody stops the rehearsal or its faults early, and no earlier rehearsal changes the job's losses."""
+"""Nobody stops the rehearsal (a fault test) or its faults early, and no earlier rehearsal changes the job's losses."""
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.facts.faults import stopped, struck

@@ -1,4 +1,4 @@
-"""Each reported restore is possible: its source was saved, is of the reported step, and was not skipped.
+"""Each reported restore is possible: its source is a save of the reported step that the same rank did not skip.
 
 A rank can only restore a step that the job began with, reached or saved.
 """

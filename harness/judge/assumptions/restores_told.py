@@ -1,7 +1,7 @@
-"""A rank that reports its restores, or the ends of its saves, reports each of them.
+"""A rank that reports any restores reports all its restores, and the same holds for the ends of its saves.
 
-A missing end of a save is a flaw only if the process then began another step. A rank is not checked if, in the
-fault-free run, it began a step before its last save had ended.
+An unreported end of a save is a flaw only if the process then began another step. The ends of a rank's saves are not
+checked if the rank's steps in the fault-free run did not wait for these ends.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

@@ -1,7 +1,7 @@
 """The trainer computes the same values in every run, or values within the spread of its fault-free runs.
 
 If losses differ from the fault-free run's before any fault struck, and go on to differ, the trainer is not
-deterministic. The run is also inconclusive if a loss or gradient norm stays constant that changes without a fault.
+deterministic. A loss that stays constant only in a run with faults also makes the run inconclusive.
 """
 
 from harness.judge.assumption import Assumption, Kind, Spoils

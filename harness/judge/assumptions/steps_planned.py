@@ -1,11 +1,11 @@
-"""How many steps the job has to do is known."""
+"""The number of steps that the job has to do is known."""
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Spoils
 
 
 def _steps_of_a_restarted_run(evidence: Analysis, ground: Ground) -> str:
     """Explains why a planned number of steps is doubtful: it comes from a fault-free run that restarted. A trainer that
-    restarts because a peer crashed in its exit may do one more step."""
+    restarts because a peer crashed while exiting may do one more step."""
     usual = evidence.fault_free
     if usual is None or len(usual.epochs) < 2 or usual.reached_step != evidence.run.planned_steps:
         return ""

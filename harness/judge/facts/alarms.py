@@ -2,9 +2,9 @@
 
 A spike is a lasting rise of the loss or gradient norm, found by the rule that the trainer uses. After a spike, a
 trainer may go back to an earlier step and leave out the samples around the spike once. The trainer must report these
-samples, and its logged steps must show the spike. Samples without a spike nearby may not be left out.
+samples, and its logged steps must show the spike. The trainer must not leave out samples without a spike nearby.
 
-Alarms are the trainer's reports of abnormal steps. The steps must confirm an alarm that comes while no fault is active.
+Alarms are the trainer's reports of abnormal steps. If no fault is active, the logged steps must confirm an alarm.
 """
 
 import bisect
@@ -33,7 +33,7 @@ Event = Mapping[str, Any]  # of the log: left-out samples, or an alarm
 
 @dataclass(frozen=True)
 class Spike(Abnormal):
-    """A spike of one rank: its loss or gradient norm is far above the usual from step `step` to step `seen`."""
+    """A spike of one rank: its loss or gradient norm is far above the usual value from step `step` to step `seen`."""
 
     seen: int
     end: int  # ns, of the step `seen`
@@ -88,7 +88,7 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes in the steps of `rows`. A repeated step replaces its first execution and all later steps."""
+    """Yields the spikes of loss or gradient norm. A repeated step replaces its first execution and all later steps."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -124,7 +124,7 @@ class LeftOut:
         return sum(max(0, min(end, until) - max(begin, first)) for first, until in self.accepted)
 
     def moved(self, first: Ints) -> Ints:
-        """Shifts the first position of each batch by the samples that were left out before that batch."""
+        """Shifts the first position of each batch by the number of samples that were left out before this batch."""
         for begin, end in self.accepted:
             first = np.where(first >= begin, first + end - begin, first)
         return first
@@ -297,7 +297,7 @@ class _Borne:
 
     @cached_property
     def _by_step(self) -> tuple[Ints, Ints]:
-        """Returns the rows of steps that were not rolled back, sorted by step and then time, and their steps."""
+        """Returns the rows of steps that were not rolled back, sorted by step and then time, and their step numbers."""
         rows = np.flatnonzero(self.run.steps.survives)
         rows = rows[np.argsort(self.run.steps.step[rows], kind="stable")]
         return rows, self.run.steps.step[rows]

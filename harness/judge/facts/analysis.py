@@ -126,7 +126,7 @@ class Analysis(Evidence):
 
     @cached_property
     def continuity(self) -> ContinuityBounds | None:
-        """Returns the bounds on the distance to the fault-free run; `None` if there are none."""
+        """Returns the bounds on the losses' distance from the fault-free run; `None` if there are no such bounds."""
         bounds = self.bounds(ContinuityBounds)
         return bounds if bounds and bounds.against == "fault-free" else None
 
@@ -162,7 +162,7 @@ class Analysis(Evidence):
 
     @cached_property
     def jumps(self) -> Ints:
-        """Returns for each process how often its next step number is not the previous step number plus one."""
+        """Returns for each process how often a step number is not the process's previous step number plus one."""
         order, begins = self.run.rows_by_process
         far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
         before = np.append(0, np.cumsum(far))
@@ -171,7 +171,7 @@ class Analysis(Evidence):
 
     @cached_property
     def rows_by_step(self) -> tuple[Ints, Ints]:
-        """Returns all rows sorted by step, and their steps."""
+        """Returns the rows of all steps, sorted by step, and the step of each row."""
         order = np.argsort(self.run.steps.step, kind="stable")
         return order, self.run.steps.step[order]
 
@@ -196,7 +196,6 @@ class Analysis(Evidence):
 
     @cached_property
     def planned_faults(self) -> Mapping[str, Mapping[str, Any]]:
-        """Maps fault ids to the faults of the plan."""
         return {str(fault["id"]): fault for fault in self.run.plan.get("faults") or ()}
 
     @cached_property
@@ -242,7 +241,7 @@ class Analysis(Evidence):
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Returns for each process the time at which a fault that kills struck this process; -1: never."""
+        """Returns for each process the time at which a killing fault struck this process, or -1 if none did."""
         killers = [fault for fault in self.run.faults if fault.kills]
         aimed = [(at, target) for fault in killers for at in fault.strikes for target in fault.targets]
         in_order = sorted(aimed, key=operator.itemgetter(0))

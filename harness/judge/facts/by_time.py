@@ -59,19 +59,19 @@ class Located(Generic[T]):
         self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
 
     def at(self, node: Key, rank: int | None, moment: int) -> Iterator[T]:
-        """Yields the items at this rank whose time span includes this moment. `rank` `None`: any rank on the node."""
+        """Yields the items at this rank (`None`: at any rank of the node) whose time span includes this moment."""
         ranks = self._spans.get(node, {})
         for each in ranks if rank is None else ranks.keys() & {rank}:
             yield from ranks[each].at(moment)
 
 
 def healed_at(run: Timeline, fault: FaultRecord) -> int:
-    """Returns when the fault was healed; the end of the run if it was never healed."""
+    """Returns the time at which the fault was undone; the end of the run if the fault was never undone."""
     return run.end if fault.healed is None else fault.healed
 
 
 def disturbed(run: Timeline) -> list[Window]:
-    """Returns the merged windows of outages and of active faults. Some steps after each window are disturbed, too."""
+    """Returns the merged time windows of outages and active faults. Some steps after a window may be slow, too."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:
@@ -94,13 +94,13 @@ def union(windows: Iterable[Window]) -> list[Window]:
 
 
 def touches(windows: Sequence[Window], first: int, last: int) -> bool:
-    """Returns True if one of these separate, sorted windows overlaps `first` to `last`."""
+    """Returns True if one of these separate, sorted time windows overlaps the time from `first` to `last`."""
     place = bisect.bisect_right(windows, last, key=lambda window: window[0])
     return place > 0 and windows[place - 1][1] >= first
 
 
 def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Marks the intervals [begin, end) that touch no window."""
+    """Marks the time intervals [begin, end) that overlap none of the time windows `disturbed`."""
     if not disturbed:
         return np.ones(len(begin), np.bool_)
     lows, highs = np.array(disturbed, np.int64).T

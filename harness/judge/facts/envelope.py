@@ -1,7 +1,7 @@
 """The band of mode `envelope`: how far fault-free runs differ in each stretch of steps, and what the band can detect.
 
 The judged run and further fault-free runs ("repeats") are compared with one fault-free run. Three limits bound the
-differences of the judged run. Each limit is a multiple of the differences of the repeats:
+differences of the judged run. Each limit is a multiple of the differences between the repeats and this fault-free run:
 
 * `single` limits the difference in each step to 3 times the repeats' largest difference so far. The difference must
   also be at most 5 times the repeats' largest difference nearby. "Nearby" is the same stretch of steps and its two
@@ -69,7 +69,7 @@ class Envelope:
         return {name: found.apart(name) > self.single[name][self._rows(found)] for name in CURVES}
 
     def lasts(self, found: Comparison) -> Lasts | None:
-        """Returns the first stretch whose mean difference is above the limit."""
+        """Returns the first stretch of steps whose mean difference is above the limit `lasting`, or `None`."""
         for name in DRIFTS:
             means = self._means(found, name)
             for row in np.flatnonzero(means > self.lasting[name])[:1].tolist():
@@ -86,8 +86,8 @@ class Envelope:
         return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
 
     def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
-        """Yields the first step outside the band, and the first stretch whose mean difference is above the limit.
-        `too_soon`: a step above the limit `soon` also counts as outside."""
+        """Yields the first step outside the band, and the first stretch of steps whose mean difference is above the
+        limit. `too_soon`: a step above the limit `soon` also counts as outside."""
         early = self.too_soon(found).values() if too_soon else ()
         rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
         if rows.any():
@@ -123,7 +123,7 @@ class Envelope:
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Returns True if the band misses a small error at this step: `soon` allows the mean loss change of a step."""
+        """Returns True if the band misses small errors at `step`: `soon` allows the mean loss change of a step."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -171,8 +171,8 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Fault-free runs. `before` stops at a save. `same` resumes with the same number of ranks. `others` resume with
-    another number of ranks."""
+    """Fault-free runs that stop or resume at a save. `before` stops at a save. `same` resumes with the same number of
+    ranks. `others` resume with another number of ranks."""
 
     before: Curve
     same: Curve
@@ -279,9 +279,9 @@ def _drawn(
 
 
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
-    """Returns for each step how far rounding alone may move `name`. The limit is 3 times the largest difference soon
-    after two runs diverge. The limit is at most the rounding error of a sum of `terms` terms, and at least one unit in
-    the last place. The limit is zero if enough runs are bit-identical."""
+    """Returns for each step how far rounding alone may change the value `name`. The limit is 3 times the largest
+    difference soon after two runs diverge. The limit is at most the rounding error of a sum of `terms` terms, and at
+    least one unit in the last place. The limit is zero if enough runs are bit-identical."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= limits.ENOUGH:
@@ -299,7 +299,7 @@ def _distinct(found: Sequence[Comparison]) -> int:
 
 
 def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
-    """Returns the difference in each row of the fault-free run; NaN where no finite difference is known."""
+    """Returns the runs' difference in each row of the fault-free run; NaN where no finite difference is known."""
     spread = np.full(len(fault_free), np.nan)
     apart = found.apart(name)
     spread[np.searchsorted(fault_free.step, found.step)] = np.where(np.isfinite(apart), apart, np.nan)
@@ -307,7 +307,7 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """Returns the largest difference up to each age plus `SOON`. Age: number of rows since the runs diverged."""
+    """Returns the largest difference up to each age plus `SOON`. An age is a number of rows since the runs diverged."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
@@ -321,7 +321,7 @@ def _parted(found: Comparison) -> int | None:
 
 
 def _mean(values: Floats, edges: Ints) -> Floats:
-    """Returns the mean of the finite values in each stretch; 0 for a stretch without any."""
+    """Returns the mean of the finite values in each stretch; 0 for a stretch without finite values."""
     told = np.isfinite(values)
     count = np.add.reduceat(told.astype(np.int64), edges)
     with np.errstate(over="ignore"):

@@ -38,7 +38,7 @@ class Evidence:
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:
-        """Returns the fault-free runs in which `flaw` finds nothing, and which may thus show usual values."""
+        """Returns the sound fault-free runs: the method `flaw` finds no flaw, so these runs can show usual values."""
         return [other for other in (self.fault_free, *self.calibration) if other and not self.flaw(other)]
 
     def flaw(self, other: Timeline, asked: Asked | None = None) -> str:
@@ -59,7 +59,7 @@ class Evidence:
 
     @cached_property
     def resumed_elsewhere(self) -> str:
-        """Names the first run in the field `resumed` that did not run as the harness asked, and why; else empty."""
+        """Explains which run in the field `resumed` did not run as the harness asked, and why; empty if all did."""
         return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
 
 

@@ -5,7 +5,7 @@ from harness.timeline.timeline import Timeline
 
 
 def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
-    """Returns the file names of the fault-free run and of the run; or why they cannot be compared."""
+    """Returns the file names of the fault-free run and of this run, or the reason why the files cannot be compared."""
     run, usual = evidence.run, evidence.fault_free
     if run.beside.job_goes_on:
         return "the job goes on after this rehearsal"
@@ -24,7 +24,7 @@ def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
 
 
 def _listed(run: Timeline) -> frozenset[str] | str:
-    """Returns the names of the files that the harness saw; or why it does not know all of them."""
+    """Returns the names of the files that the harness saw, or the reason why the harness does not know all files."""
     if run.unseen:
         return f"the harness did not see all files: {run.unseen[0]}"
     if run.files_left is None:

@@ -27,7 +27,7 @@ class Known(Protocol):
 
 
 def weakest(*facts: Known) -> By:
-    """Returns the strength of a conclusion: the weakest strength of its facts, or `SEEN` without any fact."""
+    """Returns the strength of a conclusion: the strength of its weakest fact, or `SEEN` if there is no fact."""
     return max((fact.by for fact in facts), default=By.SEEN)
 
 

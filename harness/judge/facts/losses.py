@@ -106,7 +106,7 @@ class Comparison:
         return float(np.max(self.apart("loss"))) if len(self.step) else None
 
     def alone(self, curve: str) -> Ints:
-        """Returns the steps at which only one run logs `curve`. A single gap in the fault-free run is ignored."""
+        """Returns the steps at which only one run logs the value `curve`. One gap in the fault-free run is ignored."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
         return self.step[mine != other if only_mine.sum() > limits.HOLES_MAX else other & ~mine]
@@ -131,8 +131,8 @@ class Comparison:
 
     @property
     def final_scatter_percent(self) -> float:
-        """Returns half the 99 % confidence interval of `final_gap_percent`, from the means of equally long stretches; 0
-        for too few steps."""
+        """Returns half the width of the 99 % confidence interval of `final_gap_percent`, from the means of equally long
+        stretches; 0 if there are too few steps."""
         mine, other = self._last_losses
         length = len(mine) // limits.BLOCKS  # Schmeiser, Batch size effects in the analysis of simulation output, 1982
         if length < 2:
@@ -188,8 +188,8 @@ def distance(a: Floats, b: Floats) -> Floats:
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
-    """Returns the steps that both runs did and that no restart rolled back, and the largest loss difference of a rank
-    in each step. Two NaNs differ by 0; a NaN and a number differ by infinity."""
+    """Returns the steps that both runs did and that no restart rolled back, and for each step the largest loss
+    difference of any rank. Two NaNs differ by 0; a NaN and a number differ by infinity."""
     rows, others = paired(run, fault_free)
     step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))

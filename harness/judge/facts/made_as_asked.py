@@ -1,8 +1,8 @@
 """Checks whether a run that the harness makes for comparison is the run that the harness asked for.
 
 A run of another size, seed or code proves nothing about the judged run. If the judged run changed its number of nodes,
-the harness makes more fault-free runs. One of these runs stops at a save, and the others resume from a given save. A
-run that resumed from another save than requested would show how losses change after another step.
+the harness makes more fault-free runs. One of these runs stops at a save, and the other runs resume from a given save.
+A run that resumed from the wrong save would show how losses change after another step.
 """
 
 import re
@@ -111,8 +111,8 @@ class Resize(NamedTuple):
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns the first restart that changed the number of nodes. The step is the newest save of the fault-free run up
-    to that restart. If there is no such save, the step is computed from the planned interval between saves."""
+    """Returns the first restart that changed the number of nodes. The result holds the step of the fault-free run's
+    newest save up to that restart. Without such a save, the step follows from the planned interval between saves."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)
@@ -124,7 +124,7 @@ def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
 
 
 def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
-    """Returns the request for the fault-free run in the folder `name`. `at` is the run's first change of its size."""
+    """Returns the request for the fault-free run in the folder `name`. `at`: the first resize of the judged run."""
     if name == BEFORE:
         return Asked.by(run, resumes_at=0, stops_at=at.step)
     if name == SAME:
@@ -134,7 +134,7 @@ def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
 
 
 def broken_by(run: Timeline, fault_free: Timeline | None, made: Mapping[str, Timeline]) -> str:
-    """Names the first run that differs from the request for this run, and the difference; empty if no run differs."""
+    """Names the first run that differs from its request, and the difference; empty if no run differs."""
     at = resize(run, fault_free) if made else None
     if at is None:
         return f"{next(iter(made))} changed its size, and the run did not" if made else ""

@@ -41,7 +41,7 @@ def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
 
 
 def _apart(steps: Steps, rows: Ints) -> Abnormal:
-    """Describes a step with different weights by the ranks outside the majority, or by all ranks without a majority."""
+    """Describes a step with different weights. Names the ranks outside the majority, or all ranks if there is none."""
     digests = dict(zip(steps.rank[rows].tolist(), steps.weights[rows].tolist(), strict=True))
     usual, votes = Counter(digests.values()).most_common(1)[0]
     outvoted = votes > len(digests) / 2
@@ -70,7 +70,7 @@ def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
     """Returns the first step with the weights of an older step, and the older step, if updates were applied in between;
-    else `None`. Steps that a restart rolled back do not count. A step at a learning rate of 0 is no update."""
+    else `None`. Steps that a restart rolled back do not count. A step at a learning rate of 0 applies no update."""
     rows = by_rank(steps).row
     updates = np.unique(steps.step[rows][(steps.applied[rows] != 0) & (steps.lr[rows] != 0)])
     rows = rows[steps.weights[rows] != 0]
@@ -106,8 +106,8 @@ def samples_counted(run: Timeline) -> Ints:
 
 
 def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
-    """Returns the steps, in order, in which the different samples of all ranks do not add up to the size of the batch.
-    Each result names the rank with the fewest samples."""
+    """Returns the steps, in order, in which the numbers of different samples of all ranks do not add up to the batch
+    size. Each result names the rank with the fewest samples."""
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(asked, cell, steps.count[rows])

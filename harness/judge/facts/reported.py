@@ -1,8 +1,8 @@
 """The kinds of evidence, such as losses or exits, that a run's log holds, and the kinds that the log should hold.
 
-A *kind* is *told* if the log holds some of this evidence. A kind is *promised* if a process declares the kind in the
-header of its log (`tells`), if the plan declares the kind for the trainer, or if a rank reports the kind in other
-steps. If a promised kind is missing, the verdict is inconclusive. A kind that nobody promised is not judged.
+A kind of evidence is *told* if the log holds some evidence of this kind. A kind is *promised* if a process declares the
+kind in the header of its log (`tells`), if the plan declares the kind for the trainer, or if a rank reports the kind in
+other steps. If a promised kind is missing, the verdict is inconclusive. A kind that nobody promised is not judged.
 """
 
 import bisect
@@ -106,7 +106,7 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
-    """Returns these kinds of evidence, and all kinds that these kinds can replace: kinds of the same item (`ITEMS`)."""
+    """Returns the given kinds of evidence, and all kinds that have the same item in `ITEMS` as a given kind."""
     items = {ITEMS[kind] for kind in tells}
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
 

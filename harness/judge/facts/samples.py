@@ -1,6 +1,6 @@
 """The samples that the run consumed, compared with the fault-free run: repeated, skipped, out of order.
 
-Each rank of an observed trainer reports which indices it consumed in each step (`samples`), or a digest of its inputs.
+In each step, a rank of an observed trainer reports the indices of its samples (`samples`), or a digest of its inputs.
 The multiset of all ranks' samples is compared with that of the fault-free run, for each pass over the data set. Steps
 that a restart rolled back do not count. A run may repeat samples that the fault-free run repeats, such as the padding
 of a sampler. If both runs consume the same number of samples in each step, the same steps are compared. If the numbers
@@ -62,7 +62,7 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 
 def consumed(evidence: Evidence) -> Consumed | None:
-    """Compares the consumed samples with the fault-free run's; `None` if the log has neither indices nor digests."""
+    """Compares the consumed samples with the fault-free run's. Returns `None` without reported indices or digests."""
     run, fault_free = evidence.run, evidence.fault_free
     kind = told_kind(run, fault_free)
     if kind is None:
@@ -91,8 +91,8 @@ def consumed(evidence: Evidence) -> Consumed | None:
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Finds repeated and skipped samples from the reported positions in the data. Each step must begin where the step
-    before ended, except for samples that the trainer left out because of a loss spike."""
+    """Finds repeated and skipped samples from the reported positions in the data. The samples of a step must begin
+    where those of the previous step ended, except for samples that the trainer left out because of a loss spike."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
@@ -232,8 +232,8 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Returns the samples that the first bag holds more often than the second, and the reverse. If a bag holds two
-    copies too many of a sample, the last two copies are returned."""
+    """Returns the surplus samples of each bag: those that this bag holds more often than the other bag does. If a bag
+    holds two copies too many of a sample, the last two copies are returned."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -268,7 +268,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops the samples of a pass if the pass has fewer of these samples than ranks: they may be padding."""
+    """Drops the surplus samples of a pass if there are fewer of them than ranks, because they may be padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 

@@ -1,9 +1,9 @@
 """Usual durations, measured in the fault-free runs, and how much slower the judged run was.
 
-*Degraded:* an interval in which a fault slowed the job without stopping it, and the slowdown.
+*Degraded:* a time interval in which a fault slowed the job without stopping the job.
 
 *Pace:* the time of all undisturbed steps after the last recovery, divided by the time of the same steps in the
-fault-free run at the same world size. Pauses in both runs count. The median step is compared, too, because a pause in
+fault-free run at the same world size. Pauses count in both runs. The median step is compared, too, because a pause in
 the fault-free run does not change the median. Because a busy host also slows a healthy job, three more figures are
 measured: the pace before the first fault, the run's fastest stretch, and the slowest stretch without a fault.
 """
@@ -57,7 +57,7 @@ class Times:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Fault-free time of a step at one world size."""
+    """The time of a step in fault-free runs at one world size."""
 
     usual: int
     upper: int
@@ -133,7 +133,7 @@ class Usual:
 
     @cached_property
     def sync(self) -> float | None:
-        """Returns the longest usual gradient sync in ns, at any world size."""
+        """Returns the longest usual duration of a gradient sync in ns, at any world size."""
         times = np.concatenate([np.zeros(0), *(run.steps.sync_ns[run.steps.sync_ns > 0] for run in self.runs)])
         return float(np.quantile(times, limits.SYNC_QUANTILE)) if len(times) else None
 
@@ -150,7 +150,7 @@ def _upper(times: npt.NDArray[Any]) -> int:
 
 
 def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floats:
-    """Returns medians of `window` values in a row: by default one around each value, with the end values repeated."""
+    """Returns moving medians of `window` values: by default one around each value, with the end values repeated."""
     if of_each:
         values = np.pad(values, (window // 2, window - 1 - window // 2), mode="edge")
     found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, window), axis=1)
@@ -181,7 +181,7 @@ def standstill_ns(run: Timeline, interval: Degraded) -> int:
 
 @dataclass(frozen=True)
 class _Relative:
-    """Steps as multiples of the usual step time at their world size."""
+    """Step times as multiples of the usual step time at the same world size."""
 
     begin: Ints
     end: Ints
@@ -214,8 +214,8 @@ class _Relative:
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if the job stayed as fast as before `first` in the few steps up to `stop` and shortly after. The
-        largest median of five consecutive steps is compared with the median before `first`."""
+        """Returns True if the job stayed as fast as before row `first` in the few steps up to row `stop` and shortly
+        after. The largest median of five consecutive steps is compared with the median before `first`."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -224,7 +224,7 @@ class _Relative:
 
 
 class Slowed:
-    """The effects of faults on the step times of a job that went on."""
+    """The effects of faults on the step times of a job that the faults did not stop."""
 
     def __init__(self, run: Timeline, usual: Usual):
         self._run = run
@@ -235,8 +235,8 @@ class Slowed:
     @cached_property
     def degraded(self) -> list[Degraded]:
         """Returns intervals in which a fault slowed the job measurably without stopping it. An interval lasts from the
-        injection to the last slow step before the healing, plus slow steps that follow closely. An interval may span an
-        outage that another fault caused, because steps are measured only outside of outages."""
+        injection to the last slow step before the fault was undone, plus slow steps that follow closely. An interval
+        may span an outage that another fault caused, because steps are measured only outside of outages."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
@@ -298,15 +298,15 @@ class Slowed:
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns per fault the first step to end after the injection, and the first step to begin after the
-        healing."""
+        """Returns per fault the first step to end after the injection, and the first step to begin after the fault was
+        undone."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
 
 
 def frozen(run: Timeline) -> list[Window]:
-    """Returns the windows in which faults froze processes, as measured by the harness."""
+    """Returns the time windows in which faults froze processes, as measured by the harness."""
     struck = (each for each in run.faults if each.freezes and each.injected is not None)
     held = (each for each in struck if any(effect.get("ok") for effect in each.effects))
     return by_time.union((acted_at(each), by_time.healed_at(run, each)) for each in held)
@@ -333,7 +333,7 @@ class Slow(enum.Enum):
 
 @dataclass(frozen=True)
 class Pace:
-    """The pace after the last recovery, relative to the fault-free run."""
+    """The pace (relative step time) of the job after its last recovery, compared with the fault-free run."""
 
     steps: int
     taken: int  # ns, for these steps
@@ -355,7 +355,6 @@ class Pace:
 
     @property
     def told(self) -> str:
-        """Describes the pace in words."""
         took, usual = format_duration(self.taken), format_duration(self.usual)
         after = f"{self.steps} steps after the recovery took {took}"
         return f"{after}, {self.slowdown:.2f} × the {usual} of the fault-free run"
@@ -419,7 +418,7 @@ def others_share(run: Timeline, begin: int, end: int) -> float:
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Returns the last `STEPS_MIN` or more undisturbed steps in a row after `since` with one world size, as rows."""
+    """Returns the rows of the last undisturbed stretch after `since`: at least `STEPS_MIN` steps at one world size."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
@@ -431,7 +430,7 @@ def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
 
 @dataclass(frozen=True)
 class _Same:
-    """Steps of a run, each with the same step of the fault-free run that is slowest around this step."""
+    """Steps of a run, each with the time of the same step in the fault-free run that was slowest around this step."""
 
     taken: Floats
     usual: Floats  # the fault-free time of the same step, with pauses
@@ -457,7 +456,7 @@ class _Same:
         """Returns a lower bound of the pace: the larger of one bound for the median and one bound for the mean. The
         true median is below its bound with a chance of 5 % (an order statistic; normal approximation). The true mean is
         below its bound with a chance of 2.5 %. A single pause also raises the scatter, and so lowers the bound for the
-        mean. Pauses at each save and steady growth do not count as scatter."""
+        mean. Pauses at each save, and step times that grow steadily, do not count as scatter."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
@@ -486,7 +485,7 @@ class _Same:
 
 def _scatter(kind: Floats) -> float:
     """Returns the variance of these values, or an estimate from successive differences if smaller (von Neumann's mean
-    square successive difference, https://doi.org/10.1214/aoms/1177731677). With few values, the result is larger."""
+    square successive difference, https://doi.org/10.1214/aoms/1177731677). With few values, the result is enlarged."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
     return float(variance * (n + 1) / (n - 2))

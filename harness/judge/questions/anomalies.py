@@ -1,8 +1,8 @@
-"""Figures of abnormal events, and the time from the begin of a memory leak until the trainer reported it.
+"""Figures of abnormal events, and the time from the start of a memory leak until the trainer reported the leak.
 
 The events are loss spikes, ranks whose weights differ from the majority, and batches with missing samples. The
-guarantees `result.*` judge these events. Loss and gradient norm are sums over all ranks, so these figures prove nothing
-about one rank. A rank's digest of its weights (`weights`) and its count of samples (`rank_samples`) can prove a flaw.
+guarantees `result.*` judge these events. Loss and gradient norm are sums over all ranks, so they prove nothing about
+one rank. A rank's weight digest (`weights`) and sample count (`rank_samples`) can prove a flaw of this rank.
 """
 
 from collections.abc import Callable
@@ -78,8 +78,8 @@ class MemoryGrowth(Score):
 
 
 def _foreseen(run: Timeline) -> dict[int, float | None]:
-    """Returns for each rank the seconds from the begin of its leak until the trainer reported it. A value is `None` if
-    the process ended before a report."""
+    """Returns for each rank the seconds from the start of its memory leak until the trainer reported the leak. A value
+    is `None` if the process ended before such a report."""
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = Said(run, abnormal.MEMORY).all
     told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)

@@ -1,4 +1,4 @@
-"""Figures of faults: the training traffic that network faults disturbed, and how many faults' effects ended."""
+"""Figures of faults: the training traffic that network faults disturbed, and the number of effects that ended."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from harness.timeline.timeline import FaultRecord, Timeline
 
 
 class OwnTraffic(Score):
-    """Training traffic that network faults disturbed (`fault.traffic`). The summary names faults that cost no time."""
+    """Training traffic disturbed by network faults (`fault.traffic`). The summary names faults that slowed nothing."""
 
     name = "own_traffic"
     order = 46
@@ -36,7 +36,7 @@ def _bytes(fault: FaultRecord) -> int:
 
 
 def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterator[str]:
-    """Yields faults that disturbed training traffic, but caused no stop, no slowdown and no longer gradient sync."""
+    """Yields a text for each fault that disturbed training traffic, but neither stopped nor slowed the training."""
     felt = {name for episode in evidence.run.episodes for name in episode.faults}
     felt |= {each.fault for each in evidence.slowed.degraded} | {each.id for each in evidence.slowed.unmeasurable}
     band = evidence.usual.sync
@@ -58,8 +58,8 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 
 
 class EffectEnd(Score):
-    """Counts faults whose effect was over after the harness undid the fault (`fault.ended`). A fault that kills is
-    counted only if the end of its effect was measured."""
+    """Counts faults whose effect was over after the harness undid the fault (`fault.ended`). A fault that kills
+    processes is counted only if the end of its effect was measured."""
 
     name = "effect_end"
     order = 45

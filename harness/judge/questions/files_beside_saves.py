@@ -1,8 +1,8 @@
 """Files that the fault-free run left beside its saves and this run did not, such as an export or an evaluation.
 
-The harness listed the files of both runs itself, when all nodes had ended. Names that differ only in a number count as
-one name: the number may be a step, a time or a process. Contents are not compared. Missing files are judged only if a
-scenario sets a bound.
+The harness itself lists the files of both runs after all nodes have ended. Names that differ only in a number count as
+one name: the number may be a step, a time or a process. The contents of files are not compared. Missing files are
+judged only if a scenario sets a bound.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Figures of the job as a whole.
 
-Fail fast: a job that cannot go on ends soon, by itself, and says why. Then its GPUs are free for somebody else. Fail
-fast is judged only if a scenario expects it, for example when a replacement never comes. Then the job has to fail: a
-job that goes on to its last step does not meet the expectation.
+Fail fast: a job that cannot go on ends soon, by itself, and says why. An early end frees the job's GPUs for other jobs.
+Fail fast is judged only if a scenario expects the job to give up, for example because no replacement comes for a lost
+node. A job that goes on to its last step does not meet this expectation.
 """
 
 from harness.judge.bounds import FailFastBounds, JobBounds
@@ -66,7 +66,7 @@ class FailFast(Score):
 
 
 def _taken(evidence: Analysis) -> tuple[int | None, float | None]:
-    """Returns the time from the first fault until the last command ended on nodes that no fault took. Also returns the
+    """Returns the time from the first fault until the last command ended on nodes that the job kept. Also returns the
     GPU-seconds that the job held in this time."""
     run, struck = evidence.run, first_strike(evidence.run.faults)
     commands = (end for end in run.exits if end["rank"] is None)

@@ -1,4 +1,4 @@
-"""Loss continuity: how far the losses of the run, without rolled-back steps, are from the fault-free run.
+"""Loss continuity: how far the losses of the run, without rolled-back steps, are from the fault-free run's losses.
 
 The score compares the loss, gradient norm and learning rate of each step that was not rolled back. The score also
 counts samples that were repeated or never seen. The guarantees `result.*` judge all other figures of a step.
@@ -61,7 +61,7 @@ class LossContinuity(Score):
 
 
 def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Summarizes the comparison. If each rank reports its own loss and only one was compared, names that rank."""
+    """Summarizes the comparison. If each rank reports its own loss, the summary names the compared rank."""
     said = {
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
@@ -73,8 +73,8 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
-    """Compares repeated steps with their first execution. An error in both executions, or in a step that was done only
-    once, is not seen."""
+    """Compares repeated steps with their first execution. The comparison misses an error that both executions have, and
+    any error in a step that was done only once."""
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
@@ -91,7 +91,6 @@ def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
 
 
 def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]:
-    """Returns the figures as in report.json."""
     curve, comparison = evidence.curve, evidence.comparison
     resumes = list(_resumes(evidence.run, curve, comparison))
     return {
@@ -152,7 +151,7 @@ def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, di
 
 
 def _final(bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
-    """Compares the last losses, and all learning rates. A learning rate depends on the step alone."""
+    """Compares the last losses and all learning rates. A learning rate depends on the step alone."""
     bound, gap = f"final, within {bounds.max_final_gap:g} %", None
     if comparison.differs["lr"].any():
         return _held(bound, comparison, {"lr": comparison.differs["lr"]}, COMPUTED)
@@ -184,8 +183,8 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
-    """Returns a line of the report that fails if a step is marked in `outside`, as too far from the fault-free run. The
-    reason names the first such step and the figures that are too far off."""
+    """Returns a line of the report that fails if `outside` marks a step as too far from the fault-free run. The reason
+    names the first such step and the figures that are too far off."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     steps = len(comparison.step)
     if not found:
@@ -203,7 +202,7 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
     """Compares loss, gradient norm and learning rate with the band of fault-free runs. A figure outside the band fails.
-    A figure inside the band is inconclusive if it departs from the fault-free run sooner than other fault-free runs."""
+    A figure inside the band is inconclusive if its distance grows faster than distances between fault-free runs."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}
@@ -225,7 +224,7 @@ def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, 
 
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
-    """Yields errors that are too small to leave the band of fault-free runs, each with the reason."""
+    """Yields kinds of errors that the tolerance band of fault-free runs cannot show, each with the reason."""
     comparison, band = evidence.comparison, evidence.envelope
     if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
         return

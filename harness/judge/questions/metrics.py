@@ -68,8 +68,8 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups saves into checkpoints by step and world. A new group begins each time that a process begins the save of
-    this step again."""
+    """Groups the saves of single processes into checkpoints, by step and process group. A new checkpoint begins
+    whenever a process begins to save the same step again."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -85,8 +85,8 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts checkpoints by result. The process that commits the last part commits the checkpoint. A checkpoint that
-    was begun but not committed has failed, unless a death cut it off."""
+    """Counts checkpoints by result. The process that commits the last part of a checkpoint commits the checkpoint. A
+    checkpoint that was begun but not committed has failed, unless one of its processes died."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):
@@ -111,7 +111,7 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
 
 
 def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
-    """Returns for each fault the times at which the outages with this fault ended, in order."""
+    """Maps each fault to the times, in order, at which the outages by this fault ended."""
     ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
     return grouped((fault, at) for at, fault in ended)
 

@@ -44,7 +44,7 @@ class Notices(Score):
 
 def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
     """Yields one text for each notice to a node that had working ranks and was then taken. The text says that the
-    notice was ignored, and is empty if any rank acted. A worker may save and leave at once, without a further step."""
+    notice was ignored. The text is empty if any rank acted, even if no step followed the notice."""
     run, ends = evidence.run, evidence.run.steps.end
     released = {slot.key: slot.released for slot in run.slots if not slot.kept}
     for target in fault.targets if fault.injected is not None and fault.notice_ns else ():
@@ -62,7 +62,8 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
 
 
 def _acted(evidence: Analysis, given: int, taken: int) -> bool:
-    """Returns True if any rank reported a notice, saved or left in this time, within the uncertainty of the clocks."""
+    """Returns True if a rank reported a notice, saved or left between the times `given` and `taken`. The limits allow
+    for the uncertainty of the clocks."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     left = (process.left for process in run.processes if process.left is not None)
     found = np.array([*(each["at"] for each in (*run.notices, *run.checkpoints, *run.exits)), *left], np.int64)

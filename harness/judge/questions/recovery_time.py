@@ -2,7 +2,7 @@
 
 Only step events enter the measurement, so the time means the same for any trainer. The phases of a recovery partition
 the recovery time, so the sum of the phases is exactly this time. If a fault only slows the job, the time runs from the
-fault until step time is back in the band of the fault-free run.
+fault until steps are as fast as in the fault-free run again.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Wasted GPU-hours: the waste in the exact ledger of all allocated GPU time, and the part that faults caused."""
+"""Wasted GPU-hours: the wasted part of all allocated GPU time, and the part of this waste that faults caused."""
 
 from collections.abc import Iterator
 from typing import Any

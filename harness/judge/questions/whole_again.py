@@ -1,13 +1,13 @@
 """The job after its last recovery: its pace, its GPUs in use, its rhythm of saves, the time of its exit.
 
-`harness.judge.facts.usual` defines the pace. The job *uses* as many GPUs as its world has ranks, times the GPUs per
-rank of the fault-free run. The job *has* the GPUs that stay allocated until the end of the run. A new GPU counts only
-after a waiting time: three times as long as the fault-free run took from its first allocation to its first step. The
-waiting time begins when the GPU is allocated and the launcher on its node has logged a line.
+`harness.judge.facts.usual` defines the pace. The number of GPUs that the job *uses* is its number of ranks, times the
+GPUs per rank of the fault-free run. The job *has* the GPUs that stay allocated until the end of the run. A new GPU
+counts only after a waiting time: three times as long as the fault-free run took from its first allocation to its first
+step. The waiting time begins when the GPU is allocated and the launcher on its node has logged a line.
 
 A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
-committed a checkpoint near the due step: at most half an interval earlier, and before the next due step. So a late save
-counts as made. A save that was not made counts as missed only if nothing disturbed the job at that time.
+committed a checkpoint near the due step: at most half an interval between saves earlier, and before the next due step.
+So a late save counts as made. A save that was not made counts as missed only if nothing disturbed the job at that time.
 """
 
 from collections.abc import Callable, Sequence
@@ -105,8 +105,8 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns the GPUs that the job had to the end, except on nodes that left after a notice or were announced as
-    stragglers."""
+    """Returns the GPUs that the job kept to its end. GPUs on nodes that left after a notice, or that a notice calls
+    stragglers, are left out."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
@@ -119,7 +119,7 @@ def _first_step_ns(run: Timeline) -> int:
 
 
 def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
-    """Counts the last steps in a row that left a GPU idle. `ready`: the times from which on each GPU could be used."""
+    """Counts the final steps that left a GPU idle. `ready`: for each GPU, the time from which the job can use it."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
@@ -173,8 +173,8 @@ def _tells_saves(evidence: Analysis) -> bool:
 
 
 def _usual_saves(evidence: Analysis) -> Ints:
-    """Returns the steps of the fault-free run's committed checkpoints, in order. If the run reports no checkpoints,
-    returns the steps of those that the harness saw in the fault-free run."""
+    """Returns the steps of the fault-free run's committed checkpoints, in order. If the judged run reports no
+    checkpoints, returns the steps of checkpoints that the harness saw in the fault-free run."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
         return np.zeros(0, np.int64)
