@@ -73,10 +73,10 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
     """Returns the figures of one commit's judged runs, scenario by scenario.
 
-    Runs of the same job on the same hardware form a set. If a scenario has several sets, the set that fits `wanted` is
-    taken, or else the largest set. Unreadable runs are left out.
+    Runs of the same job on the same hardware form a set. If a scenario has several sets of runs, the function prefers a
+    set that fits `wanted`, and then the largest set. Unreadable runs are left out.
 
-    Raises `UsageError` if several commits begin with this text."""
+    Raises `UsageError` if several commits of stored runs begin with `commit`."""
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
         return any(not differences(each.identity, identity) for identity in wanted), len(each.runs)
@@ -117,7 +117,7 @@ def now() -> str:
 
 
 def differences(before: Identity, wanted: Identity) -> list[str]:
-    """Returns the differences that make runs of `before` incomparable with runs of `wanted`, with both values."""
+    """Returns a text for each difference that makes runs of `before` and runs of `wanted` incomparable."""
     found = []
     for name in ("backend", "seed", "nodes", "ranks_per_node"):
         then, here = (getattr(each, name) for each in (before, wanted))
@@ -135,7 +135,7 @@ def differences(before: Identity, wanted: Identity) -> list[str]:
 
 
 def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
-    """Raises `UsageError` if the baseline is of a different job or machine. A missing scenario is no error here."""
+    """Raises `UsageError` if the baseline is of another job or machine, but not if the baseline lacks a scenario."""
     problems = []
     for identity in wanted:
         others = (each for each in figures.scenarios if each.identity.scenario == identity.scenario)
@@ -194,7 +194,7 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
 
 
 def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
-    """Returns why the values are doubtful, or an empty text: some runs lack the figure, or one side has only zeros."""
+    """Returns the reason why the values are doubtful, such as runs that lack the figure, or an empty text."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"
@@ -209,8 +209,8 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Returns why waste cannot be compared, or an empty text: the baseline's runs used far more GPU time than the new.
-    The constant added to each waste grows with the baseline's GPU time, so the constant would hide a difference."""
+    """Returns a message if waste is not comparable because the baseline's runs used far more GPU time, or an empty
+    text. The offset added to each waste grows with the baseline's GPU time, and would hide a difference."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

@@ -1,9 +1,9 @@
 """Tests whether the runs of a gate are worse than a baseline. Pure.
 
 Durations and costs are compared by their logarithms, so a difference is a ratio. One disturbed run must not hide a
-difference, so a value further than a factor of 1.5 from its side's median is clipped to that factor (Huber 1964). The
-t-test for unequal scatter (Welch 1947) compares the clipped values. The scatter counts as at least 5 %, because figures
-that are measured coarsely may agree by chance. Success is compared by Fisher's exact test (1935).
+difference. So a value more than a factor of 1.5 away from the median of the same runs is clipped to that factor (Huber
+1964). The t-test for unequal scatter (Welch 1947) compares the clipped values. The scatter counts as at least 5 %,
+because figures that are measured coarsely may agree by chance. Success is compared by Fisher's exact test (1935).
 
 A figure is *worse* if its ratio to the baseline, divided by the slowdown of the machine, is above 1.1. The test must
 also be significant after correction for all comparisons of the gate (Holm 1979). A figure is *not worse* if its ratio
@@ -93,7 +93,7 @@ class _Test:
 
     @property
     def p_found(self) -> float:
-        """Returns the probability of a difference at most this large if the true ratio were `FOUND`."""
+        """Returns the probability of a difference no larger than the measured one if the true ratio were `FOUND`."""
         return t_distribution.tail((math.log(FOUND) - self.difference) / self.error, self.freedom)
 
     def bounds(self) -> tuple[float, float]:
@@ -178,9 +178,9 @@ def title(figure: str) -> str:
 
 
 def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) -> list[Answer]:
-    """Returns the result of each comparison of a figure, then of each comparison of success.
-    The more comparisons a gate makes, the stronger is the evidence that each regression needs. Success without a failed
-    run on either side can be no regression, so success does not count among these comparisons (Tarone 1990)."""
+    """Returns the results of all comparisons: first those of the figures, then those of the success rates.
+    The more comparisons a gate makes, the stronger is the evidence that each regression needs. If no run failed on
+    either side, the success rates show no regression, and do not count as a comparison (Tarone 1990)."""
     tests = [None if _lacking(question) else _test(question) for question in questions]
     p = [1.0 if test is None else test.p_worse for test in tests]
     open_ones = [each for each in successes if each.failed_before + each.failed_now]
@@ -192,7 +192,7 @@ def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) ->
 
 
 def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
-    """Returns which hypotheses are rejected. The chance of any false rejection is at most `alpha` (Holm 1979)."""
+    """Returns for each hypothesis whether the test rejects it. The chance of any false rejection is at most `alpha`."""
     rejected = [False] * len(p)
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         if p[place] > alpha / (len(p) - rank):
@@ -202,7 +202,7 @@ def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
 
 
 def fisher(failed_before: int, runs_before: int, failed_now: int, runs_now: int) -> float:
-    """Returns the chance of at least `failed_now` failures among the new runs, given all failures (Fisher 1935)."""
+    """Returns the chance that at least `failed_now` of all failures fall on the new runs (Fisher 1935)."""
     failed, runs = failed_before + failed_now, runs_before + runs_now
     ways = sum(
         math.comb(runs_now, k) * math.comb(runs_before, failed - k)
@@ -266,7 +266,7 @@ def _of_success(counts: Success, worse: bool) -> Answer:
 
 def _more(question: Question, test: _Test, family: int) -> int | None:
     """Returns how many more runs on each side, with the same means and scatter, would settle the comparison.
-    Returns `None` if `RUNS_MAX` more runs or more are needed."""
+    Returns `None` if at least `RUNS_MAX` more runs are needed."""
     sides = [_clipped([value + question.offset for value in side]) for side in (question.before, question.now)]
     (mean, scatter), (mean_now, scatter_now) = map(_moments, sides)
     for more in range(1, RUNS_MAX):

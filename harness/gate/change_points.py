@@ -24,7 +24,7 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of level. `at`: index of the first value after the change. `before`, `after`: medians of both levels."""
+    """A change of a figure's level. `at`: index of the first later value. `before`, `after`: medians of both levels."""
 
     at: int
     before: float
@@ -37,7 +37,7 @@ class Change:
 
 
 def changes(values: Sequence[float]) -> list[Change]:
-    """Returns all changes in a series of at most `VALUES_MAX` values, from the first to the last."""
+    """Returns all changes of level among the newest `VALUES_MAX` values of a series, the earliest change first."""
     data = np.asarray(values[-VALUES_MAX:], float)
     edges = _placed(data, _split(data, 0))
     shift = len(values) - len(data)
@@ -47,7 +47,7 @@ def changes(values: Sequence[float]) -> list[Change]:
 
 
 def _split(data: Values, offset: int) -> list[tuple[int, float]]:
-    """Returns the index of each change in this part of the series, with the probability of a chance result."""
+    """Returns the index of each change in this part of the series, and the probability that chance alone causes it."""
     if len(data) < 2 * RUNS_MIN:
         return []
     at, p = _pettitt(data)

@@ -31,7 +31,7 @@ HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """The result of one scenario of a suite. `stored`: the runs of the scenario, if `cards` does not hold them."""
+    """The result of one scenario of a suite. `stored`: the scenario's runs, if `cards` (scorecards) is empty."""
 
     name: str
     title: str
@@ -74,7 +74,7 @@ class GateResult:
 
     @property
     def counts_later(self) -> bool:
-        """Tells whether a later gate may count these runs, too (`--add`): the code of each run must be recorded."""
+        """Tells whether a later gate may count these runs (`--add`). Each run must have recorded its code version."""
         codes = [card.environment for row in self.rows for card in row.cards]
         return all(code.get("trainer_diff") or code.get("image_digest") for code in codes)
 

@@ -69,7 +69,7 @@ class Series:
         return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
 
     def changes(self, figure: str) -> list[Change]:
-        """Returns the level changes of this figure over passed and failed runs. `at` is an index into `moments`."""
+        """Returns the changes in the level of a figure over the passed and failed runs, with indices into `moments`."""
         places = [i for i, each in enumerate(self.moments) if self.value(each, figure) is not None]
         found = changes([getattr(self.moments[i], figure) for i in places])
         return [Change(places[each.at], each.before, each.after, each.p) for each in found]

@@ -26,9 +26,9 @@ SHARDS_MAX = 1000
 
 
 def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
-    """Joins all shards into one result, and writes the report of a gate. Raises `UsageError` for unrelated shards.
-    A missing shard makes the result inconclusive. The result is invalid if a shard's blindness check, the scenario that
-    must fail, did not fail."""
+    """Joins all shards into one result, and writes the gate's report. Raises `UsageError` for unrelated shards.
+    A missing shard makes the result inconclusive. The result is invalid if a blindness check, which must fail, did not
+    fail."""
     parts = [(folder, stored_gate.read(folder)) for folder in folders]
     if not parts:
         raise UsageError("chaos gate merge needs the gates of all shards, by folder or id")
@@ -95,8 +95,8 @@ def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
 
 
 def _row(row: stored_gate.Row) -> SuiteRow:
-    """Returns the row of a stored result. A stored pass is believed only if all runs passed.
-    With a known failure, a stored pass is believed only if all runs failed."""
+    """Returns the row of one scenario from a shard's result. A stored pass counts only if all runs passed. If the
+    scenario has a known failure, a stored pass counts only if all runs failed."""
     runs = row.runs
     result = RepeatVerdict(row.verdict, row.reasons)
     expected = Verdict.FAIL if row.known_failure else Verdict.PASS
@@ -118,7 +118,7 @@ def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | Non
 
 
 def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
-    """Tells whether figures belong to the row: to its runs only, with equal verdicts, and to all runs that passed."""
+    """Tells whether figures belong to the row: they cover all passed runs of the row, and only runs of the row."""
     told = {run.run_id: run.verdict for run in row.runs}
     there = {run.run_id: run.verdict for run in measured.runs}
     passed = {run_id for run_id, verdict in told.items() if verdict is Verdict.PASS}

@@ -1,7 +1,6 @@
 """Checks service level objectives against stored runs. Pure. Too little evidence is `inconclusive`, never a pass.
 
-An objective for success or recovery is met only if it would also be met if all invalid and inconclusive runs had
-failed.
+An objective for success or recovery is met only if it holds even when invalid and inconclusive runs count as failed.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
 
 
 def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Answer:
-    """Checks the 95th percentile of the recovery times. A run that never recovered counts as infinite."""
+    """Checks the 95th percentile of the recovery times. A run that never recovered has an infinite recovery time."""
     judged = [run for run in runs if run.judged]
     known = [run.recovery_s for run in judged if run.recovery_s is not None]
     unknown = sum(run.recovery_s is None and run.verdict is Verdict.FAIL for run in judged) + len(runs) - len(judged)
@@ -84,7 +83,7 @@ def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Ans
 
 
 def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_since_s: float, runs_min: int) -> Answer:
-    """Checks the wasted share of the allocated GPU time, and its burn rate.
+    """Checks the wasted share of the allocated GPU time, and the burn rate of the budget.
     The burn rate is the wasted share in the newest runs divided by the budget `percent_max`. A burn rate of 1 uses the
     budget up exactly (Google's *Site Reliability Workbook*, chapter 5)."""
     known = [run for run in runs if run.allocated and run.wasted is not None]
@@ -106,7 +105,7 @@ def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_s
 
 
 def runs_needed(percent_min: float, least: int) -> int:
-    """Returns the least number of runs that can show a failure rate of 100 % less `percent_min`, at least `least`."""
+    """Returns the number of runs (at least `least`) among which one failed run alone does not miss `percent_min`."""
     return least if percent_min >= 100 else max(least, math.ceil(round(100 / (100 - percent_min), 6)))
 
 

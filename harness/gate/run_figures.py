@@ -1,7 +1,6 @@
 """The JSON file with the figures of a gate's runs. The file also holds the job and the machine of each scenario.
 
-A file from elsewhere is not trusted. The size, types, counts and numbers of a file have limits, and no run may be
-listed twice.
+A file from elsewhere is not trusted. The file's size and values have limits, and no run may be listed twice.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10**7)]
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The figures of one run, in seconds and GPU-seconds; `None`: not measured."""
+    """The figures of one run, in seconds or GPU-seconds. A figure is `None` if it was not measured."""
 
     run_id: Text
     verdict: Verdict
@@ -98,7 +97,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read(path: pathlib.Path) -> Figures:
-    """Reads a file of figures. Raises `UsageError`, with the reason, for any other file."""
+    """Reads a file of figures. Raises `UsageError`, with the reason, if the file holds no valid figures."""
     try:
         data = run_report.read_regular(path)
     except (OSError, ValueError) as error:
@@ -166,7 +165,8 @@ def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Iden
 def version_of(plan: Mapping[str, Any]) -> str:
     """Returns a digest of a scenario's workload, faults, and limits on faults.
     The trainer is left out because the trainer is under test. Bounds, titles and time limits are left out because they
-    change no run. The number of steps is compared separately, because it may come from the fault-free run."""
+    do not change the course of a run. The number of steps is compared separately, because it may come from the
+    fault-free run."""
     workload = {name: value for name, value in plan["workload"].items() if name not in ("trainer", "steps")}
     limits = plan.get("limits") and {name: value for name, value in plan["limits"].items() if name != "gpu_hours"}
     decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": limits}
@@ -183,7 +183,7 @@ def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigu
 
 
 def figures_of_cards(cards: Sequence[Scorecard]) -> tuple[ScenarioFigures, ...]:
-    """Returns the largest comparable set of figures of one scenario's runs, if any. Fault-free runs have no figures."""
+    """Returns the figures of one scenario's largest set of comparable runs, if any, without plain fault-free runs."""
     found: list[tuple[Identity, RunFigures]] = []
     for card in cards:
         plan = card.evidence.run.plan

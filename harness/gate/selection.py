@@ -57,7 +57,7 @@ def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
 
 
 def not_passed(gate: Stored) -> frozenset[str]:
-    """Returns the scenarios of this gate that did not pass or did not run. Raises `UsageError` if there is none."""
+    """Returns the scenarios of this gate that did not pass or run. Raises `UsageError` if there is no such scenario."""
     failed = [row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS]
     if gate.scenarios and (again := frozenset([*failed, *(each.scenario for each in gate.part.left_out)])):
         return again
@@ -66,12 +66,12 @@ def not_passed(gate: Stored) -> frozenset[str]:
 
 
 def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:
-    """Returns every n-th scenario. The choice ignores stored runs, so that all machines divide a suite alike."""
+    """Returns every n-th scenario of n shards. Stored runs do not matter, so all machines divide a suite alike."""
     return list(specs[shard.number - 1 :: shard.of])
 
 
 def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> dict[str, Past]:
-    """Returns the usual duration and recent failures of each entry. An entry without runs gets the median duration."""
+    """Returns each entry's usual duration and recent failures. An entry without runs gets the median duration."""
     store = Store(reports)
     seen: dict[str, Past] = {}
     for entry, spec in specs:
@@ -84,7 +84,7 @@ def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> d
 
 
 def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
-    """Returns the indices of `specs` by importance, required scenarios first, and among equals the recent failures."""
+    """Returns the indices of `specs` by importance: required before optional scenarios, then recent failures first."""
 
     weights = [(not entry.required, not past[entry.name].failed_lately) for entry, _ in specs]
     return sorted(range(len(specs)), key=weights.__getitem__)

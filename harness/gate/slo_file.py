@@ -53,7 +53,7 @@ class Slo(Parameters):
 
 
 def load_slo(path: pathlib.Path) -> Slo:
-    """Reads an objectives file. Raises `ScenarioError` with all mistakes and places, `UsageError` if unreadable."""
+    """Reads an objectives file. Raises `ScenarioError` with all mistakes, or `UsageError` if the file is unreadable."""
     return parse_slo(read_text(path), str(path))
 
 

@@ -124,7 +124,7 @@ def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None
 
 
 def find(name: str, reports: pathlib.Path, suite: str, backend: str) -> Stored:
-    """Returns the gate of this suite and backend by its id, or `last` for the newest. Raises `UsageError`."""
+    """Returns a gate of a suite and backend. `name`: start of its id, or `last` (the newest). Raises `UsageError`."""
     files = sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     if name == "last":
         check_ended(reports, files[0].stat().st_mtime if files else 0.0, suite)

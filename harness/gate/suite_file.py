@@ -58,7 +58,7 @@ class SuiteEntry(Parameters):
         return self.named(self.scenario)
 
     def named(self, scenario: str) -> str:
-        """Returns a name that no other entry of this scenario has."""
+        """Returns the name of the entry: the scenario, with the profile and the kind of matrix, if any."""
         words = f"{scenario} ({self.profile})" if self.profile else scenario
         return f"matrix {self.matrix} {words}" if self.matrix else words
 
@@ -91,7 +91,7 @@ def parse_suite(text: str, source: str) -> Suite:
 
 
 def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
-    """Returns a path as given, or `<scenarios>/suites/<name>.yaml`."""
+    """Returns the path of a suite file. `name`: a path, or the name of a file in `<scenarios>/suites/`."""
     return find_scenario(name, scenarios / "suites", "suite")
 
 

@@ -294,7 +294,7 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
 
 
 def _blind(check_row: SuiteRow, asked: str | None) -> str:
-    """Returns why the blindness check (a scenario that must fail) did not fail as it must; empty if the check did."""
+    """Returns why the blindness check (a scenario that must fail) did not fail as planned; empty if it did."""
     said = check_row.result.reasons[0]
     if check_row.result.verdict is not Verdict.FAIL:
         return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
@@ -310,7 +310,7 @@ def _blind(check_row: SuiteRow, asked: str | None) -> str:
 
 
 def decided(answer: GateResult) -> GateResult:
-    """Sets the gate's verdict: the worst of scenarios and comparisons. A missing required scenario is inconclusive."""
+    """Sets the gate's verdict: the worst of all verdicts. A gate that left out a required scenario cannot pass."""
     held, part = answer.held, answer.part
     verdict = merge(row.result.verdict for row in answer.rows)
     reason = _reason(verdict, answer.rows)

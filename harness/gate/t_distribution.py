@@ -11,7 +11,7 @@ _PLACES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 
 def tail(t: float, freedom: float) -> float:
-    """Returns the probability of more than `t` with `freedom` degrees of freedom (at least 1, not always whole).
+    """Returns the probability of a value above `t`. `freedom`: degrees of freedom, at least 1, possibly fractional.
 
     Integrates the density with t = √freedom · tan(angle), so that the interval is finite.
     """
@@ -24,7 +24,7 @@ def tail(t: float, freedom: float) -> float:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """Returns the t that is exceeded with `1 - probability`, for 0.5 <= `probability` < 1. By bisection."""
+    """Returns the t that a value exceeds with a chance of `1 - probability`. `probability`: from 0.5 to below 1."""
     low, high = 0.0, 1.0
     while tail(high, freedom) > 1 - probability:
         low, high = high, 2 * high

@@ -74,7 +74,7 @@ def _both(key: str, name: str, old: Any, new: Any) -> str:
 
 
 def _apart(mine: Any, other: Any) -> Any:
-    """Returns the differing part of a list, with the equal word before this part. Other values stay whole."""
+    """Returns the differing part of a list, with one equal word before it. Values other than lists stay whole."""
     if not (isinstance(mine, list | tuple) and isinstance(other, list | tuple)):
         return mine
     same = _alike(mine, other)

@@ -24,7 +24,7 @@ DIFFERENT = "Inputs that differ, or are not known:"
 
 @dataclass(frozen=True)
 class Section:
-    """A division of the difference into parts, as by rank. `missing`: the reason why the parts are not known."""
+    """The difference of two runs, split into parts such as ranks. `missing`: the reason why the parts are not known."""
 
     key: str  # phases · ranks · accounts
     title: str
@@ -64,7 +64,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Compared:
-    """Two runs and their differences. `cautions`: inputs or step times that differ, and may be the only cause."""
+    """Two runs and their differences. `cautions`: other inputs or step times, which may be the only cause."""
 
     before: Report
     after: Report
@@ -97,7 +97,7 @@ def compare(
 
 
 def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -> str:
-    """Names the run that lacks `what`; returns an empty text if both runs have it."""
+    """Returns a text that says which of the runs have `what`, or an empty text if both runs have it."""
     before, after = both
     if before and after:
         return ""

@@ -26,7 +26,7 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the result of the newest gate over a whole suite. If one run's commit is unknown, no commit is given."""
+    """Yields the result of the newest gate of a whole suite. If a run's commit is unknown, the result has no commit."""
     for folder, at_s in newest(reports, "suite.json"):
         try:
             gate = stored_gate.read(folder)

@@ -1,7 +1,7 @@
 """Runs a job to get checkpoints, then restarts the job once for each damage, on a damaged copy of the checkpoints.
 
 The first run is in `REPORTS/<run-id>/base`, and each restart in `REPORTS/<run-id>/cells/<number>`. The first restart
-has an undamaged copy, and later restarts are compared with it. A copy is removed as soon as its restart ends.
+has an undamaged copy, and is compared with each later restart. A copy is removed as soon as its restart ends.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class _Matrix:
             untrusted_files.remove_tree(folder, path)
 
     def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
-        """Restarts the job on a copy of the saves, after a call of `change`. Raises `FaultError` if `change` fails."""
+        """Restarts the job on a copy of the saves that `change` has changed. Raises `FaultError` if `change` fails."""
         folder = self.folder / "cells" / name
         folder.mkdir(parents=True)
         launch = self.plan.launch()

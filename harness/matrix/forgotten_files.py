@@ -28,9 +28,9 @@ def forgotten(
     ids: Sequence[str],
     until_ns: float = math.inf,
 ) -> Forgotten:
-    """Finds the run's files that the restart lacks. `run` and `again` are two folders each: as of the restored save and
-    as of the comparison. `ids`: the run ids of run and restart. `until_ns`: the restart need not have files that the
-    run wrote after this time."""
+    """Finds the run's files that the restart lacks. `run` and `again` are two folders each: one as it was at the
+    restored save, one as it is at the comparison. `ids`: the run ids of run and restart. `until_ns`: the restart need
+    not have files that the run wrote after this time."""
     both = zip((run, again), ids, strict=True)
     (was, due), (old, came) = ([_beside_the_saves(plan, folder, run_id) for folder in each] for each, run_id in both)
     due = {name: file for name, file in due.items() if name in old or file.changed_ns <= until_ns}

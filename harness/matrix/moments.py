@@ -52,7 +52,7 @@ class Moment:
 
     @property
     def told(self) -> str:
-        """Returns the description, and says so if the save lies in the middle of a gradient accumulation."""
+        """Returns the restart's description, which says if the save lies in the middle of a gradient accumulation."""
         amid = self.micro_batches and AMID not in self.words
         return f"{self.words}, in the middle of a gradient accumulation" if amid else self.words
 
@@ -79,7 +79,7 @@ class Saves:
     option: str = "--save-every"  # option that sets the interval of saves; empty: the trainer's own arguments
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
-        """Returns the restart from the save `found`, or the reason for no restart: no such save, or no copy of it."""
+        """Returns the restart from the save `found`. Without such a save or its copy, the result holds the reason."""
         if found is None:
             return Moment(words, None, why=self.none_found or rare)
         moment = self.placed(Moment(words, found))

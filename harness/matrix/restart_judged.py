@@ -20,7 +20,7 @@ from harness.timeline.timeline import Timeline
 
 
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
-    """Reads how far repeats of the uninterrupted run differ from it. Raises `EventLogError` if a log is unreadable."""
+    """Reads how far repeats of the run differ from the run. Raises `EventLogError` if a log is unreadable."""
     run = timeline.load(folder / BASE)
     made = [timeline.load(folder / name) for name in REPEATS if (folder / name).is_dir()]
     found = [resume_comparison.apart(run, each) for each in made if not not_repeated(run, each)]
@@ -39,7 +39,7 @@ def not_repeated(run: Timeline, made: Timeline) -> str:
 
 
 def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
-    """Returns how the job of a restart differs from the run's job, as by another seed; empty if the job is the same."""
+    """Returns how the job of a restart differs from the run's job, such as in the seed; empty if the jobs are equal."""
     asked = Asked.by(run, nodes=moment.nodes)
     if moment.ranks is not None:
         asked = _changed(asked, ranks_per_node=moment.ranks)
@@ -72,8 +72,8 @@ def judge_restart(
     files: bool = False,
     tensors: Sequence[str] = (),
 ) -> Tried:
-    """Judges one restart. `beside`: files outside the saves that the restart did not write. `files`: such files make
-    the restart wrong. `tensors`: names of differing tensors in the restart's first save that differs from the run's."""
+    """Judges one restart. `beside`: files outside the saves that the restart did not write. `files`: True if missing
+    files are an error. `tensors`: differing tensors in the restart's first save that differs from the run's."""
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
     compared = compare(usual, again, moment)
@@ -101,7 +101,7 @@ def _with_names(found: Finding, tensors: Sequence[str]) -> Finding:
 
 
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
-    """Returns a message if a restart ended wrongly, or an empty text. The harness may end a restart early."""
+    """Returns a message if a restart ended wrongly, or an empty text. An early end by the harness is no error."""
     last, told = run.reached_step, int(again.steps.step.max(initial=0))
     reached = max(told, moment.step)
     if again.outcome == "completed" and not steps and reached < last:
@@ -114,7 +114,7 @@ def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
 
 
 def judge_sweep(sweep: Sweep, folder: pathlib.Path) -> Sweep:
-    """Judges a sweep again, from the event logs. Earlier findings on missing files stay, as no log holds such files."""
+    """Judges a sweep again, from the event logs. Earlier findings on missing files stay, as no log lists files."""
     usual = usual_of(folder, sweep)
     tried = [
         judge_restart(

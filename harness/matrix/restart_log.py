@@ -123,7 +123,7 @@ def answer(
 
 
 def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
-    """Classifies a start from scratch. Such a start loads no save, so other losses are no sign of loaded damage."""
+    """Classifies a start from scratch. Such a start loads no save, so different losses do not prove loaded damage."""
     if left and not restart.told:
         if restart.tells:
             return Answer(Came.SCRATCH, 0, "it reported nothing, and an undamaged save was there", judged)

@@ -108,15 +108,15 @@ def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
 
 def on_other_ranks(usual: Usual, again: Timeline, moment: Moment) -> Compared:
     """Finds the differences between the uninterrupted run and a restart on another number of ranks.
-    Only the restored save and the samples are compared: each sample is due once in a pass. The figures of a step may
-    differ, as a step on other ranks may hold more samples and round differently."""
+    Only the restored save and the samples are compared. Each sample must come once in a pass over the data. The figures
+    of a step may differ, as a step on other ranks may hold more samples and round differently."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _once_in_the_pass(usual, again, moment.step, compared)
     return compared
 
 
 def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
-    """Tells whether a repeat has the same figures, weights and saves, bit for bit; `False` if nothing can be compared.
+    """Tells whether a repeat has the run's figures, weights and saves, bit for bit; `False` if nothing can be compared.
     Also returns the largest relative difference of each figure."""
     found, told = dict[str, float](), 0
     for name in (*COMPUTED, "lr", "applied"):
@@ -225,9 +225,9 @@ def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: S
 
 
 def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
-    """Checks that each sample comes once in the first pass: in the run before the save, or in the restart after it.
-    Padding of the last step may come twice. Later passes are not checked, as a later pass may begin within a step, and
-    hold samples that the first pass dropped."""
+    """Checks that each sample comes once in the first pass, either before the save in the run or after the save in the
+    restart. Samples that only fill up the last step may come twice. Later passes are not checked, as a later pass may
+    begin within a step, and hold samples that the first pass dropped."""
     kind = samples.told_kind(again, usual.run)
     if kind is None:
         _position_gaps(usual.run, again, step, compared)
@@ -326,7 +326,7 @@ def _figure(
 ) -> None:
     """Compares one figure. `tolerance`: the allowed relative difference; `None`: the values are not compared.
     The first value after the save may be a mean over fewer steps if the save lies between two logged steps. A loss may
-    be a sum over fewer micro-batches if the save lies within a step. Such a first value is skipped."""
+    be a sum over fewer micro-batches if the save lies within a step. The first value is then skipped."""
     both = _told_by_both(usual.run, again, name)
     stride = max(usual.run.stride, again.stride)
     between = (kind is Kind.COMPUTED and moment.step % stride) or (name == "loss" and moment.micro_batches)

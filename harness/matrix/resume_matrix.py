@@ -112,7 +112,7 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Locks a sweep's folder. Raises `UsageError` if the folder is in use, holds a killed run, or is not a sweep's."""
+    """Locks a sweep's folder. Raises `UsageError` if it is in use, holds a killed run, or was not made by a sweep."""
     if folder.exists() and not (folder / JOURNAL).is_file():
         raise UsageError(f"{folder} is there, and no sweep made it; move it away")
     if not folder.exists():
@@ -228,7 +228,7 @@ class _Sweep:
 
     def _variants_of_first_save(self) -> Iterator[Moment]:
         """Yields restarts of the job from its first save, on another number of ranks or with other arguments.
-        Another number of ranks needs a save between two steps, as other ranks would divide a step differently."""
+        A restart on other ranks needs a save between two steps, as other ranks would divide a step differently."""
         asked, rare, setting = self.plan.workload, "the job made no such save", self.setting
         whole = next((each for each in self.saves.made if not self.saves.told.within(each)), None)
         begin = "the first save" if whole == self.saves.first else "the first save between two steps"
@@ -322,8 +322,8 @@ class _Sweep:
         return place, outcome
 
     def _follows(self, moment: Moment) -> bool:
-        """Tells whether a restart runs to the end of the job. One restart of each kind does, if the budget allows it.
-        A restart ends early if the next restart in a row is to begin from the save that it makes."""
+        """Tells whether a restart runs to the end of the job. One restart from each kind of save does, if the time
+        allows. A restart ends early if the next restart in a row of resumes begins from a save of this restart."""
         if moment.elsewhere or any(each.moment.kind == moment.kind and each.to_end for each in self.sweep.tried):
             return False
         row = (each for each in self.todo if each.save is not None and each.resume == moment.resume + 1)
@@ -365,8 +365,8 @@ class _Sweep:
             return Forgotten(unseen=str(error)[:REASON_CHARS_MAX])
 
     def _followed_until_ns(self, copy: pathlib.Path, save: int) -> int:
-        """Returns the time (ns, as in file times) when the run was some steps past the save. A restart ends about
-        there, so the restart need not have files that the run wrote later."""
+        """Returns the time (ns, as in file times) when the run was some steps past the save. A restart ends about at
+        this point, and need not have files that the run wrote later."""
         place, listing = look(self.plan, copy)
         saved_ns = max((place.changed_ns(path) for each in listing.finished[:1] for path in each.files), default=0)
         progress, step = self.usual.run.progress, self.saves.told.at(save)
@@ -374,9 +374,9 @@ class _Sweep:
         return saved_ns + (int(ends[-1] - ends[0]) if len(ends) else 0)
 
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment, follow: bool) -> bool:
-        """Tells whether a restart can be ended: the next save is finished, and some steps are done after that save.
-        On another number of ranks, the restart must finish the pass over the data instead. A restart with `follow` is
-        never ended early."""
+        """Tells whether a restart may end: the next save is finished, and some steps are done after that save.
+        On other ranks, the restart must finish the pass over the data instead. With `follow`, a restart never ends
+        early."""
         if follow:
             return False
         step, save = moment.step, moment.save or 0

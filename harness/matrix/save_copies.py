@@ -55,7 +55,8 @@ class Copies:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Copies saves during the `with` block. Raises `ChaosError` after it if a copy had no room or took too long."""
+        """Copies saves during the `with` block. Raises `ChaosError` after the block if the disk was full or a copy took
+        too long."""
         self._folder.mkdir(parents=True)
         thread = threading.Thread(target=self._watch, name="copies of saves", daemon=True)
         thread.start()

@@ -40,8 +40,8 @@ NONE_FORGOTTEN = Forgotten()
 
 @dataclass(frozen=True)
 class Tried:
-    """One restart, in `folder`. `found`: differences from the uninterrupted run. `ended`: why the end is wrong.
-    `compared`: the number of compared values, by kind. `to_end`: the restart ran to the end of the job. `tensors`:
+    """One restart, in `folder`. `found`: differences from the uninterrupted run. `ended`: how it ended wrongly, if it
+    did. `compared`: the number of compared values, by kind. `to_end`: the restart ran to the end of the job. `tensors`:
     names of tensors in the restart's save that differ from the run's. `unsure`: why the result is inconclusive."""
 
     moment: Moment
@@ -76,7 +76,7 @@ class Tried:
 
     @property
     def words(self) -> list[str]:
-        """Returns the error in the end of the restart, or else the differences in words, causes before consequences."""
+        """Returns how the restart ended wrongly, or else its differences in words, causes before consequences."""
         return [self.ended] if self.ended else [each.words for each in self.found]
 
     @property
@@ -93,7 +93,7 @@ class Tried:
 
 @dataclass
 class Sweep:
-    """The state of a sweep. `code`: commit and digests of the trainer's code. `not_tried`: restart and reason."""
+    """The state of a sweep. `code`: commit and digests of the code. `not_tried`: omitted restarts and the reasons."""
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
 
@@ -151,7 +151,7 @@ class Sweep:
         return [each for each in self.tried if not each.right and not self.spoilt_by(each)]
 
     def spoilt_by(self, tried: Tried) -> Tried | None:
-        """Returns the restart that made the save of `tried`, if both restarts are wrong: the error may be the same."""
+        """Returns the restart that made the save from which `tried` began, if both went wrong, perhaps by one error."""
         before = None if tried.right else self.before_in_row(tried.moment)
         return None if before is None or before.right else before
 
@@ -182,8 +182,8 @@ class Sweep:
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict. A restart for which the job made no save does not count. The sweep is inconclusive if
-        another restart was not tried, or if the logs hold neither samples nor losses."""
+        """Returns the verdict. A restart for which the job made no save does not count. The sweep is inconclusive if a
+        restart from an existing save was not tried, or if the logs hold neither samples nor losses."""
         if self.findings:
             return Verdict.FAIL
         shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
@@ -197,7 +197,7 @@ class Sweep:
 
     @property
     def _files_unseen(self) -> str:
-        """Returns the reason why files outside the saves were not judged; empty if no reason is needed."""
+        """Returns why files outside the saves were not judged, though `--files` asks for that, or an empty text."""
         if not self.files:
             return ""
         unseen = next((each for each in self.tried if each.beside.unseen), None)

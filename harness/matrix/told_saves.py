@@ -27,7 +27,7 @@ class ToldSaves:
     a_step: int | None = None
 
     def then(self, later: ToldSaves) -> ToldSaves:
-        """Adds the facts of a later run, which override those of this run. A killed run may not log its last save."""
+        """Adds a later run's facts, which override this run's facts. A killed run may fail to log its last save."""
         micro_batches = {**self.micro_batches, **later.micro_batches}
         return ToldSaves({**self.steps, **later.steps}, micro_batches, max(later.a_step or 0, self.a_step or 0) or None)
 

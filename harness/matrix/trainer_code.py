@@ -25,8 +25,7 @@ CODE_UNKNOWN = (
 
 
 def code_of(plan: Plan, backend: Backend) -> dict[str, str]:
-    """Returns the commit and digests of the trainer's code. One digest is of all Python files in the trainer's folders
-    and their subfolders."""
+    """Returns the commit and digests of the trainer's code. One digest covers all Python files in its folder tree."""
     facts = provenance.facts(plan, backend)
     return {name: str(facts[name]) for name in FACTS if name in facts} | {"files": _digest(plan)}
 

@@ -1,4 +1,4 @@
-"""Contradictions in a log's own times: a clock that is not the claimed one, a step without a time."""
+"""Finds contradictions between the times in a log, such as a writer that does not use the clock that it claims."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.units import format_duration
 
 
 def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
-    """Yields contradictions between times in a log. `skewed`: the plan itself sets clocks wrong."""
+    """Yields contradictions between times in a log. `skewed`: a fault sets clocks wrong on purpose."""
     for life in lives:
         if len(life.step_ends) and int(life.step_ends.min()) < life.started - log.uncertainty_ns - JUMP_NS_MIN:
             text = f"steps of rank {life.rank} on {life.key[0]} ended before their process began"
@@ -21,9 +21,8 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
-    """Yields writers that claim the harness's monotonic clock and read another one (a time namespace, a copied
-    machine). With one clock, the wall time is ahead of the monotonic time by as much for all writers, except after
-    clock jumps."""
+    """Yields writers that claim the harness's monotonic clock but read another clock, as in a time namespace or on a
+    copied machine. On one clock, wall time minus monotonic time is equal for all writers, except after clock jumps."""
     known = sorted(
         {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
     )

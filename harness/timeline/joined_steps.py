@@ -1,7 +1,8 @@
 """Steps across restarts: a process that restored a state of an unknown step counts its steps from 1 again.
 
-Such a process may name its checkpoint by content or path. If another log tells the step of this checkpoint, the steps
-after the restore are renumbered to follow that step. Otherwise the steps keep their numbers and are not judged.
+The process may log the path of the restored checkpoint, or a digest of its content. If another log tells the step of
+this checkpoint, later steps of the process are renumbered to follow that step. If no log tells the checkpoint's step,
+the steps keep their numbers and are not judged.
 """
 
 from __future__ import annotations

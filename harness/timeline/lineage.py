@@ -4,8 +4,8 @@ A *life* is one worker process. A *world* is a set of processes that formed a pr
 survives the loss of a peer may be in several worlds, one for each `rendezvous`. An *epoch* is a series of steps of one
 world without a rollback, so its step numbers only grow. A *stretch* is the part of an epoch that one process did. A
 step is *complete* when every rank of its world that has a log has done this step. The *lineage* is the chain of epochs
-that led to the final state. The chain goes from the last epoch back to the epoch that wrote its checkpoint, and so on
-to the start from scratch. A step *survives* if the final state includes this step; all other steps were rolled back.
+that led to the final state. The chain goes from the last epoch back to the epoch that wrote the restored checkpoint,
+and so on to the start. A step *survives* if the final state includes this step; all other steps were rolled back.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class World:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Steps `first` to `last` of one world, without a rollback. `kept`: steps after this were rolled back (-1: all)."""
+    """Steps `first` to `last` of one world, without a rollback. `kept`: the last step not rolled back (-1: none)."""
 
     world: int  # row of its world
     size: int  # ranks of the world
@@ -173,7 +173,8 @@ class Progress:
 
 
 def find_lives(log: Log, planned_world_size: int) -> list[Life]:
-    """Returns one `Life` per worker process with a log, in order of start. Of two copies, the longer one counts."""
+    """Returns one `Life` per worker process with a log, in order of start. If a log exists twice, the longer copy
+    counts."""
     found: list[Life] = []
     originals = _originals(log)
     joined_steps.join(originals)
@@ -260,9 +261,8 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """Sets when each process ended. The earliest of three times counts: the end of its node, the start of its
-    successor, and its exit. The exit is told by the launcher, else by the process, else by `killed`: injected kills by
-    node and rank."""
+    """Sets when each process ended: the earliest of the end of its node, the start of its successor, and its exit. The
+    exit is known from the launcher, or else from the process, or else from the injected kills (`killed`)."""
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
     for life in lives:
@@ -298,8 +298,8 @@ def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
 
 
 def form_worlds(lives: Sequence[Life]) -> list[World]:
-    """Groups the joins of processes into worlds. A join begins a new world if the last world is full, has another size,
-    already has this rank, or has lost a member."""
+    """Groups processes that joined the same process group into worlds. A join begins a new world if the last world is
+    full, has another size, already has this rank, or has lost a member."""
     joins = sorted((at, life.index, order) for life in lives for order, at in enumerate(life.joins))
     worlds: list[World] = []
     for at, index, order in joins:
@@ -320,7 +320,7 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 
 def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
-    """Names the first world whose ranks report different names of their group: there were several groups."""
+    """Returns a message on the first world whose ranks report different names of their process group."""
     names: dict[int, dict[str, int]] = {}
     for life in lives:
         told = {e["at"]: e.get("world") for e in life.writer.events if e.get("event") == "rendezvous"}
@@ -334,8 +334,8 @@ def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
 
 
 def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
-    """Names the first worker that reported one group size at its start, and only other sizes when joining. In an
-    elastic job, a worker may first join a smaller group."""
+    """Returns a message on the first worker that reported one group size at its start, and only other sizes when
+    joining. In an elastic job, a worker may first join a smaller group."""
     for life in lives:
         told = life.writer.header.get("world_size")
         if told is not None and life.told_joins and life.sizes and told not in life.sizes:
@@ -346,7 +346,7 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
     """Returns True if a process can join a world. `order`: the number of worlds that the process was in before. A
-    survivor joins the world that formed after the loss, and a new process the world that it was started for. If
+    survivor joins the world that formed after the loss. A new process joins the world for which it was started. If
     survivors take part, ranks are assigned anew."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
@@ -355,7 +355,7 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:
-    """Counts the ranks of a world that left no log, neither in this world nor by another process at that time."""
+    """Counts the ranks of a world that have no log, neither from a member nor from another process at that time."""
     if world.whole:
         return 0
     until = max(life.last_step_end for life in world.members.values())
@@ -365,7 +365,7 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
-    """Adds to a new world each survivor that does steps there beside a new process, but reported no join."""
+    """Adds to a new world each surviving process that does steps there, but never reported that it joined."""
     going = [life for life in lives if life.worlds]
     for number, world in enumerate(worlds):
         if world.whole:
@@ -403,7 +403,7 @@ def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
 
 
 def _steps_on(life: Life, number: int, at: int) -> bool:
-    """Returns True if a process did more steps than the step under way at `at`, before it joined its next world."""
+    """Returns True if a process did at least one more step after the step under way at `at`, in the same world."""
     place = life.worlds.index(number) + 1
     until = life.joins[place] if place < len(life.joins) else NEVER
     first, last = np.searchsorted(life.step_ends, [at, until], "right")
@@ -414,8 +414,7 @@ def gather(
     table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
     """Returns the columns of all steps in order of their ends, the epochs, the complete steps, and the stretches. The
-    columns of `table` are freed one by one, so that memory holds each step once. `committed`: times of commits by
-    step."""
+    columns of `table` are freed one by one, so that memory holds each step once. `committed`: commit times by step."""
     rows = len(table["end"])
     process, label = np.full(rows, -1), np.zeros(rows, np.int64)
     stretches: list[Stretch] = []
@@ -454,7 +453,7 @@ def gather(
 
 def cells(*keys: Ints) -> tuple[Ints, int]:
     """Returns a number for each row, equal for rows with equal keys, and an upper limit of these numbers. The keys are
-    small integers. If the keys span much more than there are rows, the function sorts them."""
+    small integers. If the range of the keys is much larger than the number of rows, the function sorts them."""
     number, span = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
@@ -487,7 +486,7 @@ def _labels(life: Life) -> Ints:
 
 
 def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
-    """Yields the stretches of a process in order. The field `epoch` holds a label, which `gather` replaces later."""
+    """Yields the series of steps (stretches) of a process. The field `epoch` holds a label that `gather` replaces."""
     step, end = life.writer.steps["step"], life.step_ends
     if life.repeated is not None:
         step, end, label = step[~life.repeated], end[~life.repeated], label[~life.repeated]

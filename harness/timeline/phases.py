@@ -3,7 +3,7 @@
 A mark is a change at one instant: a fault strikes, a worker notices a failure, an old process is gone. An epoch is a
 period of training without a rollback. Within an epoch the job is `running`, or in `recompute` until a step passes the
 furthest step reached before. A *gap* lies between the last complete step of one epoch and the first complete step of
-the next. In a gap, the phase follows from all marks so far. The phases cover the whole run without overlap.
+the next. In a gap, the phase of the job follows from all marks so far. The phases cover the whole run without overlap.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Segment:
-    """The whole job was in `phase` during [begin, end). In the phase `running`, steps complete. The first start of the
-    job has phases without an outage, such as `startup`. The phase `finish` follows the last planned step."""
+    """The whole job was in `phase` during [begin, end). In the phase `running`, new steps complete. The first start of
+    the job also has phases, such as `startup`, but is no outage. The phase `finish` follows the last planned step."""
 
     phase: str
     begin: int
@@ -181,7 +181,7 @@ class _State:
 
 
 def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
-    """Returns the segments of all gaps in order. `marks` need not be sorted."""
+    """Returns the phases (segments) of all periods without a complete step, in order. `marks` need not be sorted."""
     state, segments = _State(), list[Segment]()
     ordered = sorted(marks, key=lambda event: event.at)
     losses = [event for event in ordered if event.mark is Mark.NODE_LOST]
@@ -230,7 +230,7 @@ class Episode:
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
-    """Returns the `running` and `recompute` segments (some of zero length), and the outages without their segments."""
+    """Returns the periods of the phases `running` and `recompute`, some empty, and the outages without their phases."""
     segments, episodes = list[Segment](), list[Episode]()
     open_at: int | None = None  # row of the last complete step before the episode that is open
     best = np.maximum.accumulate(progress.step) if len(progress) else progress.step

@@ -1,8 +1,8 @@
 """Finds when a checkpoint that several ranks save together is complete: each rank logs the commit of its own part.
 
-Such a checkpoint is complete once the last rank that began it has committed its part. Earlier commits of the checkpoint
-are renamed to `checkpoint.part`, so that nobody takes the checkpoint for restorable. All checkpoints of the run
-together show how many ranks commit a checkpoint. If one rank commits for all, its commit is enough.
+A checkpoint of several ranks is complete once the last rank that began it has committed its part. Earlier commits of
+the checkpoint are renamed to `checkpoint.part`, so that nobody takes the checkpoint for restorable. All checkpoints of
+the run together show how many ranks commit a checkpoint. If one rank commits for all, its commit is enough.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def family(path: object) -> str:
 
 
 def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int, int]:
-    """Returns, by world size, the most processes that committed one checkpoint. `places`: the world of each event."""
+    """Returns, by world size, the largest number of processes that committed one checkpoint. `places`: the world of
+    each event."""
     found: dict[int, int] = {}
     for save in _saves(events, places):
         found[save.ranks] = max(found.get(save.ranks, 0), len(save.done))

@@ -184,7 +184,8 @@ class Story:
         ]
 
     def launched(self, life: Life) -> int:
-        """Returns the end of the last rendezvous before this worker started, or the start if a worker exited since."""
+        """Returns the end of the launcher's last rendezvous before this worker started. If a worker exited in between,
+        returns the start of this worker."""
         told = self._launches.get(life.key, [])
         place = bisect.bisect_right(told, (life.started, True)) - 1
         return told[place][0] if place >= 0 and told[place][1] else life.started

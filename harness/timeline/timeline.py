@@ -348,7 +348,7 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
-    """Labels the checkpoint commits of a run again, with the number of committing ranks in the fault-free run, too.
+    """Labels a run's checkpoint commits again, by the number of committing ranks in this and in the fault-free run.
     A run that ended during its only checkpoint does not show by itself how many ranks commit a checkpoint."""
     known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):

@@ -5,9 +5,8 @@ A rehearsal is one scenario whose faults strike a longer job. The window of a re
 outage and each fault that it touches. The window also contains each step that a rollback in the window undid. If two
 rehearsals share an outage, the outage lies in both windows and names the faults of both.
 
-The log is first cut at the window's end, as if the job had ended there. The timeline of that log is then narrowed to
-the window's begin. So the history before the window counts, such as the checkpoints that a restart could take. Events
-after the window do not count.
+The log is first cut at the window's end, as if the job had ended there. The timeline of the cut log is then narrowed to
+the window. So history before the window counts, such as checkpoints to restore. Events after the window do not count.
 """
 
 from __future__ import annotations
@@ -266,7 +265,7 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
-    """Returns the harness's events, with the rehearsal's plan first, and with its end last if the job went on."""
+    """Returns the harness's events with the rehearsal's plan first, and an end of the run last if the job went on."""
     first = next(event for event in events if event["event"] == "plan")
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
@@ -282,8 +281,8 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """Returns the window's start: the end of the last complete step before `begin` and before each step lost after it.
-    If an outage lies between this step and a lost step, the window starts at the first step after the outage."""
+    """Returns the window's start: the end of the last complete step before `begin` and before any later step that was
+    rolled back. If an outage lies in between, the window starts at the first step after the outage."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
@@ -327,7 +326,7 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told_events(whole: Timeline, start: int) -> dict[str, int]:
-    """Returns the kinds of event since `start`. Older kinds of event stay if nothing since should have caused them."""
+    """Returns the kinds of event since `start`. An older kind of event stays if no newer event of this kind was due."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)

@@ -10,7 +10,7 @@ from harness.timeline.sorted_events import CLEAN_CODES
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a last save that is missing, bad, failed or too old, if the job did all its steps undisturbed."""
+    """Yields a missing, bad, failed or too old last save of a finished job, except a save during a fault."""
     run, saves = evidence.run, evidence.saves
     last = saves.good[-1].last_at if saves.good else run.begin
     if not run.finished or run.outcome != "completed" or (run.torn and not saves.good):

@@ -1,7 +1,7 @@
 """Each fault strikes when and how it is planned, with the effect that it is meant to have.
 
-A fault must not strike before its planned step, and each measurement of its effect must show that the fault acted. The
-node of a notice must be taken at the announced time. No node comes back if no replacement is planned.
+A fault must not strike before its planned step, and each measurement of its effect must show that the fault acted. A
+node that got a notice must be taken at the announced time. No node comes back if no replacement is planned.
 """
 
 from harness.judge.facts.faults import Effect

@@ -13,7 +13,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields faults undone too late, too early or never. A fault that failed, or a log without an end, is skipped."""
+    """Yields faults that were undone too late, too early or never, and faults that had an effect before they acted."""
     work, lasts = evidence.work, fault.lasts
     if lasts is not None and fault.healed is None and not fault.error and evidence.run.outcome is not None:
         yield f"was never undone; its planned duration is {lasts}"

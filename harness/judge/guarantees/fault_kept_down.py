@@ -53,8 +53,7 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields nodes that stayed until the end in spite of a notice, and killed ranks that left cleanly without a
-    notice."""
+    """Yields nodes that a fault never took after its notice, and killed ranks that left cleanly without a notice."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and key_of(target) in evidence.places.kept:
             yield f"gave {target.get('node')} a notice, but never took the node"

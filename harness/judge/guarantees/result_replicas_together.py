@@ -1,9 +1,9 @@
 """All replicas of the model hold the same weights, or the trainer reports the difference and rolls the steps back.
 
-The breach names the step, and the rank whose weights differ from the majority. With two ranks, the breach names both.
-The trainer must report different weights (`anomaly: replica`) and roll the step back. If a fault changed a rank's
-weights, the run fails if the trainer took digests afterwards and reported nothing, or named another rank. The run also
-fails if updates leave a digest unchanged, unless the fault-free run shows the same.
+The breach names the step, and the rank whose weights differ from the majority. With two ranks, the breach names both
+ranks. The trainer must report different weights (`anomaly: replica`) and roll the step back. If a fault changed a
+rank's weights, the run fails if the trainer took digests afterwards and reported nothing, or named another rank. The
+run also fails if updates leave the digest of the weights unchanged, unless the fault-free run shows the same.
 """
 
 from harness.judge.facts import replicas

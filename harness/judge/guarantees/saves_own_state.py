@@ -3,10 +3,10 @@
 A checkpoint must not hold the content of an earlier step if updates were made in between. The share of tensors that
 equal those of an earlier checkpoint may exceed the fault-free share by 10 % of all bytes. Saves are also compared by
 number and bytes of tensors, parts, folder, and micro-batches per step. If all fault-free saves after the first agree on
-such a property, each save after that step must have the property, too. If all losses equal those of the fault-free run
-bit for bit, tensors after a restart must be equal, too. An export must hold only tensors of the last save if the
-fault-free export does so. Different tensors show that averaged weights or running statistics may not have been
-restored. A process begins a save after the save's step, and at most 5 steps later.
+such a property, each save after the step of the first must have the property, too. If all losses equal those of the
+fault-free run bit for bit, tensors after a restart must be equal, too. An export must hold only tensors of the last
+save if the fault-free export does so. Different tensors show that averaged weights or running statistics may not have
+been restored. A process begins a save after the save's step, and at most 5 steps later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -94,8 +94,8 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields saves with another number or other bytes of tensors than all fault-free saves, which agree across world
-    sizes. Only a run that changed its world size is judged here."""
+    """Yields saves whose number or bytes of tensors differ from all fault-free saves, which agree across world sizes.
+    Only a run that changed its world size is judged here."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return

@@ -9,7 +9,7 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a store with too many checkpoints: each restart may leave a partial one, and each fault another."""
+    """Yields a store that holds too many checkpoints at the end of the run, compared with the fault-free run."""
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is not None and not nothing(evidence):
         count, known = _left(run), _left(evidence.fault_free)

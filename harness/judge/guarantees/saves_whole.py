@@ -6,8 +6,8 @@ tensors of zeros is more than 5 percentage points larger than without a fault. T
 no tensor. A fault damaged the checkpoint's files, and no new files replaced them. The checkpoint disappeared before a
 newer one was begun. The checkpoint was missing or incomplete when all nodes had ended. The harness never saw the
 checkpoint, though the checkpoint stayed in the store for longer than the harness ever took to see one. Unseen
-checkpoints in a row must together have stayed 5 times as long, and at least 5 s. Nothing is judged if the harness did
-not see the fault-free checkpoints, or while a fault acts, except a fault that only kills.
+checkpoints in a row must have stayed at least 5 s in all, and 5 times as long as the harness took to see one. Nothing
+is judged if the harness did not see the fault-free checkpoints, or while a fault acts, except a fault that only kills.
 """
 
 from harness.judge.facts.reported import unseen_store
