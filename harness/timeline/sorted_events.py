@@ -99,7 +99,8 @@ class Story:
         self.begin, self.end = _span(log)
         self.agents = [writer for writer in log.writers if writer.role == "agent"]
         self._launches = _launches(self.agents)
-        self.slots, self.slot_problems = _slots(self.harness, self.begin, self.end)
+        asked = (self.plan.get("workload") or {}).get("ranks_per_node") or NEVER
+        self.slots, self.slot_problems = _slots(self.harness, self.begin, self.end, asked)
         self.faults = _faults(self.harness, {str(each.get("id")): each for each in self.plan.get("faults") or ()})
         self.lives = lineage.find_lives(log, PlannedSize.of(self.plan).assumed_world_size)
         self.exits = self._exits()
@@ -218,8 +219,9 @@ def _span(log: reading.Log) -> tuple[int, int]:
     return min(firsts), max([*firsts, *lasts])
 
 
-def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[list[Slot], list[str]]:
-    """Returns the job's GPUs, and contradictions about them. A GPU released before its allocation gets no GPU time."""
+def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) -> tuple[list[Slot], list[str]]:
+    """Returns the job's GPUs, and contradictions about them. A GPU released before its allocation gets no GPU time.
+    `asked`: the planned number of GPUs of a node. Further GPUs, and nodes with impossible names, are left out."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     reasons: dict[Key, str] = {}
@@ -234,14 +236,18 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
     for node, incarnation in untold:  # a successor took its place
         released[node, incarnation] = allocated[node, incarnation + 1]["at"]
         reasons[node, incarnation] = "not told"
-    slots = []
+    slots, problems = [], list[str]()
     for key, event in allocated.items():
         since = max(event["at"], begin)
         until = max(released.get(key, end), since)
         reason = reasons.get(key, OUTCOMES[0])
-        slots += [Slot(*key, gpu, since, until, reason) for gpu in range(int(event.get("gpus", 1)))]
+        possible = key[0] not in ("", ".", "..") and "/" not in key[0]
+        gpus, most = int(event.get("gpus", 1)), asked if possible else 0
+        slots += [Slot(*key, gpu, since, until, reason) for gpu in range(min(gpus, most))]
+        if gpus > most:
+            problems.append(f"the plan asks for no node {key[0]!r} with {gpus} GPUs: the ledger leaves the GPUs out")
     early = sorted(key for key, event in allocated.items() if released.get(key, end) < event["at"])
-    problems = [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
+    problems += [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
     return slots, [*problems, *(f"{node} came anew, but no event tells that it was given back" for node, _ in untold)]
 
 
