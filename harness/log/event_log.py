@@ -58,7 +58,8 @@ def _read(source: EventFile) -> WriterLog | None:
     if first is None:
         return None
     header = read_header(source, first)
-    events = [read_event(source, number, line, role_of(header)) for number, line in enumerate(lines, 2)]
+    rest = ((number, line) for number, line in enumerate(lines, 2) if line != first)
+    events = [read_event(source, number, line, role_of(header)) for number, line in rest]
     return WriterLog(source.path, header, events, blocks.torn)
 
 

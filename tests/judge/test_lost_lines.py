@@ -3,6 +3,7 @@ a living process wrote is there."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import pytest
@@ -129,6 +130,17 @@ def test_a_launcher_that_lived_wrote_all_of_its_lines(event: str, outages: list[
             del lines[1]
 
     assert findings(bend, outages=outages) == found
+
+
+def shipped_twice(logs: Logs) -> None:
+    for lines in logs.values():
+        lines += copy.deepcopy(lines)
+
+
+@pytest.mark.parametrize("first", [[number], []])
+def test_a_log_that_was_shipped_twice_counts_once(first: list[Bend]) -> None:
+    assert findings(*first, shipped_twice) == []
+    assert findings(lose(KILLED, 5, 6), *first, shipped_twice) == [left_out(FAIL)]
 
 
 def test_what_is_missing_is_said_in_words_and_proves_nothing_in_a_fault_free_run() -> None:
