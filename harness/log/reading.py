@@ -121,15 +121,16 @@ class Log:
     uncertainty_ns: int
     problems: Sequence[str]
     samples: Samples = field(default_factory=Samples)
+    wordless: Sequence[EventFile] = ()  # files without a complete line
 
 
 def read(directory: pathlib.Path) -> Log:
     """Reads a run's `events` directory. Raises `EventLogError` for anything but a torn last line per file."""
-    writers, problems, table = list[Writer](), list[str](), _Table()
+    writers, problems, wordless, table = list[Writer](), list[str](), list[EventFile](), _Table()
     sources = files.find(directory)
     for source, writer in zip(sources, _read_files(sources), strict=True):
         if writer is None:
-            problems.append(f"{files.visible(source.file)} holds no complete line")
+            wordless.append(source)
         else:
             problems += writer.problems
             writers.append(replace(writer, start=table.add(writer), samples=Samples()))
@@ -138,7 +139,7 @@ def read(directory: pathlib.Path) -> Log:
     steps = table.whole()
     for writer, following in zip(writers, [*(writer.start for writer in writers[1:]), table.rows], strict=True):
         writer.steps.update(rows_of(steps, slice(writer.start, following)))
-    return replace(_on_one_clock(writers, steps, problems), samples=table.samples())
+    return replace(_on_one_clock(writers, steps, problems), samples=table.samples(), wordless=wordless)
 
 
 def rows_of(steps: dict[str, Column], mine: slice) -> dict[str, Column]:

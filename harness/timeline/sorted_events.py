@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from harness.timeline.lineage import NEVER, Key, Life
 from harness.timeline.lookups import grouped, last_by
 
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node was given back with one of these: the run is over
+KILLED = (-9, -15, 137, 143)  # exit codes of a worker that SIGKILL or SIGTERM ended
 _LISTS = ("effects", "ends", "traffic", "damaged")  # fields of a fault record that collect events
 _AFTER = ("drill.", "second_restart.")  # prefixes of events on restarts after the run
 _COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
@@ -197,6 +200,23 @@ class Story:
             if event["event"] in ("process.exit", "node.released"):
                 gone[key_of(event)] = min(event["at"], gone.get(key_of(event), NEVER))
         return gone
+
+    @functools.cached_property
+    def _ends(self) -> dict[tuple[Key, Any], list[tuple[int, bool]]]:
+        """Maps each place (a node, and a rank or `None`) to when processes there ended, and whether they did so by
+        themselves: neither a fault nor their launcher killed them, nor was their node taken."""
+        ends = [((each["key"], each["rank"]), (each["at"], each["code"] not in KILLED)) for each in self.exits]
+        ends += [((slot.key, None), (slot.released, slot.kept)) for slot in self.slots]
+        hit = ((target, fault) for fault in self.faults if fault.kills for target in fault.targets)
+        ends += [((key_of(each), each.get("rank")), (at, False)) for each, fault in hit for at in fault.strikes]
+        return grouped(sorted(ends, key=operator.itemgetter(1)))
+
+    def killed(self, key: Key, rank: int | None, since: int) -> int:
+        """Returns when a process that ran at `since` ended by force, or `NEVER` if it did not."""
+        told = (self._ends.get((key, each), []) for each in {rank, None})
+        firsts = (ends[place] for ends in told if (place := bisect.bisect_left(ends, (since, False))) < len(ends))
+        at, by_itself = min(firsts, default=(NEVER, True))
+        return NEVER if by_itself else at
 
     def _killed_ranks(self) -> dict[tuple[Key, int], list[int]]:
         killers = (fault for fault in self.faults if fault.kills and fault.injected is not None)
