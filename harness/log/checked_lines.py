@@ -81,7 +81,8 @@ def parse(line: bytes) -> Record:
         try:
             record = msgspec.json.decode(line)
         except msgspec.DecodeError:
-            record = json.loads(line)  # knows NaN and lone surrogates, which other writers use
+            # It knows NaN and lone surrogates, which other writers use.
+            record = json.loads(line.decode("utf-8-sig", "surrogatepass"))
     except RecursionError:
         raise Damaged(f"nested deeper than {DEPTH_MAX}") from None
     except ValueError as error:

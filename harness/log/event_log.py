@@ -23,7 +23,9 @@ FILE_BYTES_A_POLL = 2 * 2**20  # the harness must not stand still over a trainer
 POLL_BYTES_MAX = 8 * 2**20
 POLLS_MAX = 1000
 NOTES_MAX = 20
-_FILE_NAME = re.compile(r"(?P<role>trainer|agent)-(?P<node>.+)\.(?P<incarnation>\d{1,7})(-\d+)?-[0-9a-f]+\.jsonl")
+_FILE_NAME = re.compile(
+    r"(?P<role>trainer|agent)-(?P<node>.+)\.(?P<incarnation>\d{1,7})(-(?P<rank>\d{1,6}))?-(?P<start>[0-9a-f]{1,15})\.jsonl"
+)
 _PLACE = {"rank": 0, "local_rank": 0, "incarnation": 1, "pid": 0}
 
 
@@ -58,7 +60,8 @@ def _read(source: EventFile) -> WriterLog | None:
     if first is None:
         return None
     header = read_header(source, first)
-    events = [read_event(source, number, line, role_of(header)) for number, line in enumerate(lines, 2)]
+    rest = ((number, line) for number, line in enumerate(lines, 2) if line != first)
+    events = [read_event(source, number, line, role_of(header)) for number, line in rest]
     return WriterLog(source.path, header, events, blocks.torn)
 
 
@@ -76,6 +79,16 @@ def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record
         return checked_lines.event(checked_lines.parse(line), role)
     except Damaged as damage:
         raise EventLogError(f"{source.shown}:{number}: {damage}") from None
+
+
+def named(source: EventFile) -> tuple[tuple[str, int], int | None, int] | None:
+    """Returns what a file's name tells of its process, if anything: the node with its incarnation, the rank (`None`: a
+    launcher), and the start on the process's own monotonic clock."""
+    name = _FILE_NAME.fullmatch(source.file)
+    if name is None or source.folder not in (None, name["node"]):
+        return None
+    key, rank = (files.visible(name["node"]), int(name["incarnation"])), name["rank"]
+    return key, None if rank is None else int(rank), int(name["start"], 16)
 
 
 def role_of(header: Record) -> str:

@@ -88,13 +88,13 @@ def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
 
     Raises `EventLogError` where `events` is no folder.
     """
-    sources, problems = list[EventFile](), list[str]()
+    sources, problems, here = list[EventFile](), list[str](), events
     try:
-        folders = _entries(events, None, sources, problems)
-        for folder in folders:
+        for folder in _entries(events, None, sources, problems):
+            here = events / folder
             _entries(events, folder, sources, problems)
     except OSError as error:
-        raise EventLogError(f"{visible(str(events))}: no event log here: {error.strerror}") from error
+        raise EventLogError(f"{visible(str(here))}: no event log here: {error.strerror}") from error
     return sorted(sources, key=lambda source: source.place), problems
 
 

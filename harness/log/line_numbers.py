@@ -58,7 +58,10 @@ def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[s
     """Reads a file with gaps in its numbers again: returns its gaps and contradictions. Raises `EventLogError`."""
     rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
     lines = itertools.chain.from_iterable(files.Blocks(source))
-    for place, line in enumerate(itertools.islice(lines, 1, None), 2):
+    first = next(lines, b"")
+    for place, line in enumerate(lines, 2):
+        if line == first:
+            continue
         record = event_log.read_event(source, place, line, event_log.role_of(header))
         if "line" not in record:
             untold += 1

@@ -121,15 +121,16 @@ class Log:
     uncertainty_ns: int
     problems: Sequence[str]
     samples: Samples = field(default_factory=Samples)
+    wordless: Sequence[EventFile] = ()  # files without a complete line
 
 
 def read(directory: pathlib.Path) -> Log:
     """Reads a run's `events` directory. Raises `EventLogError` for anything but a torn last line per file."""
-    writers, problems, table = list[Writer](), list[str](), _Table()
+    writers, problems, wordless, table = list[Writer](), list[str](), list[EventFile](), _Table()
     sources = files.find(directory)
     for source, writer in zip(sources, _read_files(sources), strict=True):
         if writer is None:
-            problems.append(f"{files.visible(source.file)} holds no complete line")
+            wordless.append(source)
         else:
             problems += writer.problems
             writers.append(replace(writer, start=table.add(writer), samples=Samples()))
@@ -138,7 +139,7 @@ def read(directory: pathlib.Path) -> Log:
     steps = table.whole()
     for writer, following in zip(writers, [*(writer.start for writer in writers[1:]), table.rows], strict=True):
         writer.steps.update(rows_of(steps, slice(writer.start, following)))
-    return replace(_on_one_clock(writers, steps, problems), samples=table.samples())
+    return replace(_on_one_clock(writers, steps, problems), samples=table.samples(), wordless=wordless)
 
 
 def rows_of(steps: dict[str, Column], mine: slice) -> dict[str, Column]:
@@ -213,17 +214,19 @@ def _end_with_its_parent() -> None:
 
 def read_source(source: EventFile) -> Writer | None:
     """Reads one writer on its own clock; `None` if not even its first line was written."""
-    part, header, number, blocks = _Part(), None, 1, files.Blocks(source)
+    part, header, first, number, blocks = _Part(), None, b"", 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:
-            header, lines, number = event_log.read_header(source, lines[0]), lines[1:], 2
+            first, *lines = lines
+            header, number = event_log.read_header(source, first), 2
         if header is not None:
-            part.add(_read_block(source, number, lines, event_log.role_of(header)))
+            part.add(_read_block(source, number, lines, event_log.role_of(header), first))
         number += len(lines)
     if header is None:
         return None
     header["event"] = ""
-    rest = sorted(_kept(part.events, event_log.role_of(header)), key=operator.itemgetter("mono_ns"))
+    once = {hash(repr(record)): record for record in part.events}  # a line that comes again counts once
+    rest = sorted(_kept([*once.values()], event_log.role_of(header)), key=operator.itemgetter("mono_ns"))
     for record in (header, *rest):
         record["at"] = record["mono_ns"]
     for record in rest:  # of its place in the file nobody asks any more
@@ -277,33 +280,35 @@ class _Part:
         return steps
 
 
-def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str) -> _Part:
-    """Reads lines from this number on: in bulk, or (if that fails) one by one, to name the bad line."""
+def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
+    """Reads lines from this number on: in bulk, or (if that fails) one by one, to name the bad line. A line that is the
+    header once more, as in a file that was shipped twice, is left out."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))
             columns, consumed = _columns([line for line in lines if line.event == "step"])
-            others = [index for index, line in enumerate(lines) if line.event != "step"]
+            others = [index for index, line in enumerate(lines) if line.event != "step" and raw[index] != header]
             dropped = max(map(operator.attrgetter("dropped"), lines), default=0)
             numbers: Column = np.fromiter(map(operator.attrgetter("line"), lines), np.int64, len(lines))
             del lines
             rest = [event_log.read_event(source, number + index, raw[index], role) for index in others]
             return _Part(_kept(rest, role), [columns], dropped, [consumed], [numbers])
-    return _read_slowly(source, number, raw, role)
+    return _read_slowly(source, number, raw, role, header)
 
 
-def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str) -> _Part:
+def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
     """Reads line by line, by the whole vocabulary. Raises `EventLogError` with the line's number."""
-    found = [event_log.read_event(source, number + index, line, role) for index, line in enumerate(raw)]
+    lines = ((index, line) for index, line in enumerate(raw, number) if line != header)
+    found = [event_log.read_event(source, index, line, role) for index, line in lines]
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
     rest = [record for record in found if record["event"] != "step" or role != "trainer"]
     dropped = max((record.get("dropped", 0) for record in found), default=0)
     numbers: Column = np.array([record.get("line", line_numbers.NONE) for record in found], np.int64)
-    lines = [
+    told = [
         record | {"samples": msgspec.Raw(_encode(record["samples"]))} if "samples" in record else record
         for record in steps
     ]
-    columns, consumed = _columns([msgspec.convert(line, _Line) for line in lines])
+    columns, consumed = _columns([msgspec.convert(line, _Line) for line in told])
     return _Part(_kept(rest, role), [columns], dropped, [consumed], [numbers])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from harness.timeline.lineage import NEVER, Key, Life
 from harness.timeline.lookups import grouped, last_by
 
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node was given back with one of these: the run is over
+KILLED = (-9, -15, 137, 143)  # exit codes of a worker that SIGKILL or SIGTERM ended
 _LISTS = ("effects", "ends", "traffic", "damaged")  # fields of a fault record that collect events
 _AFTER = ("drill.", "second_restart.")  # prefixes of events on restarts after the run
 _COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
@@ -99,7 +102,8 @@ class Story:
         self.begin, self.end = _span(log)
         self.agents = [writer for writer in log.writers if writer.role == "agent"]
         self._launches = _launches(self.agents)
-        self.slots, self.slot_problems = _slots(self.harness, self.begin, self.end)
+        asked = (self.plan.get("workload") or {}).get("ranks_per_node") or NEVER
+        self.slots, self.slot_problems = _slots(self.harness, self.begin, self.end, asked)
         self.faults = _faults(self.harness, {str(each.get("id")): each for each in self.plan.get("faults") or ()})
         self.lives = lineage.find_lives(log, PlannedSize.of(self.plan).assumed_world_size)
         self.exits = self._exits()
@@ -198,6 +202,23 @@ class Story:
                 gone[key_of(event)] = min(event["at"], gone.get(key_of(event), NEVER))
         return gone
 
+    @functools.cached_property
+    def _ends(self) -> dict[tuple[Key, Any], list[tuple[int, bool]]]:
+        """Maps each place (a node, and a rank or `None`) to when processes there ended, and whether they did so by
+        themselves: neither a fault nor their launcher killed them, nor was their node taken."""
+        ends = [((each["key"], each["rank"]), (each["at"], each["code"] not in KILLED)) for each in self.exits]
+        ends += [((slot.key, None), (slot.released, slot.kept)) for slot in self.slots]
+        hit = ((target, fault) for fault in self.faults if fault.kills for target in fault.targets)
+        ends += [((key_of(each), each.get("rank")), (at, False)) for each, fault in hit for at in fault.strikes]
+        return grouped(sorted(ends, key=operator.itemgetter(1)))
+
+    def killed(self, key: Key, rank: int | None, since: int) -> int:
+        """Returns when a process that ran at `since` ended by force, or `NEVER` if it did not."""
+        told = (self._ends.get((key, each), []) for each in {rank, None})
+        firsts = (ends[place] for ends in told if (place := bisect.bisect_left(ends, (since, False))) < len(ends))
+        at, by_itself = min(firsts, default=(NEVER, True))
+        return NEVER if by_itself else at
+
     def _killed_ranks(self) -> dict[tuple[Key, int], list[int]]:
         killers = (fault for fault in self.faults if fault.kills and fault.injected is not None)
         hit = ((target, acted_at(fault)) for fault in killers for target in fault.targets)
@@ -219,8 +240,9 @@ def _span(log: reading.Log) -> tuple[int, int]:
     return min(firsts), max([*firsts, *lasts])
 
 
-def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[list[Slot], list[str]]:
-    """Returns the job's GPUs, and contradictions about them. A GPU released before its allocation gets no GPU time."""
+def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) -> tuple[list[Slot], list[str]]:
+    """Returns the job's GPUs, and contradictions about them. A GPU released before its allocation gets no GPU time.
+    `asked`: the planned number of GPUs of a node. Further GPUs, and nodes with impossible names, are left out."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     reasons: dict[Key, str] = {}
@@ -235,14 +257,18 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
     for node, incarnation in untold:  # a successor took its place
         released[node, incarnation] = allocated[node, incarnation + 1]["at"]
         reasons[node, incarnation] = "not told"
-    slots = []
+    slots, problems = [], list[str]()
     for key, event in allocated.items():
         since = max(event["at"], begin)
         until = max(released.get(key, end), since)
         reason = reasons.get(key, OUTCOMES[0])
-        slots += [Slot(*key, gpu, since, until, reason) for gpu in range(int(event.get("gpus", 1)))]
+        possible = key[0] not in ("", ".", "..") and "/" not in key[0]
+        gpus, most = int(event.get("gpus", 1)), asked if possible else 0
+        slots += [Slot(*key, gpu, since, until, reason) for gpu in range(min(gpus, most))]
+        if gpus > most:
+            problems.append(f"the plan asks for no node {key[0]!r} with {gpus} GPUs: the ledger leaves the GPUs out")
     early = sorted(key for key, event in allocated.items() if released.get(key, end) < event["at"])
-    problems = [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
+    problems += [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
     return slots, [*problems, *(f"{node} came anew, but no event tells that it was given back" for node, _ in untold)]
 
 

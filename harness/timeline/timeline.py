@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.log import reading
+from harness.log import event_log, reading
+from harness.log.files import EventFile, visible
 from harness.log.line_numbers import LineGap
 from harness.log.planned_size import PlannedSize
 from harness.log.sample_indices import Samples
@@ -337,6 +338,8 @@ def build(log: reading.Log) -> Timeline:
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     """Returns the flaws of the event log itself, one sentence each."""
     found = [*log.problems, *story.clock_problems, *story.slot_problems]
+    wordless = (source for source in log.wordless if not _killed_at_start(source, story, progress))
+    found += [f"{visible(source.file)} holds no complete line" for source in wordless]
     for event in story.told("reader.failed"):
         found.append(f"{event['path']} is no longer read: {event.get('error') or 'no reason given'}")
     epochs = [int(progress.epoch[lo]) for lo, _ in lineage.pairwise_epochs(progress)]
@@ -345,6 +348,20 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     found += [*lineage.groups_of_two_names(story.lives), *lineage.groups_of_two_sizes(story.lives)]
     ends = dict.fromkeys(str(event.get("outcome")) for event in story.told("run.finished"))
     return found + ([f"the harness's log has several ends: {', '.join(ends)}"] if len(ends) > 1 else [])
+
+
+def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
+    """Tells whether a log without a complete line lacks nothing. The process must have ended by force, before the job
+    completed a step since the start of the process."""
+    (key, rank, started), writers = event_log.named(log) or (None, None, 0), story.log.writers
+    one_clock = len({each.header.get("clock") for each in writers}) == 1
+    beside = next((each.header for each in writers if one_clock or key_of(each.header) == key), None)
+    if key is None or beside is None:
+        return False
+    started += beside["at"] - beside["mono_ns"]
+    ended = story.killed(key, rank, started - story.log.uncertainty_ns)
+    first, last = np.searchsorted(progress.end, [started, ended])
+    return ended < NEVER and bool(first == last)
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:

@@ -195,6 +195,8 @@ def swapped(logs: Logs, step: int) -> None:
         (lambda logs: copied(logs, 10**6), "one log is a copy of the other"),
         (started_in_a_group_of(3), "told of a group of 3 when it started, and of 2 when it met the others"),
         (ends_twice, "the harness's log has several ends: failed, completed"),
+        (lambda logs: logs.told("node.allocated").update(gpus=1024), "no node 'node0' with 1024 GPUs"),
+        (lambda logs: logs.put(logs.told("node.allocated") | {"node": "../.."}), "no node '../..' with 1 GPUs"),
         (noticed_early, "told of a notice 5.00 s before a fault gave one"),
         (left_out(30, 31, 0, 1), "left its update out, and not in the fault-free run, though all losses"),
         (committed_as("saved"), "which no longer holds what was committed there"),

@@ -3,11 +3,13 @@ a living process wrote is there."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from judging import Bend, bent, fault_free_of, together, verdict
-from simulator import Job, Line, Logs, Outage, find, remove, simulate, steps
+from simulator import MS, Job, Line, Logs, Outage, find, remove, simulate, steps
 
 from harness.judge.facts.lost_lines import lost_lines
 from harness.judge.score import Evidence
@@ -129,6 +131,48 @@ def test_a_launcher_that_lived_wrote_all_of_its_lines(event: str, outages: list[
             del lines[1]
 
     assert findings(bend, outages=outages) == found
+
+
+def shipped_twice(logs: Logs) -> None:
+    for lines in logs.values():
+        lines += copy.deepcopy(lines)
+
+
+@pytest.mark.parametrize("first", [[number], []])
+def test_a_log_that_was_shipped_twice_counts_once(first: list[Bend]) -> None:
+    assert findings(*first, shipped_twice) == []
+    assert findings(lose(KILLED, 5, 6), *first, shipped_twice) == [left_out(FAIL)]
+
+
+def empty(rank: int, later_ms: int) -> Bend:
+    """Leaves an empty log of another process of this rank, which began so long after the last word of the rank's first."""
+
+    def bend(logs: Logs) -> None:
+        last = logs.trainers(rank, 0)[0][-1]["mono_ns"]
+        logs[f"trainer-node{rank}.1-{rank}-{last + later_ms * MS:x}"] = []
+
+    return bend
+
+
+@pytest.mark.parametrize("foreign_clocks", [False, True])
+@pytest.mark.parametrize(
+    ("rank", "later_ms", "kind", "harmless"),
+    [
+        (1, 10, "rank", True),
+        (1, 10, "node", True),
+        (1, -300, "rank", False),  # the job did steps in that time
+        (1, 900, "rank", False),  # nothing killed it any more
+        (0, 10, "rank", False),
+    ],
+)
+def test_an_empty_log_lacks_nothing_if_its_process_was_killed_at_once(
+    rank: int, later_ms: int, kind: str, harmless: bool, foreign_clocks: bool
+) -> None:
+    history = simulate(replace(JOB, foreign_clocks=foreign_clocks), [Outage(17, kind, victim=1)], seed=5)
+    card = verdict(history, together(telling, empty(rank, later_ms)), {}, fault_free_of(JOB))
+    assert [each.text.split()[-4:] for each in card.findings] == (
+        [] if harmless else [["holds", "no", "complete", "line"]]
+    )
 
 
 def test_what_is_missing_is_said_in_words_and_proves_nothing_in_a_fault_free_run() -> None:

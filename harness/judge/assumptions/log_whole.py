@@ -6,7 +6,7 @@ all ranks must have equal weights afterwards.
 
 The run is inconclusive if the harness's own log lacks lines. A fault-free run whose log lacks lines is not used for
 comparison. A log that was shipped twice, or that holds its lines twice, counts once. Lines that are not in order of
-time are sorted.
+time are sorted. A log without a complete line lacks nothing if its process was killed before the job's next step.
 """
 
 from collections.abc import Sequence
