@@ -60,7 +60,9 @@ def judged(
 
 
 def with_seen(first: int = 0, last: int = 1000, **told: Any) -> Bend:
-    return lambda logs: change(seen(logs, first, last), **told)
+    left = {"bytes": told["bytes"]} if "bytes" in told else {}
+    its = lambda logs: [each for each in left_of(logs)["checkpoints"] if first <= each["step"] <= last]  # noqa: E731
+    return lambda logs: [change(seen(logs, first, last), **told), change(its(logs), **left)]
 
 
 def with_part(step: int, tensor: str) -> Bend:
@@ -157,6 +159,38 @@ def test_a_save_that_the_store_does_not_hold_is_none(bends: list[Bend], reason: 
     card = judged(*bends)
     assert reason in said(card), card.reasons
     assert card.verdict is (Verdict.INCONCLUSIVE if bends[0] in (seen_again, seen_before) else Verdict.FAIL)
+
+
+@bending
+def rewritten(logs: Logs, **told: Any) -> None:
+    """The harness sees the save of step 50 once more, and it differs."""
+    line = next(seen(logs, 50, 50))
+    logs.put(line | clocks(line, 10**8) | {"sha256": "other"} | told)
+
+
+def left_70(bytes_: int) -> Bend:
+    return lambda logs: left_of(logs)["checkpoints"][1].update(bytes=bytes_)
+
+
+@pytest.mark.parametrize(
+    ("bend", "usual", "verdict_", "reason"),
+    [
+        (
+            left_70(850),
+            watched,
+            Verdict.FAIL,
+            "of step 70 is none: the harness saw 1,000 bytes, and 850 when all nodes",
+        ),
+        (left_70(950), watched, Verdict.PASS, ""),
+        (left_70(1200), watched, Verdict.INCONCLUSIVE, "saw the files of the checkpoint of step 70 change after"),
+        (left_70(1200), together(watched, left_70(1200)), Verdict.PASS, ""),
+        (rewritten(), watched, Verdict.INCONCLUSIVE, "saw the files of the checkpoint of step 50 change after"),
+        (rewritten(bytes=900, tensors="other"), watched, Verdict.INCONCLUSIVE, "saw its tensors change after"),
+        (rewritten(bytes=1020), watched, Verdict.PASS, ""),  # a file comes later
+    ],
+)
+def test_a_save_stays_as_the_harness_saw_it(bend: Bend, usual: Bend, verdict_: Verdict, reason: str) -> None:
+    assert_verdict(judged(bend, without=(usual,)), verdict_, reason)
 
 
 def test_a_save_that_is_stale_in_each_run_is_none_as_well() -> None:
@@ -656,7 +690,7 @@ def test_a_manifest_without_a_tensor_is_no_checkpoint(layout: str, fails: bool) 
             for name in [name for name in line if name.startswith("tensor")]:
                 line.pop(name)
             line |= {"layout": layout, "bytes": 4860}
-        change(commits(logs), bytes=4860)
+        change((*commits(logs), *left_of(logs)["checkpoints"]), bytes=4860)
 
     card = judged(without=(watched, hollow))
     assert card.verdict is (Verdict.FAIL if fails else Verdict.PASS), card.reasons

@@ -1,17 +1,18 @@
 """No file of a checkpoint is written by more than one rank.
 
 The run is inconclusive if two ranks begin or commit a checkpoint at one path, and only one rank does so without a
-fault. Such checkpoints are compared by kind and name, if both runs have the same world sizes and layouts of ranks.
+fault. Such checkpoints are compared by kind and name, if both runs have the same world sizes and layouts of ranks. The
+run is also inconclusive if the files of a complete checkpoint change, and no fault-free checkpoint does so.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from harness.judge.facts.coordinates import new_layout
-from harness.judge.facts.store import Save
+from harness.judge.facts.store import Save, Store
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
-from harness.judge.thresholds import LAST_WORDS_NS
+from harness.judge.thresholds import LAST_WORDS_NS, SMALLER_STEADY
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Timeline
 from harness.units import counted
@@ -44,9 +45,22 @@ def _where_one_did(evidence: Analysis) -> Breaches:
         return
     mine, theirs = (_pairs(each.run, ((save.path, save) for save in each.all)) for each in (evidence.saves, usual))
     of_one = {*map(kind, usual.all)} - {kind(save) for save, _ in theirs}
+    for save in _rewritten(evidence.saves.store) if not any(_rewritten(usual.store)) else ():
+        text = f"the harness saw the files of the checkpoint of step {save.step} change after it was whole"
+        yield breach(f"{text}, which none does without a fault", usual)
     for pair in (pair for pair in mine if kind(pair[0]) in of_one):
         ranks = "ranks {} and {}".format(*sorted(run.processes[save.process].rank for save in pair))
         yield breach(f"{ranks} saved step {pair[0].step} at one path, which one rank alone does without a fault", usual)
+
+
+def _rewritten(store: Store) -> Iterator[Save]:
+    """Yields saves whose files changed, or grew for no known reason, after the harness had seen the complete save."""
+    for save in store.named:
+        looks = [each for each in store.sound.get(save, ()) if each.digests[1]]
+        pairs = itertools.pairwise((each.size or 0, each.digests[0]) for each in looks)
+        anew = any(size >= later and held != holds for (size, held), (later, holds) in pairs)
+        if anew or (looks and SMALLER_STEADY * store.left_of(save).get("bytes", 0) > (looks[-1].size or 0)):
+            yield save
 
 
 def _written(save: Save) -> int:
