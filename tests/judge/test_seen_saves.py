@@ -436,6 +436,29 @@ def test_tensors_that_the_harness_saw_are_those_of_the_fault_free_run() -> None:
     assert card.verdict is Verdict.INCONCLUSIVE and text in said(card), card.reasons
 
 
+@bending
+def labelled(logs: Logs, step: int, **told: Any) -> None:
+    """The save of step 50 is called the save of this step, and was begun when the job had done step 50."""
+    path = f"checkpoints/step-{step}"
+    lines = [line for line in (*logs.all(*SAVES), *seen(logs), *left_of(logs)["checkpoints"]) if line["step"] == 50]
+    change(lines, step=step, path=path)
+    change(seen(logs, step, step), **told)
+
+
+@pytest.mark.parametrize(
+    ("bend", "usual", "told"),
+    [
+        (labelled(47), watched, True),
+        (labelled(47, tensors="t47"), watched, False),
+        (lambda logs: change(seen(logs, 50, 50), path="checkpoints/step-50-v1"), watched, False),
+        (labelled(47, tensors="frozen"), together(watched, with_seen(tensors="frozen")), False),
+    ],
+)
+def test_no_save_holds_the_tensors_of_another_step_of_the_fault_free_run(bend: Bend, usual: Bend, told: bool) -> None:
+    text = "the checkpoint of step 47 holds the tensors of another step than in the fault-free run"
+    assert (text in said(judged(bend, without=(usual,)))) is told
+
+
 def averaged(logs: Logs) -> None:
     """Beside each save, one file of averaged weights is written anew; the last time after the last step."""
     times = [clocks(line, -1) for line in seen(logs)] + [clocks(logs.told("run.finished"), -(10**6))]
