@@ -237,7 +237,7 @@ def restarted(logs: Logs, *events: str, **told: object) -> None:
 )
 def test_two_ranks_save_at_one_path_only_if_they_do_without_a_fault(bend: Bend, usual: Bend, told: bool) -> None:
     card = judged(bend, usual=usual)
-    text = "ranks 0 and 1 saved step 20 at one path, which one rank alone does without a fault"
+    text = "ranks 0 and 1 wrote checkpoints/step-20 though only one rank does so without a fault (3 times"
     assert_verdict(card, Verdict.INCONCLUSIVE if told else Verdict.PASS, text * told)
 
 

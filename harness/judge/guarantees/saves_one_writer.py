@@ -26,31 +26,31 @@ def breaches(evidence: Analysis) -> Breaches:
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
-    for mine, when in ((at_once, "at the same time"), (other, "for one step, and not the same bytes")):
+    cases = {"at the same time": at_once, "for one step, and not the same bytes": other}
+    cases["though only one rank does so without a fault"] = _alone(evidence)
+    for when, mine in cases.items():
         if mine:
+            one, known = mine[0][0], mine[0] if mine is at_once else [save.word for save in mine[0]]
             first, second = sorted(evidence.run.processes[save.process].rank for save in mine[0])
-            path = mine[0][0].begun_path.rpartition(f"/{evidence.run.plan.get('run_id')}/")[2]
-            often = f"{counted(len(mine), 'time')}, first in the save of step {mine[0][0].step}"
-            known = mine[0] if mine is at_once else [save.word for save in mine[0]]
+            path = (one.begun_path or one.path).rpartition(f"/{evidence.run.plan.get('run_id')}/")[2]
+            often = f"{counted(len(mine), 'time')}, first in the save of step {one.step}"
             yield breach(f"ranks {first} and {second} wrote {path} {when} ({often})", *known)
-    yield from _where_one_did(evidence)
-
-
-def _where_one_did(evidence: Analysis) -> Breaches:
-    """Yields saves that two ranks began or committed at one path, if one rank alone does so without a fault."""
-    usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
-    if usual is None or {each.size for each in run.epochs} != {each.size for each in usual.run.epochs}:
-        return
-    if evidence.flaw(usual.run) or new_layout(run, [usual.run]):
-        return
-    mine, theirs = (_pairs(each.run, ((save.path, save) for save in each.all)) for each in (evidence.saves, usual))
-    of_one = {*map(kind, usual.all)} - {kind(save) for save, _ in theirs}
-    for save in _rewritten(evidence.saves.store) if not any(_rewritten(usual.store)) else ():
+    store, usual = evidence.saves.store, evidence.saves.store.usual
+    for save in _rewritten(store) if usual is not None and usual.sound and not any(_rewritten(usual)) else ():
         text = f"the harness saw the files of the checkpoint of step {save.step} change after it was whole"
-        yield breach(f"{text}, which none does without a fault", usual)
-    for pair in (pair for pair in mine if kind(pair[0]) in of_one):
-        ranks = "ranks {} and {}".format(*sorted(run.processes[save.process].rank for save in pair))
-        yield breach(f"{ranks} saved step {pair[0].step} at one path, which one rank alone does without a fault", usual)
+        yield breach(f"{text}, which none does without a fault", save.word)
+
+
+def _alone(evidence: Analysis) -> list[Pair]:
+    """Returns pairs of saves that two ranks began or committed at one path, if one rank alone does so without a fault.
+    Runs with other world sizes or layouts of ranks are not compared."""
+    usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
+    if usual is None or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
+        return []
+    mine, theirs = (_pairs(each.run, ((save.path, save) for save in each.all)) for each in (evidence.saves, usual))
+    sizes, usual_sizes = ({epoch.size for epoch in each.epochs} for each in (run, usual.run))
+    of_one = {*map(kind, usual.all)} - {kind(save) for save, _ in theirs} if sizes == usual_sizes else ()
+    return [pair for pair in mine if kind(pair[0]) in of_one]
 
 
 def _rewritten(store: Store) -> Iterator[Save]:
@@ -90,7 +90,7 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
     return sorted(filter(collide, pairs), key=lambda pair: pair[0].at)
 
 
-def _pairs(run: Timeline, saves: Iterable[tuple[str, Save]]) -> Sequence[Pair]:
+def _pairs(run: Timeline, saves: Iterable[tuple[str, Save]]) -> list[Pair]:
     """Returns pairs of saves of one step and path by two ranks of one world, if both processes lived at both times."""
     worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
 
