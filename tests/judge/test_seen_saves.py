@@ -60,7 +60,9 @@ def judged(
 
 
 def with_seen(first: int = 0, last: int = 1000, **told: Any) -> Bend:
-    return lambda logs: change(seen(logs, first, last), **told)
+    left = {"bytes": told["bytes"]} if "bytes" in told else {}
+    its = lambda logs: [each for each in left_of(logs)["checkpoints"] if first <= each["step"] <= last]  # noqa: E731
+    return lambda logs: [change(seen(logs, first, last), **told), change(its(logs), **left)]
 
 
 def with_part(step: int, tensor: str) -> Bend:
@@ -157,6 +159,50 @@ def test_a_save_that_the_store_does_not_hold_is_none(bends: list[Bend], reason: 
     card = judged(*bends)
     assert reason in said(card), card.reasons
     assert card.verdict is (Verdict.INCONCLUSIVE if bends[0] in (seen_again, seen_before) else Verdict.FAIL)
+
+
+@bending
+def again(logs: Logs, **told: Any) -> None:
+    """The harness sees the save of step 50 once more, or another one, which differs."""
+    line = next(seen(logs, 50, 50))
+    logs.put(line | clocks(line, 10**8) | {"sha256": "other"} | told)
+
+
+@bending
+def labelled(logs: Logs, **told: Any) -> None:
+    """The save of step 50 is called otherwise."""
+    every = *logs.all(*SAVES), *seen(logs), *left_of(logs)["checkpoints"]
+    change([line for line in every if line["step"] == 50], **{"path": "checkpoints/step-47"} | told)
+
+
+def left_70(bytes_: int) -> Bend:
+    return lambda logs: left_of(logs)["checkpoints"][1].update(bytes=bytes_)
+
+
+FOREIGN, FROZEN = again(path="checkpoints/other-50"), with_seen(tensors="frozen")
+
+
+@pytest.mark.parametrize(
+    ("bend", "usual", "reason"),
+    [
+        (left_70(850), (), "of step 70 is none: the harness saw 1,000 bytes, and 850 when all nodes"),
+        (left_70(950), (), ""),
+        (left_70(850), (left_70(850),), ""),  # a trainer that drops a part of older saves
+        (left_70(1200), (), "saw the files of the checkpoint of step 70 change after"),
+        (left_70(1200), (left_70(1200),), ""),
+        (again(), (), "saw the files of the checkpoint of step 50 change after"),
+        (again(bytes=900, tensors="other"), (), "saw its tensors change after"),
+        (again(bytes=1020), (), ""),  # a file comes later
+        (FOREIGN, (), "a checkpoint of step 50 in the store, and no rank told of checkpoints/other-50"),
+        (FOREIGN, (FOREIGN,), ""),
+        (labelled(step=47), (), "the checkpoint of step 47 holds the tensors of another step than in the fault-free"),
+        (labelled(step=47), (FROZEN,), ""),
+        (labelled(path="checkpoints/step-50-v1"), (), ""),
+    ],
+)
+def test_a_save_stays_as_the_harness_saw_it(bend: Bend, usual: tuple[Bend, ...], reason: str) -> None:
+    verdict_ = Verdict.FAIL if "is none" in reason else Verdict.INCONCLUSIVE if reason else Verdict.PASS
+    assert_verdict(judged(bend, without=(watched, *usual)), verdict_, reason)
 
 
 def test_a_save_that_is_stale_in_each_run_is_none_as_well() -> None:
@@ -326,6 +372,8 @@ def test_a_trainer_that_saves_where_the_harness_never_saw_a_save_has_only_its_wo
     assert card.verdict is Verdict.PASS and "checkpoints in their store" in card.reasons[0]
     [whole] = [each for each in card.guarantees if each.name == "saves.whole"]
     assert (whole.state, whole.why) == ("not judged", "the harness saw none there")
+    card = judged(lambda logs: change(commits(logs, 50), path="checkpoints/step-50-b"))
+    assert card.not_judged["checkpoints in their store"] == "the harness saw none like step-50-b there", card.reasons
 
 
 @pytest.mark.parametrize(
@@ -656,7 +704,7 @@ def test_a_manifest_without_a_tensor_is_no_checkpoint(layout: str, fails: bool) 
             for name in [name for name in line if name.startswith("tensor")]:
                 line.pop(name)
             line |= {"layout": layout, "bytes": 4860}
-        change(commits(logs), bytes=4860)
+        change((*commits(logs), *left_of(logs)["checkpoints"]), bytes=4860)
 
     card = judged(without=(watched, hollow))
     assert card.verdict is (Verdict.FAIL if fails else Verdict.PASS), card.reasons

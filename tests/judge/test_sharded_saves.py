@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import SAVES, Bend, bent, together, verdict
+from judging import SAVES, Bend, bending, bent, together, verdict
 from mutants.bent import JOB
-from simulator import Logs, Outage, clocks, find, put, simulate
+from scorecards import assert_verdict
+from simulator import Logs, Outage, change, clocks, find, put, simulate
 
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
@@ -79,8 +81,9 @@ def never_saves_again(logs: Logs) -> None:
     logs.lose(COMMITTED, STARTED, rank=1, life=-1)
 
 
-def judged(*bends: Bend, outages: list[Outage] = EARLY) -> Scorecard:
-    return verdict(simulate(JOB, outages, seed=5), together(*bends), {"recovery_time": {"max": "60s"}})
+def judged(*bends: Bend, outages: list[Outage] = EARLY, usual: Bend = by_each_rank) -> Scorecard:
+    expect = {"recovery_time": {"max": "60s"}}
+    return verdict(simulate(JOB, outages, seed=5), together(*bends), expect, bent(JOB, usual))
 
 
 def accused(card: Scorecard) -> bool:
@@ -121,7 +124,8 @@ def test_a_checkpoint_must_be_taken_once_its_last_part_is_committed() -> None:
     cut = judged(by_each_rank, never_committed(10), from_scratch)
     assert not accused(cut) and cut.verdict is Verdict.PASS, cut.reasons
     assert accused(judged(by_each_rank, from_scratch))
-    assert not accused(judged(by_each_rank, never_committed(10, 20, 30, 40))), "one commits for all"
+    one_commits = never_committed(10, 20, 30, 40)
+    assert not accused(judged(by_each_rank, one_commits, usual=one_commits)), "one commits for all"
     assert accused(judged(from_scratch))
 
 
@@ -204,6 +208,37 @@ def test_healthy_saves_of_two_ranks_are_not_accused_unless_their_bytes_differ() 
         assert not any("wrote /" in reason for reason in card.reasons), (bend.__name__, card.reasons)
     card = judged(lambda logs: one_after_the_other(logs, content="b"))
     assert card.verdict is Verdict.INCONCLUSIVE and "and not the same bytes (4 times" in card.reasons[0], card.reasons
+
+
+def by_rank_0(logs: Logs) -> None:
+    change(logs.all(STARTED), path=lambda line: f"checkpoints/step-{line['step']}")
+
+
+@bending
+def restarted(logs: Logs, *events: str, **told: object) -> None:
+    """After the restart, rank 1 saves, too, and tells only these events."""
+    by_rank_0(logs)
+    by_each_rank(logs)
+    for life in (0, 1):
+        logs.lose(*{*SAVES} - {*(events if life else ())}, rank=1, life=life)
+    change(logs.all(*SAVES, rank=1), **told)
+
+
+@pytest.mark.parametrize(
+    ("bend", "usual", "told"),
+    [
+        (restarted(*SAVES), by_rank_0, True),
+        (restarted(COMMITTED, files=["__0_0.distcp"], tensors="other"), by_rank_0, True),
+        (restarted(STARTED), by_rank_0, True),
+        (restarted(*SAVES), by_each_rank, False),
+        (restarted(*SAVES, path=lambda line: f"/own/{line['step']}"), by_rank_0, False),
+        (together(restarted(*SAVES), lambda logs: change(logs.all(*SAVES), kind="emergency")), by_rank_0, False),
+    ],
+)
+def test_two_ranks_save_at_one_path_only_if_they_do_without_a_fault(bend: Bend, usual: Bend, told: bool) -> None:
+    card = judged(bend, usual=usual)
+    text = "ranks 0 and 1 wrote checkpoints/step-20 though only one rank does so without a fault (3 times"
+    assert_verdict(card, Verdict.INCONCLUSIVE if told else Verdict.PASS, text * told)
 
 
 # The rule itself

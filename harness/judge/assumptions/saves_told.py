@@ -5,6 +5,7 @@ An unreported checkpoint shows that another program saves into the same store.
 
 from harness.judge.assumption import Analysis, Assumption, Reasons
 from harness.judge.facts import by_time
+from harness.timeline.save_events import family
 
 
 def _broken(evidence: Analysis) -> Reasons:
@@ -15,13 +16,16 @@ def _broken(evidence: Analysis) -> Reasons:
     if run.lost or run.torn or not saves.store.sights:
         return
     told = {save.step for save in saves.all}
+    names = {family(part) for save in saves.all for part in save.path.split("/")}
     if usual is not None:  # saves that no rank of the fault-free run reports either
         told |= {save.step for save in usual.seen} - {save.step for save in usual.all}
+        names |= {save.series for save in usual.seen}
+    known = usual is not None and usual.seen  # how saves are named
     there = next((each.restored_step or 0 for each in run.processes if each.restored is not None), 0)  # before the job
-    new = (save for save in saves.seen if save.step not in told and save.step > there and save.at > run.begin)
-    for save in new:
-        if not by_time.touches(evidence.disturbed, save.at, save.at):
-            yield f"the harness saw a checkpoint of step {save.step} in the store, and no rank told of one"
+    for save in (save for save in saves.seen if save.step > there and save.at > run.begin):
+        one = "one" if save.step not in told else save.path if known and save.series not in names else ""
+        if one and not by_time.touches(evidence.disturbed, save.at, save.at):
+            yield f"the harness saw a checkpoint of step {save.step} in the store, and no rank told of {one}"
 
 
 ASSUMPTION = Assumption(_broken, family="saves")

@@ -63,8 +63,8 @@ def bad(store: Store) -> Found:
     """Yields saves with a wrong content, size or time, as shown by the store or by the trainer's reports."""
     for rule in (small, empty, hollow, stale, unlike, of_another_step, still_damaged):
         yield from rule(store)
-    for rule in (changed, too_early, holds_another):
-        # A rule that finds a fault-free save does not fit the way in which this trainer names its saves.
+    for rule in (changed, too_early, holds_another, shrunk):
+        # A rule that finds a fault-free save does not fit the way in which this trainer saves.
         if store.usual is None or not any(rule(store.usual)):
             for none in rule(store):
                 yield replace(none, by=weakest(none, tellers.beside(store.usual, tellers.SAVES_BESIDE)))
@@ -352,14 +352,25 @@ def still_damaged(store: Store) -> Found:
                 yield NoSave(save, "a fault had damaged what was there, and the harness saw nothing new in its place")
 
 
-# Rules for saves that are named by their step. A rule that finds a save in the fault-free run, too, is ignored.
+# Rules for the way in which a trainer saves. A rule that finds a save in the fault-free run, too, is ignored.
+
+
+def shrunk(store: Store) -> Found:
+    """Yields saves that are much smaller after all nodes have ended than at the harness's last look."""
+    for save in {save.path: save for save in store.whole}.values():
+        left, looks = store.left_of(save), store.sound.get(save, ())
+        now, then = left.get("bytes") or 0, (looks[-1].size or 0) if looks else 0
+        spoilt = store.is_hidden(save.last_at, NEVER) or not store.sound_at(store.run.end)(save)
+        if left.get("whole") and now < SMALLER_STEADY * then and not spoilt:
+            yield NoSave(save, f"the harness saw {then:,} bytes, and {now:,} when all nodes had ended")
 
 
 def changed(store: Store) -> Found:
-    """Yields saves whose tensors changed after the harness had seen the complete save."""
+    """Yields saves whose tensors changed after the harness had seen the complete save. A save that grows is not yet
+    complete."""
     for save in store.named:
-        sound = [each for each in store.sound.get(save, ()) if each.size and each.digests[1]]
-        if any(a.size == b.size and a.digests[1] != b.digests[1] for a, b in itertools.pairwise(sound)):
+        sound = [(each.size, each.digests[1]) for each in store.sound.get(save, ()) if each.size and each.digests[1]]
+        if any(size >= later and held != holds for (size, held), (later, holds) in itertools.pairwise(sound)):
             yield NoSave(save, "the harness saw its tensors change after it was whole", tellers.SAVES_BESIDE)
 
 

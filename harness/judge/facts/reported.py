@@ -16,7 +16,7 @@ from harness.judge.facts.evidence import Evidence
 from harness.judge.thresholds import IRREGULAR, REGULAR
 from harness.node.emitter import TELLS
 from harness.timeline.lookups import grouped
-from harness.timeline.save_events import COMMITTED, FAILED, STARTED
+from harness.timeline.save_events import COMMITTED, FAILED, STARTED, family
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Bools, Steps, Stretch, Timeline
 
@@ -208,9 +208,12 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def unseen_store(run: Timeline) -> str:
-    """Explains that nothing confirms the reported checkpoints; empty if the harness saw a checkpoint in the store."""
-    saw = run.published or (run.left or {}).get("checkpoints")
-    return "" if saw or not run.checkpoints else "the harness saw none there"
+    """Explains that nothing confirms the reported checkpoints, or those of one name; empty if the harness saw some."""
+    saw = {family(each.get("path")) for each in (*run.published, *((run.left or {}).get("checkpoints") or ()))}
+    paths = (str(event.get("path") or "") for event in run.checkpoints if event["event"] == COMMITTED)
+    other = next((path for path in paths if path and saw.isdisjoint(map(family, path.split("/")))), "")
+    none = "the harness saw none there" if run.checkpoints and not saw else ""
+    return none or (other and f"the harness saw none like {other.rpartition('/')[2]} there")
 
 
 def unmeasured_phase(run: Timeline, phase: str) -> str:

@@ -117,7 +117,7 @@ class Store:
     commits. `usual` is the store of the fault-free run."""
 
     def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
-        self.run, self.usual, self._sound_at = run, usual, sound_at
+        self.run, self.usual, self.sound_at = run, usual, sound_at
         self.whole = [save for save in whole if save.step >= 0]
         self.removed = grouped((last_name(str(event.get("path"))), event["at"]) for event in run.removed)
         self.seen = list(map(Seen.of, run.published))
@@ -176,7 +176,7 @@ class Store:
         sound = []
         for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
-            if self._sound_at(each.at)(save) and went - each.at >= REMOVAL_NS:
+            if self.sound_at(each.at)(save) and went - each.at >= REMOVAL_NS:
                 sound.append((save, each))
         return grouped(sound)
 

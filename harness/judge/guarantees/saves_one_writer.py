@@ -1,12 +1,23 @@
-"""No file of a checkpoint is written by more than one rank."""
+"""No file of a checkpoint is written by more than one rank.
+
+The run is inconclusive if two ranks begin or commit a checkpoint at one path, and only one rank does so without a
+fault. Such checkpoints are compared by kind and name, if both runs have the same world sizes and layouts of ranks. The
+run is also inconclusive if the files of a complete checkpoint change, and no fault-free checkpoint does so.
+"""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
-from harness.judge.facts.store import Save
+from harness.judge.facts.coordinates import new_layout
+from harness.judge.facts.store import Save, Store
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
+from harness.judge.thresholds import LAST_WORDS_NS, SMALLER_STEADY
 from harness.timeline.lookups import grouped
+from harness.timeline.timeline import Timeline
 from harness.units import counted
+
+Pair = tuple[Save, Save]
 
 
 def breaches(evidence: Analysis) -> Breaches:
@@ -15,13 +26,41 @@ def breaches(evidence: Analysis) -> Breaches:
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
-    for mine, when in ((at_once, "at the same time"), (other, "for one step, and not the same bytes")):
+    cases = {"at the same time": at_once, "for one step, and not the same bytes": other}
+    cases["though only one rank does so without a fault"] = _alone(evidence)
+    for when, mine in cases.items():
         if mine:
+            one, known = mine[0][0], mine[0] if mine is at_once else [save.word for save in mine[0]]
             first, second = sorted(evidence.run.processes[save.process].rank for save in mine[0])
-            path = mine[0][0].begun_path.rpartition(f"/{evidence.run.plan.get('run_id')}/")[2]
-            often = f"{counted(len(mine), 'time')}, first in the save of step {mine[0][0].step}"
-            known = mine[0] if mine is at_once else [save.word for save in mine[0]]
+            path = (one.begun_path or one.path).rpartition(f"/{evidence.run.plan.get('run_id')}/")[2]
+            often = f"{counted(len(mine), 'time')}, first in the save of step {one.step}"
             yield breach(f"ranks {first} and {second} wrote {path} {when} ({often})", *known)
+    store, usual = evidence.saves.store, evidence.saves.store.usual
+    for save in _rewritten(store) if usual is not None and usual.sound and not any(_rewritten(usual)) else ():
+        text = f"the harness saw the files of the checkpoint of step {save.step} change after it was whole"
+        yield breach(f"{text}, which none does without a fault", save.word)
+
+
+def _alone(evidence: Analysis) -> list[Pair]:
+    """Returns pairs of saves that two ranks began or committed at one path, if one rank alone does so without a fault.
+    Runs with other world sizes or layouts of ranks are not compared."""
+    usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
+    if usual is None or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
+        return []
+    mine, theirs = (_pairs(each.run, ((save.path, save) for save in each.all)) for each in (evidence.saves, usual))
+    sizes, usual_sizes = ({epoch.size for epoch in each.epochs} for each in (run, usual.run))
+    of_one = {*map(kind, usual.all)} - {kind(save) for save, _ in theirs} if sizes == usual_sizes else ()
+    return [pair for pair in mine if kind(pair[0]) in of_one]
+
+
+def _rewritten(store: Store) -> Iterator[Save]:
+    """Yields saves whose files changed, or grew for no known reason, after the harness had seen the complete save."""
+    for save in store.named:
+        looks = [each for each in store.sound.get(save, ()) if each.digests[1]]
+        pairs = itertools.pairwise((each.size or 0, each.digests[0]) for each in looks)
+        anew = any(size >= later and held != holds for (size, held), (later, holds) in pairs)
+        if anew or (looks and SMALLER_STEADY * store.left_of(save).get("bytes", 0) > (looks[-1].size or 0)):
+            yield save
 
 
 def _written(save: Save) -> int:
@@ -29,10 +68,9 @@ def _written(save: Save) -> int:
     return (save.begun or 0) + (save.write_ns or 0)
 
 
-def _collisions(evidence: Analysis) -> Sequence[tuple[Save, Save]]:
+def _collisions(evidence: Analysis) -> Sequence[Pair]:
     """Returns pairs of saves of one step for which two ranks of one world wrote the same file."""
     run, saves = evidence.run, evidence.saves
-    worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
     run_id = str(run.plan.get("run_id"))
 
     def is_one_file(save: Save) -> bool:
@@ -40,20 +78,30 @@ def _collisions(evidence: Analysis) -> Sequence[tuple[Save, Save]]:
         alone = len(save.files) == 1 and save.path.rpartition("/")[2] == save.files[0]
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
-    def collide(one: Save, other: Save) -> bool:
-        """Returns True if two ranks of one world wrote the same file. Ranks on two nodes count only if the harness sees
-        the file in the shared store: two nodes may each have a disk of their own at the same path."""
-        mine, theirs = run.processes[one.process], run.processes[other.process]
-        beside = not {*worlds.get(one.process, ())}.isdisjoint(worlds.get(other.process, ()))
-        if min(one.process, other.process) < 0 or mine.rank == theirs.rank or not beside:
-            return False
-        seen = any(one.path.endswith(f"/{each.path}") for each in saves.store.looks_at(one))
-        at_home = (mine.node, mine.incarnation) == (theirs.node, theirs.incarnation)
-        return at_home or (seen and run_id in one.path.split("/"))
+    def collide(pair: Pair) -> bool:
+        """Returns True if two ranks wrote the same file. Ranks on two nodes count only if the harness sees the file in
+        the shared store: two nodes may each have a disk of their own at the same path."""
+        mine, theirs = (run.processes[save.process] for save in pair)
+        path = pair[0].path
+        seen = any(path.endswith(f"/{each.path}") for each in saves.store.looks_at(pair[0]))
+        return mine.key == theirs.key or (seen and run_id in path.split("/"))
 
-    files = grouped(((save.step, save.begun_path), save) for save in saves.all if is_one_file(save))
-    pairs = (pair for mine in files.values() for pair in itertools.pairwise(mine) if collide(*pair))
-    return sorted(pairs, key=lambda pair: pair[0].at)
+    pairs = _pairs(run, ((save.begun_path, save) for save in saves.all if is_one_file(save)))
+    return sorted(filter(collide, pairs), key=lambda pair: pair[0].at)
+
+
+def _pairs(run: Timeline, saves: Iterable[tuple[str, Save]]) -> list[Pair]:
+    """Returns pairs of saves of one step and path by two ranks of one world, if both processes lived at both times."""
+    worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
+
+    def are_beside(one: Save, other: Save) -> bool:
+        mine, theirs = run.processes[one.process], run.processes[other.process]
+        lived = max(one.at, other.at) <= min(mine.last_seen, theirs.last_seen) + LAST_WORDS_NS
+        beside = not {*worlds.get(one.process, ())}.isdisjoint(worlds.get(other.process, ()))
+        return lived and beside and mine.rank != theirs.rank
+
+    same = grouped(((save.step, path), save) for path, save in saves if path and save.process >= 0)
+    return [pair for mine in same.values() for pair in itertools.pairwise(mine) if are_beside(*pair)]
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",))

@@ -4,9 +4,10 @@ A checkpoint must not hold the content of an earlier step if updates were made i
 equal those of an earlier checkpoint may exceed the fault-free share by 10 % of all bytes. Saves are also compared by
 number and bytes of tensors, parts, folder, and micro-batches per step. If all fault-free saves after the first agree on
 such a property, each save after the step of the first must have the property, too. If all losses equal those of the
-fault-free run bit for bit, tensors after a restart must be equal, too. An export must hold only tensors of the last
-save if the fault-free export does so. Different tensors show that averaged weights or running statistics may not have
-been restored. A process begins a save after the save's step, and at most 5 steps later.
+fault-free run bit for bit, tensors after a restart must be equal, too, and no save may hold the fault-free tensors of
+another step. An export must hold only tensors of the last save if the fault-free export does so. Different tensors show
+that averaged weights or running statistics may not have been restored. A process begins a save after the save's step,
+and at most 5 steps later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,16 +35,20 @@ def breaches(evidence: Analysis) -> Breaches:
 
 def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
     """Yields saves whose tensors differ from the fault-free run only after the first restart, though all losses are
-    equal bit for bit. A part of the state may not have been restored."""
+    equal bit for bit. A part of the state may not have been restored. Tensors of another step count as different."""
     if evidence.comparison is None or not evidence.comparison.identical:
         return
     saves, restart = evidence.saves, evidence.run.epochs[1].begin
     told, usual_told = _tensors(saves), _tensors(usual)
-    for mine, theirs in ((told[kind], usual_told[kind]) for kind in told if kind in usual_told):
+    for kind, mine, theirs in ((kind, told[kind], usual_told[kind]) for kind in told if kind in usual_told):
         common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
         differ = [(at, key[0]) for at, key in common if mine[key][1] != theirs[key][1]]
-        if differ and common[0][0] < restart <= differ[0][0]:
-            yield from (where for _, where in differ)
+        known = grouped((digest, where) for (where, _), (_, digest) in theirs.items()) if kind == "seen" else {}
+        for (where, _), (at, digest) in mine.items():
+            if len({*known.get(digest, ())}) == 1 and where not in known[digest]:  # tensors that change with the step
+                differ.append((at, where.replace("other tensors", "the tensors of another step")))
+        if differ and common and common[0][0] < restart <= min(differ)[0]:
+            yield from (where for _, where in sorted(differ))
     held, theirs_held = _exports(saves), _exports(usual)
     for path in sorted(held.keys() & theirs_held.keys()):
         if theirs_held[path] and not held[path]:
