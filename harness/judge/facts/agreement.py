@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.judge.facts import by_time, ranks, tellers
+from harness.judge.facts import by_time, losses, ranks, repeated_steps, tellers
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import Odd
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve
-from harness.judge.thresholds import LAST_STEPS, SAME_STEPS
+from harness.judge.thresholds import LAST_STEPS, REPEAT_FACTOR, SAME_STEPS
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.units import counted
@@ -104,6 +104,32 @@ def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
                 steps = f"{comparison.step[part.start]} to {comparison.step[part.stop]}"
                 text = f"the {WORDS[name]} is {mine[part.start]:g} in all steps {steps}"
                 yield Odd(f"{text}, and changes at each of them without a fault", tellers.OWN_FIGURES)
+
+
+def otherwise_again(evidence: Analysis) -> Iterator[Odd]:
+    """Yields a step that computed something else when it was done again with the same samples, though the first loss is
+    the fault-free run's, bit for bit. Only `mode: final` leaves such steps to this check. Differences do not count if
+    rounding, a skipped update or a fault that acted since may explain them."""
+    run, steps, usual, bounds = evidence.run, evidence.run.steps, evidence.fault_free, evidence.continuity
+    if bounds is None or bounds.mode != "final" or usual is None or evidence.incomparable or evidence.never_the_same:
+        return
+    before = replace(steps, survives=~steps.survives)
+    again, first = losses.paired(steps, before)
+    rows, same = ranks.beside(before, usual.steps, "loss")
+    acted = max((fault.injected or 0 for fault in run.faults if not fault.kills), default=0)
+    skipped = steps.step[again[steps.applied[again] == 0]].min(initial=NEVER)
+    told = (steps.digest[again] != 0) | (steps.samples[again] >= 0) | (steps.first[again] >= 0)
+    told &= (steps.digest[again] == 0) == (steps.digest[first] == 0)
+    told &= np.isin(first, rows[same]) & (steps.begin[again] >= acted) & (steps.step[again] < skipped)
+    both = np.sort(np.append(first[told], again[told]))
+    pairs = replace(steps, **{name: column[both] for name, column in vars(steps).items()})
+    rounding = float(losses.rounding(np.ones(1), losses.terms(run))[0])
+    for each in repeated_steps.done_again(repeated_steps.executed(replace(run, steps=pairs))):
+        for off in each.off.values():
+            far = off.apart > REPEAT_FACTOR * np.maximum(off.digit, rounding)
+            step, words = off.words(int(far.argmax())) if far.any() else (NEVER, "")
+            if step < min(each.differ, default=(NEVER, ""))[0]:
+                yield Odd(f"at step {step} {words}, with the same samples", tellers.DONE_OTHERWISE)
 
 
 def others_consumed(evidence: Analysis) -> Iterator[Odd]:
