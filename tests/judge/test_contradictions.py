@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import EXPECT, SAVES, Bend, bending, verdict
+from judging import EXPECT, SAVES, Bend, bending, bent, verdict
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, find, put, remove, simulate, steps
 
@@ -281,3 +282,20 @@ def test_an_elastic_group_may_meet_fewer_at_first(sizes: list[int], odd: bool) -
     told = SimpleNamespace(header={"world_size": 2})
     life: Any = SimpleNamespace(writer=told, told_joins=True, sizes=sizes, rank=0, key=("node0", 1))
     assert bool(lineage.groups_of_two_sizes([life])) is odd
+
+
+@pytest.mark.parametrize("places", ["dp 0 2", "tp 0 2", "dp 0 2 ep 0 2", "dp 0 1", "dp 2 2", "dp 0 0", "dp 0 2 dp 1 2"])
+@pytest.mark.parametrize("kind", ["rank", "shrink"])
+def test_coordinates_fit_the_world(places: str, kind: str) -> None:
+    """After the restart. A smaller world may have a smaller axis."""
+    axes = [
+        {"axis": axis, "index": int(at), "size": int(size)}
+        for axis, at, size in zip(*[iter(places.split())] * 3, strict=True)
+    ]
+
+    def bend(logs: Logs) -> None:
+        change((find(lines, "coordinates") for lines in logs.last_lives()[:1]), axes=axes)
+
+    run = bent(replace(JOB, mesh=(("dp", 2),)), bend, outages=[Outage(17, kind, victim=1)])
+    odd = places in ("dp 2 2", "dp 0 0", "dp 0 2 dp 1 2") or (places == "dp 0 1" and kind == "rank")
+    assert any("a place that cannot be" in each for each in run.problems) is odd
