@@ -299,3 +299,11 @@ def test_coordinates_fit_the_world(places: str, kind: str) -> None:
     run = bent(replace(JOB, mesh=(("dp", 2),)), bend, outages=[Outage(17, kind, victim=1)])
     odd = places in ("dp 2 2", "dp 0 0", "dp 0 2 dp 1 2") or (places == "dp 0 1" and kind == "rank")
     assert any("a place that cannot be" in each for each in run.problems) is odd
+
+
+@pytest.mark.parametrize(("kind", "last", "odd"), [("rank", 80, True), ("rank", 19, False), ("shrink", 80, False)])
+def test_who_syncs_gradients_goes_on_to_tell_it(kind: str, last: int, odd: bool) -> None:
+    fault_free = bent(JOB, lambda logs: change(logs.steps(), sync_ns=lambda line: line["step"]))
+    still = bending(lambda logs: change(logs.steps(last=last, rank=0, life=-1), sync_ns=0))
+    card = verdict(simulate(JOB, [Outage(17, kind, victim=1)], seed=5), still(), fault_free=fault_free)
+    assert any("time of the gradient sync in ns is 0 in all" in each.text for each in card.findings) is odd

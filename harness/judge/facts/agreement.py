@@ -16,6 +16,7 @@ from harness.timeline.sorted_events import first_strike
 from harness.units import counted
 
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
+MOVING = WORDS | {"sync_ns": "time of the gradient sync in ns"}
 NO_BOUND = "the scenario sets no bound on it"
 
 
@@ -92,17 +93,17 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
             yield Odd(f"{text}, first at step {steps[0]}", tellers.UNTOLD)
 
 
-def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
-    """Yields a loss or gradient norm that stays the same over many steps, though it changes at each of these steps in
-    the fault-free run."""
+def never_changing(comparison: Comparison | None, resized: bool = False) -> Iterator[Odd]:
+    """Yields a loss, gradient norm or time of the gradient sync that stays the same over many steps, though it changes
+    at each of these steps in the fault-free run. `resized`: the run may have had no other rank to sync with."""
     if comparison is None:
         return
-    for name in ("loss", "grad_norm"):
+    for name in ("loss", "grad_norm", "sync_ns")[: 2 if resized else 3]:
         mine, usual = getattr(comparison.run, name), getattr(comparison.fault_free, name)
         for part in by_time.stretches(mine[1:] == mine[:-1]):
             if part.stop - part.start >= SAME_STEPS and not (usual[1:] == usual[:-1])[part].any():
                 steps = f"{comparison.step[part.start]} to {comparison.step[part.stop]}"
-                text = f"the {WORDS[name]} is {mine[part.start]:g} in all steps {steps}"
+                text = f"the {MOVING[name]} is {mine[part.start]:g} in all steps {steps}"
                 yield Odd(f"{text}, and changes at each of them without a fault", tellers.OWN_FIGURES)
 
 

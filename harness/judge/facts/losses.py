@@ -14,7 +14,7 @@ MISSING_MAX = 100_000  # most steps that are counted as missing
 WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
 CURVES = tuple(WORDS)
 _RANK_BITS = 24
-_COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied")
+_COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Curve:
     first: Ints
     count: Ints
     applied: Ints  # 0: the update was skipped
+    sync_ns: Ints  # time of the gradient sync; 0: not told
     took_ns: Ints  # duration on the slowest rank
 
     def __len__(self) -> int:
