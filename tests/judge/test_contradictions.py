@@ -307,3 +307,11 @@ def test_who_syncs_gradients_goes_on_to_tell_it(kind: str, last: int, odd: bool)
     still = bending(lambda logs: change(logs.steps(last=last, rank=0, life=-1), sync_ns=0))
     card = verdict(simulate(JOB, [Outage(17, kind, victim=1)], seed=5), still(), fault_free=fault_free)
     assert any("time of the gradient sync in ns is 0 in all" in each.text for each in card.findings) is odd
+
+
+def test_numbers_of_any_size_warn_of_nothing() -> None:
+    """A warning is an error in these tests, and would be a crash of the judge."""
+    mad = bending(lambda logs: change(logs.steps(), loss=lambda line: 1e308 * (-1) ** line["step"], grad_norm=1e308))
+    for mode in ("exact", "ulp", "envelope", "final"):
+        card = verdict(simulate(JOB, KILL, 5), mad(), {"loss_continuity": {"mode": mode}}, bent(JOB, mad()))
+        assert not any("crashed" in each.text for each in card.findings)
