@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import ValidationError
 
 from harness import units
@@ -161,6 +162,7 @@ class Scorecard:
     findings: Sequence[Finding] = ()  # all findings except passes, in the order in which they were found
 
 
+@np.errstate(all="ignore")  # a log may hold any number
 def judge(evidence: Evidence, run_id: str) -> Scorecard:
     """Computes all scores of a run and merges them into one verdict. The function has no side effects."""
     analysis = Analysis.of(evidence)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -341,6 +342,22 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
         if told is not None and life.told_joins and life.sizes and told not in life.sizes:
             size = f"a group of {told} when it started, and of {life.sizes[0]} when it met the others"
             return [f"rank {life.rank} on {life.key[0]} told of {size}"]
+    return []
+
+
+def impossible_places(lives: Sequence[Life]) -> list[str]:
+    """Names the first worker with an index beyond the size of its axis, with one axis twice, or with axes that held
+    another number of ranks before in a world of the same size. Experts lie across the other axes."""
+    usual: dict[tuple[Any, ...], int] = {}
+    for life in lives:
+        told = [event.get("axes") or () for event in life.writer.events if event.get("event") == "coordinates"]
+        axes = told[-1] if told else ()
+        sizes = {each["axis"]: each["size"] for each in axes if each["axis"] != "ep"}
+        held = usual.setdefault((life.rank, tuple(life.sizes), frozenset(sizes)), math.prod(sizes.values()))
+        beyond = any(each["index"] >= each["size"] for each in axes)
+        if beyond or len({each["axis"] for each in axes}) < len(axes) or math.prod(sizes.values()) != held:
+            places = ", ".join(f"{each['axis']} {each['index']} of {each['size']}" for each in axes)
+            return [f"rank {life.rank} on {life.key[0]} tells a place that cannot be in its world: {places}"]
     return []
 
 

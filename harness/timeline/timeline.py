@@ -346,6 +346,7 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     if len(epochs) > len(set(epochs)):
         found.append("two worlds completed steps at the same time: one of them went on after the other had taken over")
     found += [*lineage.groups_of_two_names(story.lives), *lineage.groups_of_two_sizes(story.lives)]
+    found += lineage.impossible_places(story.lives)
     ends = dict.fromkeys(str(event.get("outcome")) for event in story.told("run.finished"))
     return found + ([f"the harness's log has several ends: {', '.join(ends)}"] if len(ends) > 1 else [])
 

@@ -129,7 +129,7 @@ def test_the_envelope() -> None:
 def _curve(loss: Floats) -> losses.Curve:
     none = np.zeros(len(loss), np.int64)
     told = loss.astype(np.float32).astype(np.float64)
-    return losses.Curve(np.arange(1, 51), told, told, told * 0, none, none, none, none, none)
+    return losses.Curve(np.arange(1, 51), told, told, told * 0, *[none] * 6)
 
 
 def test_ledger(card: Scorecard) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import EXPECT, SAVES, Bend, bending, verdict
+from judging import EXPECT, SAVES, Bend, bending, bent, verdict
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, find, put, remove, simulate, steps
 
@@ -290,3 +291,36 @@ def test_an_elastic_group_may_meet_fewer_at_first(sizes: list[int], odd: bool) -
     told = SimpleNamespace(header={"world_size": 2})
     life: Any = SimpleNamespace(writer=told, told_joins=True, sizes=sizes, rank=0, key=("node0", 1))
     assert bool(lineage.groups_of_two_sizes([life])) is odd
+
+
+@pytest.mark.parametrize("places", ["dp 0 2", "tp 0 2", "dp 0 2 ep 0 2", "dp 0 1", "dp 2 2", "dp 0 0", "dp 0 2 dp 1 2"])
+@pytest.mark.parametrize("kind", ["rank", "shrink"])
+def test_coordinates_fit_the_world(places: str, kind: str) -> None:
+    """After the restart. A smaller world may have a smaller axis."""
+    axes = [
+        {"axis": axis, "index": int(at), "size": int(size)}
+        for axis, at, size in zip(*[iter(places.split())] * 3, strict=True)
+    ]
+
+    def bend(logs: Logs) -> None:
+        change((find(lines, "coordinates") for lines in logs.last_lives()[:1]), axes=axes)
+
+    run = bent(replace(JOB, mesh=(("dp", 2),)), bend, outages=[Outage(17, kind, victim=1)])
+    odd = places in ("dp 2 2", "dp 0 0", "dp 0 2 dp 1 2") or (places == "dp 0 1" and kind == "rank")
+    assert any("a place that cannot be" in each for each in run.problems) is odd
+
+
+@pytest.mark.parametrize(("kind", "last", "odd"), [("rank", 80, True), ("rank", 19, False), ("shrink", 80, False)])
+def test_who_syncs_gradients_goes_on_to_tell_it(kind: str, last: int, odd: bool) -> None:
+    fault_free = bent(JOB, lambda logs: change(logs.steps(), sync_ns=lambda line: line["step"]))
+    still = bending(lambda logs: change(logs.steps(last=last, rank=0, life=-1), sync_ns=0))
+    card = verdict(simulate(JOB, [Outage(17, kind, victim=1)], seed=5), still(), fault_free=fault_free)
+    assert any("time of the gradient sync in ns is 0 in all" in each.text for each in card.findings) is odd
+
+
+def test_numbers_of_any_size_warn_of_nothing() -> None:
+    """A warning is an error in these tests, and would be a crash of the judge."""
+    mad = bending(lambda logs: change(logs.steps(), loss=lambda line: 1e308 * (-1) ** line["step"], grad_norm=1e308))
+    for mode in ("exact", "ulp", "envelope", "final"):
+        card = verdict(simulate(JOB, KILL, 5), mad(), {"loss_continuity": {"mode": mode}}, bent(JOB, mad()))
+        assert not any("crashed" in each.text for each in card.findings)

@@ -33,7 +33,7 @@ def curve(loss: Floats, grad_norm: Floats | None = None) -> Curve:
     none = np.zeros(len(loss), np.int64)
     norm = np.ones(len(loss)) if grad_norm is None else grad_norm
     told = loss.astype(np.float32).astype(np.float64)  # as trainers tell it
-    return Curve(np.arange(1, len(loss) + 1), told, norm, np.full(len(loss), 0.1), none, none, none, none, none)
+    return Curve(np.arange(1, len(loss) + 1), told, norm, np.full(len(loss), 0.1), *[none] * 6)
 
 
 def training(rng: np.random.Generator, steps_: int = STEPS) -> Floats:

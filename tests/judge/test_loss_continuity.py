@@ -46,6 +46,7 @@ def curve(first: list[int], count: list[int], step: list[int] | None = None, **c
         "lr": [0.1] * len(step),
         "digest": [0] * len(step),
         "applied": [1] * len(step),
+        "sync_ns": [0] * len(step),
         "took_ns": [1] * len(step),
     }
     told = {"step": step, "first": first, "count": count} | usual | columns
@@ -200,7 +201,7 @@ def scattered(seed: int, level: float, steps: int = 400) -> Curve:
     noise = np.random.default_rng(seed).normal(0, 0.1, steps)
     alike = np.convolve(noise, np.ones(4) / 2, "same")
     none = np.zeros(steps, np.int64)
-    return Curve(np.arange(steps), level + alike, alike, none.astype(float), none, none, none, none, none)
+    return Curve(np.arange(steps), level + alike, alike, none.astype(float), *[none] * 6)
 
 
 def test_chance_alone_is_seldom_taken_for_a_gap() -> None:

@@ -35,9 +35,9 @@ def alarmed(logs: Logs, suspect: int | None = 1, step: int = 25) -> None:
     lines.insert(lines.index(done), alarm | clocks(done))
 
 
-def struck(logs: Logs, rank: int = 1, drifts: bool = True) -> None:
+def struck(logs: Logs, rank: int = 1, drifts: bool = True, life: int | None = None) -> None:
     """A fault changed the weights of a rank at the end of a step."""
-    at = next(logs.steps(FLIPPED_AT, FLIPPED_AT, rank=rank))["mono_ns"]
+    at = next(logs.steps(FLIPPED_AT, FLIPPED_AT, rank=rank, life=life))["mono_ns"]
     targets = [{"node": f"node{rank}", "incarnation": 1, "rank": rank}]
     judging.struck(logs, "flip", at, kind="flip", targets=targets, stops=True, drifts=drifts)
 
@@ -148,7 +148,12 @@ def test_weights_are_only_compared_after_the_same_steps() -> None:
 
 @pytest.mark.parametrize(
     ("also", "accused"),
-    [([], True), ([struck, alarmed], False), ([lambda logs: struck(logs, drifts=False), alarmed], True)],
+    [
+        ([], True),
+        ([lambda logs: struck(logs, life=-1), alarmed], False),
+        ([struck, alarmed], True),  # the restart undid that
+        ([lambda logs: struck(logs, drifts=False), alarmed], True),
+    ],
 )
 def test_weights_that_a_fault_changed_are_not_compared_where_the_losses_part(also: list[Bend], accused: bool) -> None:
     """From step 25 on the losses are others, and so are its weights."""

@@ -5,17 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.judge.facts import by_time, ranks, tellers
+from harness.judge.facts import by_time, losses, ranks, repeated_steps, tellers
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import Odd
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve
-from harness.judge.thresholds import LAST_STEPS, SAME_STEPS
+from harness.judge.thresholds import LAST_STEPS, REPEAT_FACTOR, SAME_STEPS
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.units import counted
 
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
+MOVING = WORDS | {"sync_ns": "time of the gradient sync in ns"}
 NO_BOUND = "the scenario sets no bound on it"
 
 
@@ -92,18 +93,44 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
             yield Odd(f"{text}, first at step {steps[0]}", tellers.UNTOLD)
 
 
-def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
-    """Yields a loss or gradient norm that stays the same over many steps, though it changes at each of these steps in
-    the fault-free run."""
+def never_changing(comparison: Comparison | None, resized: bool = False) -> Iterator[Odd]:
+    """Yields a loss, gradient norm or time of the gradient sync that stays the same over many steps, though it changes
+    at each of these steps in the fault-free run. `resized`: the run may have had no other rank to sync with."""
     if comparison is None:
         return
-    for name in ("loss", "grad_norm"):
+    for name in ("loss", "grad_norm", "sync_ns")[: 2 if resized else 3]:
         mine, usual = getattr(comparison.run, name), getattr(comparison.fault_free, name)
         for part in by_time.stretches(mine[1:] == mine[:-1]):
             if part.stop - part.start >= SAME_STEPS and not (usual[1:] == usual[:-1])[part].any():
                 steps = f"{comparison.step[part.start]} to {comparison.step[part.stop]}"
-                text = f"the {WORDS[name]} is {mine[part.start]:g} in all steps {steps}"
+                text = f"the {MOVING[name]} is {mine[part.start]:g} in all steps {steps}"
                 yield Odd(f"{text}, and changes at each of them without a fault", tellers.OWN_FIGURES)
+
+
+def otherwise_again(evidence: Analysis) -> Iterator[Odd]:
+    """Yields a step that computed something else when it was done again with the same samples, though the first loss is
+    the fault-free run's, bit for bit. Only `mode: final` leaves such steps to this check. Differences do not count if
+    rounding, a skipped update or a fault that acted since may explain them."""
+    run, steps, usual, bounds = evidence.run, evidence.run.steps, evidence.fault_free, evidence.continuity
+    if bounds is None or bounds.mode != "final" or usual is None or evidence.incomparable or evidence.never_the_same:
+        return
+    before = replace(steps, survives=~steps.survives)
+    again, first = losses.paired(steps, before)
+    rows, same = ranks.beside(before, usual.steps, "loss")
+    acted = max((fault.injected or 0 for fault in run.faults if not fault.kills), default=0)
+    skipped = steps.step[again[steps.applied[again] == 0]].min(initial=NEVER)
+    told = (steps.digest[again] != 0) | (steps.samples[again] >= 0) | (steps.first[again] >= 0)
+    told &= (steps.digest[again] == 0) == (steps.digest[first] == 0)
+    told &= np.isin(first, rows[same]) & (steps.begin[again] >= acted) & (steps.step[again] < skipped)
+    both = np.sort(np.append(first[told], again[told]))
+    pairs = replace(steps, **{name: column[both] for name, column in vars(steps).items()})
+    rounding = float(losses.rounding(np.ones(1), losses.terms(run))[0])
+    for each in repeated_steps.done_again(repeated_steps.executed(replace(run, steps=pairs))):
+        for off in each.off.values():
+            far = off.apart > REPEAT_FACTOR * np.maximum(off.digit, rounding)
+            step, words = off.words(int(far.argmax())) if far.any() else (NEVER, "")
+            if step < min(each.differ, default=(NEVER, ""))[0]:
+                yield Odd(f"at step {step} {words}, with the same samples", tellers.DONE_OTHERWISE)
 
 
 def others_consumed(evidence: Analysis) -> Iterator[Odd]:

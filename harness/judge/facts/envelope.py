@@ -103,8 +103,7 @@ class Envelope:
             return []
         first = int(np.searchsorted(self.edges, self._rows(found)[parted], side="right")) - 1
         needed = self.lasting["loss"] + self._means(found, "loss")
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            percent = 100 * needed / np.abs(self._level())
+        percent = 100 * needed / np.abs(self._level())
         told = (each for each in range(first, len(self.edges)) if np.isfinite(percent[each]))
         return [Sight(*self._steps(each), float(percent[each])) for each in told]
 
@@ -112,8 +111,7 @@ class Envelope:
         """Returns by how many percent the fault-free loss changes from the stretch `since` to the last stretch."""
         level = self._level()
         first = level[int(np.searchsorted(self.fault_free.step[self.edges], since.first))]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(100 * abs((level[-1] - first) / level[-1]))
+        return float(100 * abs((level[-1] - first) / level[-1]))
 
     @property
     def blind(self) -> bool:
@@ -248,7 +246,6 @@ def _ranks(runs: Sequence[Timeline]) -> str:
     return ", ".join(map(str, sorted(_sizes(runs))))
 
 
-@np.errstate(over="ignore")
 def _drawn(
     fault_free: Curve,
     others: Sequence[Curve],
@@ -324,8 +321,7 @@ def _mean(values: Floats, edges: Ints) -> Floats:
     """Returns the mean of the finite values in each stretch; 0 for a stretch without finite values."""
     told = np.isfinite(values)
     count = np.add.reduceat(told.astype(np.int64), edges)
-    with np.errstate(over="ignore"):
-        return np.asarray(np.add.reduceat(np.where(told, values, 0.0), edges) / np.maximum(count, 1))
+    return np.asarray(np.add.reduceat(np.where(told, values, 0.0), edges) / np.maximum(count, 1))
 
 
 def _beside(values: Floats) -> Floats:

@@ -14,7 +14,7 @@ MISSING_MAX = 100_000  # most steps that are counted as missing
 WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
 CURVES = tuple(WORDS)
 _RANK_BITS = 24
-_COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied")
+_COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Curve:
     first: Ints
     count: Ints
     applied: Ints  # 0: the update was skipped
+    sync_ns: Ints  # time of the gradient sync; 0: not told
     took_ns: Ints  # duration on the slowest rank
 
     def __len__(self) -> int:
@@ -126,8 +127,7 @@ class Comparison:
         mine, other = self._last_losses
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
             return None
-        with np.errstate(over="ignore", invalid="ignore"):
-            return float(100 * np.mean(mine - other) / np.mean(other))
+        return float(100 * np.mean(mine - other) / np.mean(other))
 
     @property
     def final_scatter_percent(self) -> float:
@@ -138,9 +138,8 @@ class Comparison:
         if length < 2:
             return 0.0
         mine, other = mine[-length * limits.BLOCKS :], other[-length * limits.BLOCKS :]
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            means = np.mean((mine - other).reshape(limits.BLOCKS, length), axis=1)
-            half = 100 * limits.T_99 * np.std(means, ddof=1) / np.sqrt(limits.BLOCKS) / abs(np.mean(other))
+        means = np.mean((mine - other).reshape(limits.BLOCKS, length), axis=1)
+        half = 100 * limits.T_99 * np.std(means, ddof=1) / np.sqrt(limits.BLOCKS) / abs(np.mean(other))
         return float(half) if np.isfinite(half) else 0.0
 
     @property

@@ -52,8 +52,9 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
-    spoilt = any(fault.injected is not None and (fault.drifts or fault.diverges) for fault in run.faults)
-    last = comparison.first_divergent_step or NEVER  # that step begins with equal weights, too, unless spoilt
+    acted = [each.injected for each in run.faults if each.injected is not None and (each.drifts or each.diverges)]
+    spoilt = any(run.steps.survives[row : row + 1].any() for row in np.searchsorted(run.steps.end, acted, "right"))
+    last = comparison.first_divergent_step or NEVER  # begins with equal weights, too, unless a fault's effect was kept
     rows, same = ranks.beside(run.steps, fault_free.steps, "weights", last - spoilt)
     if evidence.own_weights:
         alike = np.array([epoch.size == fault_free.largest_world for epoch in run.epochs], np.bool_)

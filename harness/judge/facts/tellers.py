@@ -12,6 +12,7 @@ FAULT_FREE_SAVES = By.TOLD  # two runs differ, and nothing shows which is right
 SAVES_BESIDE = By.TOLD  # content and names of saves, compared only with other saves of the same trainer
 PASSED_OVER = By.TOLD  # the trainer saw a checkpoint and did not restore it
 OWN_FIGURES = By.TOLD  # a rank's own loss or samples, compared with those of other ranks
+DONE_OTHERWISE = By.TOLD  # a rank logs two results of one step, and the scenario compares only the last losses
 HIDDEN_SPIKE = By.TOLD  # the reason for leaving out samples, while some steps are not logged
 TIMES = By.TOLD  # a process logs its own times and those of others
 SILENT_RANKS = By.MISSING  # ranks with logs did none of the steps that count

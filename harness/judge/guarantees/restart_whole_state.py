@@ -1,11 +1,18 @@
-"""Each restart takes the whole state: the optimizer's as well as the model's."""
+"""Each restart takes the whole state: the optimizer's as well as the model's.
 
+With `mode: final`, a step that is done again with the same samples must compute what it computed the first time, if the
+fault-free run computed this, too. Differences that rounding explains are allowed.
+"""
+
+from harness.judge.facts.agreement import otherwise_again
 from harness.judge.facts.deaths import listed
-from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach, in_words
+from harness.judge.verdict import Ground, Kind
 
 
 def breaches(evidence: Analysis) -> Breaches:
     """Yields ranks that restored only their model, unless all losses equal those of the fault-free run bit for bit."""
+    yield from in_words(otherwise_again(evidence), Ground(Kind.LOSSES))
     compared, restores = evidence.comparison, [each for restart in evidence.restarts[1:] for each in restart.restores]
     ranks = sorted({each.rank for each in restores if each.entered == ("model",)})
     if ranks and not (compared is not None and compared.identical):

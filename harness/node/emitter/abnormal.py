@@ -55,8 +55,8 @@ def loss_improvement(losses: Sequence[float]) -> float | None:
     if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
         return None
     recent = losses[-LOSS_RECENT_STEPS:]
-    before = statistics.fmean(losses[-LOSS_RECENT_STEPS - LOSS_BEFORE_STEPS : -LOSS_RECENT_STEPS])
-    return (before - statistics.fmean(recent)) / abs(before) if before else None
+    before = sum(losses[-LOSS_RECENT_STEPS - LOSS_BEFORE_STEPS : -LOSS_RECENT_STEPS]) / LOSS_BEFORE_STEPS
+    return (before - sum(recent) / LOSS_RECENT_STEPS) / abs(before) if before else None  # fmean raises for infinities
 
 
 def loss_stagnates(losses: Sequence[float]) -> bool:
