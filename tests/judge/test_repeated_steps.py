@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from judge.test_linear import RATIO_MAX, Column
 from judging import verdict
 from mutants.bent import JOB, KILL
-from simulator import Logs, change, simulate, steps
+from simulator import Logs, Outage, change, simulate, steps
 from typer.testing import CliRunner
 
 from harness.campaign import own_log
@@ -175,23 +175,26 @@ def test_against_itself_needs_no_fault_free_run(field: str, value: object, words
 
 
 @pytest.mark.parametrize(
-    ("life", "again", "samples", "odd"),
+    ("kind", "time", "again", "samples", "odd"),
     [
-        (-1, 1.05, {}, True),
-        (-1, 1.00001, {}, False),  # rounding
-        (-1, 1.05, {"digest": "another batch"}, False),
-        (-1, 1.05, {"applied": False}, False),
-        (0, 1.05, {}, False),  # the first time it is not the fault-free run's loss, either
+        ("rollback", 1, 1.05, {}, True),
+        ("rank", 1, 1.05, {}, False),  # a new process: the end alone is compared
+        ("rollback", 1, 1.00001, {}, False),  # rounding
+        ("rollback", 1, 1.05, {"digest": "another batch"}, False),
+        ("rollback", 1, 1.05, {"applied": False}, False),
+        ("rollback", 0, 1.05, {}, False),  # the first time it is not the fault-free run's loss, either
     ],
 )
-def test_what_is_done_again_is_the_same_where_only_the_end_is_compared(
-    life: int, again: float, samples: dict[str, object], odd: bool
+def test_what_a_process_does_again_is_the_same_where_only_the_end_is_compared(
+    kind: str, time: int, again: float, samples: dict[str, object], odd: bool
 ) -> None:
     def bend(logs: Logs) -> None:
-        change(logs.steps(12, 17, life=life), loss=lambda line: line["loss"] * again, **samples)
+        for rank in range(JOB.nodes):
+            done = [line for lines in logs.trainers(rank=rank) for line in steps(lines, 12, 17)]
+            change(done[6 * time :][:6], loss=lambda line: line["loss"] * again, **samples)
 
     expect = {"loss_continuity": {"mode": "final", "max_final_gap": 90, "samples": "reported"}}
-    card = verdict(simulate(JOB, KILL, seed=5), bend, expect)
+    card = verdict(simulate(JOB, [Outage(17, kind, victim=1)], seed=5), bend, expect)
     (found,) = (each for each in card.guarantees if each.name == "restart.whole_state")
     assert (found.state == "open", "at step 12 the loss of rank" in found.why) == (odd, odd)
 

@@ -108,9 +108,9 @@ def never_changing(comparison: Comparison | None, resized: bool = False) -> Iter
 
 
 def otherwise_again(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a step that computed something else when it was done again with the same samples, though the first loss is
-    the fault-free run's, bit for bit. Only `mode: final` leaves such steps to this check. Differences do not count if
-    rounding, a skipped update or a fault that acted since may explain them."""
+    """Yields a step that computed something else when the same process did it again with the same samples, though the
+    first loss is the fault-free run's, bit for bit. Only `mode: final` leaves such steps to this check. Differences do
+    not count if rounding, a skipped update or a fault that acted since may explain them."""
     run, steps, usual, bounds = evidence.run, evidence.run.steps, evidence.fault_free, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or evidence.incomparable or evidence.never_the_same:
         return
@@ -120,6 +120,7 @@ def otherwise_again(evidence: Analysis) -> Iterator[Odd]:
     acted = max((fault.injected or 0 for fault in run.faults if not fault.kills), default=0)
     skipped = steps.step[again[steps.applied[again] == 0]].min(initial=NEVER)
     told = (steps.digest[again] != 0) | (steps.samples[again] >= 0) | (steps.first[again] >= 0)
+    told &= steps.process[again] == steps.process[first]
     told &= (steps.digest[again] == 0) == (steps.digest[first] == 0)
     told &= np.isin(first, rows[same]) & (steps.begin[again] >= acted) & (steps.step[again] < skipped)
     both = np.sort(np.append(first[told], again[told]))
