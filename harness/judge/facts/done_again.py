@@ -66,14 +66,12 @@ class DoneAgain:
         as_many = int(np.sum(usual.step <= last)) >= len(self.compared.step)
         return usual.identical or (as_many and (usual.first_divergent_step or NEVER) > last)
 
-    @cached_property
+    @property
     def saves_not_compared(self) -> str:
         """Explains why the tensors of the second restart's saves are not compared; empty if they are compared."""
-        if not self.repeats:
-            return "a repeat of the run need not equal it bit for bit"
         both = tensors(self._evidence.run).keys() & tensors(self.log).keys()
-        unseen = "the harness did not see the tensors of one save in the run and in the second restart"
-        return "" if max(both, default=0) > self.made.step else unseen
+        unseen = "" if max(both, default=0) > self.made.step else "the harness did not see the same save in both runs"
+        return unseen if self.repeats else "a repeat of the run need not equal it bit for bit"
 
     @property
     def unbound(self) -> bool:

@@ -37,18 +37,16 @@ def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
     """Returns True if an exit shows that the job got rid of the victim. A launcher may log no exits. Then a new world
     (process group) must do the next step, and no process that the fault struck may log anything after the fault."""
     run, ranks = evidence.run, {target.get("rank") for target in fault.targets} - {None}
-    if any(
+    told = any(
         exit_["at"] - (EXIT_TOLD_NS if exit_["rank"] in ranks else 0) <= healed
         for target in fault.targets
         for exit_ in evidence.places.exits(target, acted_at(fault), healed + EXIT_TOLD_NS)
-    ):
-        return True
-    following = run.steps.end[np.searchsorted(run.steps.end, healed, "right")]
+    )
+    following, later = run.steps.end[np.searchsorted(run.steps.end, healed, "right")], healed + run.uncertainty_ns + 1
     before = {epoch.world for epoch in run.epochs if epoch.begin <= healed}
     anew = any(epoch.begin == following and epoch.world not in before for epoch in run.epochs)
-    later = healed + run.uncertainty_ns + 1
     there = (run.processes[row] for target in fault.targets for row in evidence.places.alive(target, later))
-    return anew and not any(each.started <= acted_at(fault) and each.last_seen >= later for each in there)
+    return told or (anew and not any(each.started <= acted_at(fault) and each.last_seen >= later for each in there))
 
 
 GUARANTEE = of_faults(_flaws)
