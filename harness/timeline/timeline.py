@@ -112,7 +112,6 @@ class Process:
     exit_reason: str | None  # as the process itself tells it
     first_step: int | None = None  # the number of the first step it did
     left: int | None = None  # time of its own `exiting`
-    left_step: int | None = None  # the last step it did, by its own `exiting`
     torn: bool = False  # its log ends in the middle of a line
     tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
     dropped: int = 0  # events of its own that it lost to a full disk
@@ -355,6 +354,11 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     if len(epochs) > len(set(epochs)):
         found.append("two worlds completed steps at the same time: one of them went on after the other had taken over")
     found += [*lineage.groups_of_two_names(story.lives), *lineage.groups_of_two_sizes(story.lives)]
+    for life in story.lives:  # a trainer may count from 1 after a restart, or tell its last step one too low
+        told, restored = (life.exiting or {}).get("step") or 0, lineage.step_of(life.restored or {}) or 0
+        back = any(each["at"] > life.last_step_end for each in life.restores)
+        if 0 < told < life.last_step - 1 and told + restored != life.last_step and not back:
+            found.append(f"rank {life.rank} did step {life.last_step}, and told step {told} as its last one")
     ends = dict.fromkeys(str(event.get("outcome")) for event in story.told("run.finished"))
     return found + ([f"the harness's log has several ends: {', '.join(ends)}"] if len(ends) > 1 else [])
 
@@ -407,7 +411,6 @@ def _process(life: Life, launched: int) -> Process:
         exit_error=told.get("error"),
         first_step=life.first_step,
         left=told.get("at"),
-        left_step=told.get("step"),
         torn=life.writer.torn,
         tells=None if tells is None else frozenset(tells),
         dropped=life.writer.dropped,

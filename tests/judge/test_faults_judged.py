@@ -79,7 +79,7 @@ def record(**told: Any) -> FaultRecord:
 def flaws(guarantee: Any, fault: FaultRecord, places: Any = None, work: Any = None, **run: Any) -> list[str]:
     """What breaks it in a run with this fault alone."""
     told = {"faults": [fault], "beside": Beside(), "steps": (), "uncertainty_ns": 0, "outcome": "completed"}
-    told |= {"lost": 0, "nodes": (), "slots": [None], "epochs": (), "steps_before": 0, "first_complete": lambda _: 0}
+    told |= {"lost": 0, "nodes": (), "slots": [None], "stretches": (), "steps_before": 0, "first_complete": lambda _: 0}
     known: Any = SimpleNamespace(**told | run)
     places = places or SimpleNamespace(given={}, ended={}, kept=(), had=lambda *_: True, alive=lambda *_: [])
     evidence = SimpleNamespace(run=known, places=places, work=work or Work(known), planned_faults={}, last_notices={})

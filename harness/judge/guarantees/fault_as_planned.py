@@ -40,8 +40,8 @@ def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
     if step is not None and (furthest := evidence.work.furthest(struck)) < step - EARLY_STEPS * run.stride:
         yield f"struck after step {furthest}, and was planned for step {step}"
     if fault.armed is not None and (begins := [each["at"] for each in run.phases if each["name"] == phase]):
-        heard = not any(epoch.unheard for epoch in run.epochs)
-        if heard and not any(fault.armed - late <= at <= struck + APART_NS for at in begins):
+        begun = any(fault.armed - late <= at <= struck + APART_NS for at in begins)
+        if not begun and not any(each.unheard for each in run.epochs):
             yield f"struck before the phase {phase} began"
         due = min((at for at in begins if at >= fault.armed), default=0)
     elif when.keys() == {"step"} and not run.steps_before:  # a rehearsal may begin after its step
