@@ -70,7 +70,7 @@ class DoneAgain:
     def saves_not_compared(self) -> str:
         """Explains why the tensors of the second restart's saves are not compared; empty if they are compared."""
         both = tensors(self._evidence.run).keys() & tensors(self.log).keys()
-        unseen = "" if max(both, default=0) > self.made.step else "the harness did not see the same save in both runs"
+        unseen = "" if max(both, default=0) > self.made.step else "the tensors of the same save were not seen in both"
         return unseen if self.repeats else "a repeat of the run need not equal it bit for bit"
 
     @property

@@ -1,9 +1,8 @@
 """Each fault strikes when and how it is planned, with the effect that it is meant to have.
 
-A fault must not strike before its planned step or phase. It must strike at most 5 s after that, plus twice the delay
-with which the harness saw the recovery. How late is not judged if the fault waits for another fault or is held back.
-Each measurement of a fault's effect must show that the fault acted. The node of a notice must be taken at the announced
-time. No node comes back if no replacement is planned.
+A fault must not strike before its planned step or phase, nor more than 5 s later, unless the harness reads the log late
+or another fault holds it up. Each measurement of its effect must show that the fault acted. The node of a notice must
+be taken at the announced time. No node comes back if no replacement is planned.
 """
 
 from harness.judge.facts.faults import Effect
