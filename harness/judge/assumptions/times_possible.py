@@ -5,7 +5,7 @@ the step. No step ends on one rank before another rank begins the same step. No 
 after its end. No two processes have the same durations, to the nanosecond, for five steps in a row. No worker is ready
 before its predecessor at the same local rank has ended. No process reports a notice to leave before a fault gave one.
 The harness sees a recovery after the reported time, at most 5 s plus twice its usual delay later. The harness never
-sees three saves in a row more than twice as late as without a fault. A contradiction that fault-free runs show is ignored.
+sees three saves in a row more than twice as late as without a fault. Contradictions of fault-free runs are ignored.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

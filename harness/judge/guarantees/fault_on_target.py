@@ -11,8 +11,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields targets that were not planned or not part of the job. A plan numbers nodes in the order in which the job
-    got them."""
+    """Yields targets that were not planned or not part of the job. A plan numbers nodes as they arrived."""
     run, places, plan = evidence.run, evidence.places, evidence.planned_faults.get(fault.id, {})
     nodes = dict(enumerate(run.nodes))
     meant = sorted(_name(target, nodes.get(target.get("node_index", -1))) for target in plan.get("targets") or ())
