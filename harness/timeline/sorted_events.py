@@ -21,6 +21,7 @@ from harness.timeline.lookups import grouped, last_by
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node was given back with one of these: the run is over
 KILLED = (-9, -15, 137, 143)  # exit codes of a worker that SIGKILL or SIGTERM ended
 _LISTS = ("effects", "ends", "traffic", "damaged")  # fields of a fault record that collect events
+_MOMENTS = ("armed", "injecting", "recovered", "healed", "cancelled")  # fields that hold the times of events
 _AFTER = ("drill.", "second_restart.")  # prefixes of events on restarts after the run
 _COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
 
@@ -77,6 +78,8 @@ class FaultRecord(Consequences):
     held_back: str = ""  # why it could not act when it was due
     injecting: int | None = None  # begin of its injection; it acts at `injected` at the latest
     cancelled: int | None = None  # time of an order to end early: somebody stopped it, or the run ended
+    armed: int | None = None  # since then it waits for nothing but its phase
+    recovered_step: int | None = None  # the last complete step, as the harness saw it at `recovered`
 
 
 def acted_at(fault: FaultRecord) -> int:
@@ -284,15 +287,7 @@ def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str
         if record is None or (what in ("armed", "injecting") and record["injected"] is not None):
             record = {"id": str(event["fault"]), "kind": "", "consequences": Consequences(), "targets": ()}
             record |= {name: [] for name in ("told", "taken", *_LISTS)}
-            record |= {
-                "injecting": None,
-                "injected": None,
-                "recovered": None,
-                "healed": None,
-                "cancelled": None,
-                "error": None,
-                "held_back": "",
-            }
+            record |= dict.fromkeys((*_MOMENTS, "injected", "recovered_step", "error")) | {"held_back": ""}
             current[record["id"]] = record
             records.append(record)
         _note(record, what, event, planned.get(record["id"], {}))
@@ -323,8 +318,9 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any], planned: Map
             record["effects" if what == "effect" else "ends"].append(measured)
         case "damaged" | "traffic":
             record[what].append(event)
-        case "injecting" | "recovered" | "healed" | "cancelled":
+        case _ if what in _MOMENTS:
             record[what] = event["at"]
+            record["recovered_step"] = event.get("step", record["recovered_step"])
         case "failed":
             record["error"] = str(event.get("error") or event.get("reason") or event.get("detail") or "it failed")
 

@@ -171,6 +171,7 @@ class Timeline:
     published: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.published` events of the harness
     removed: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.removed` events of the harness
     writes: Sequence[dict[str, Any]] = field(default=())  # begins of the phase `checkpoint.write`
+    phases: Sequence[dict[str, Any]] = field(default=())  # begins of all phases, and failpoints
     left: Mapping[str, Any] | None = None  # `checkpoint.left`: the store after all nodes had ended
     files_left: Mapping[str, Any] | None = None  # `files.left`: files beside the checkpoints at that time
     unseen: Sequence[str] = field(default=())  # reasons for which the harness did not see all of the store
@@ -247,6 +248,15 @@ class Timeline:
         """Returns the smallest difference between two consecutive step numbers that a process logged."""
         return min((each.stride for each in self.stretches if each.stride), default=1)
 
+    def first_complete(self, step: int | None) -> int:
+        """Returns when this step or a later one was first complete; 0 if this is not known."""
+        row = NEVER if step is None else int(np.searchsorted(self._furthest_complete, step))
+        return int(self.progress.end[row]) if row < len(self.progress) else 0
+
+    @cached_property
+    def _furthest_complete(self) -> Ints:
+        return np.maximum.accumulate(self.progress.step)
+
     @cached_property
     def rows_by_process(self) -> tuple[Ints, Ints]:
         """Returns the row numbers of `steps`, grouped by process and in order of time, and the offset of each group."""
@@ -302,6 +312,7 @@ def build(log: reading.Log) -> Timeline:
         published=story.told(save_events.PUBLISHED),
         removed=story.told(save_events.REMOVED),
         writes=[event for event in story.of_trainers("phase") if phase_marks.begins(event, "checkpoint.write")],
+        phases=[event for event in story.of_trainers("phase", "failpoint") if event.get("edge", "begin") == "begin"],
         left=next(iter(story.told(save_events.LEFT)), None),
         files_left=next(iter(story.told("files.left")), None),
         unseen=[str(event.get("why")) for event in story.told(save_events.UNSEEN)],

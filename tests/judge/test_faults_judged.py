@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import EXPECT, Bend, bending, fault_free_of, together, verdict
+from judging import EXPECT, Bend, acted_as, bending, fault_free_of, together, verdict
 from scorecards import assert_verdict
-from simulator import Job, Logs, Outage, clocks, remove, simulate
+from simulator import Job, Logs, Outage, clocks, put, remove, simulate
 
 from harness.judge.facts.by_time import Places
 from harness.judge.facts.evidence import Evidence
@@ -79,7 +79,7 @@ def record(**told: Any) -> FaultRecord:
 def flaws(guarantee: Any, fault: FaultRecord, places: Any = None, work: Any = None, **run: Any) -> list[str]:
     """What breaks it in a run with this fault alone."""
     told = {"faults": [fault], "beside": Beside(), "steps": (), "uncertainty_ns": 0, "outcome": "completed"}
-    told |= {"lost": 0, "nodes": (), "slots": [None]}
+    told |= {"lost": 0, "nodes": (), "slots": [None], "stretches": (), "steps_before": 0, "first_complete": lambda _: 0}
     known: Any = SimpleNamespace(**told | run)
     places = places or SimpleNamespace(given={}, ended={}, kept=(), had=lambda *_: True, alive=lambda *_: [])
     evidence = SimpleNamespace(run=known, places=places, work=work or Work(known), planned_faults={}, last_notices={})
@@ -288,6 +288,52 @@ def test_a_fault_acts_as_long_as_it_was_to(
     slow = record(injected=struck, healed=struck + lasted, targets=(target,), lasts=EIGHT_SECONDS)
     found = flaws(fault_for_its_time, slow, places(exits=[ended]), steps=_Sized(end))
     assert found == [f"was undone after {format_duration(lasted)}; its planned duration is 8s"] * too_short
+
+
+@pytest.mark.parametrize(
+    ("when", "fault", "text"),
+    [
+        ({"step": 5}, {"injecting": 15}, ""),
+        ({"step": 5}, {"injecting": 16}, "struck 6.00 s after step 5"),
+        ({"step": 5}, {"injecting": 16, "recovered": 31, "recovered_step": 11}, ""),  # the harness reads the log late
+        ({"step": 5}, {"injecting": 16, "held_back": "another fault is at work"}, ""),
+        ({"step": 5, "following": "other"}, {"injecting": 16}, ""),
+        ({"step": "x"}, {"injecting": 10}, "has no planned step that can be read: 'x'"),
+        ({"phase": "save"}, {"armed": 12, "injecting": 20}, ""),
+        ({"phase": "save"}, {"armed": 22, "injecting": 23}, ""),  # the phase began before that, and was read then
+        ({"phase": "save"}, {"armed": 12, "injecting": 19}, "struck before the phase save began"),
+        ({"phase": "save"}, {"armed": 12, "injecting": 26}, "struck 6.00 s after the phase save"),
+        ({"phase": "untold"}, {"armed": 12, "injecting": 26}, ""),
+    ],
+)
+def test_a_fault_strikes_when_its_moment_has_come(when: dict[str, Any], fault: dict[str, Any], text: str) -> None:
+    """Step 5 is done at 10 s, step 11 at 30 s, and a save begins at 20 s."""
+    told = {name: value if name in ("recovered_step", "held_back") else value * SECOND for name, value in fault.items()}
+    ends, save = {5: 10 * SECOND, 11: 30 * SECOND}, {"name": "save", "at": 20 * SECOND}
+    run: Any = SimpleNamespace(uncertainty_ns=0, steps_before=0, stride=1, epochs=(), phases=[save])
+    run.first_complete = lambda step: ends.get(step, 0)
+    work = SimpleNamespace(furthest=lambda at: 11)
+    evidence: Any = SimpleNamespace(run=run, planned_faults={"f": {"when": when}}, work=work)
+    found = fault_as_planned._moment(evidence, record(**told, injected=told["injecting"]))
+    assert list(found) == [text] * bool(text)
+
+
+@pytest.mark.parametrize(("exit_told", "goes_on"), [(0, False), (1.2, False), (0, True)])
+def test_a_victim_that_says_nothing_more_while_others_form_a_new_world_is_gone(exit_told: float, goes_on: bool) -> None:
+    """Its launcher tells the end never, or later than it happened."""
+
+    def bend(logs: Logs) -> None:
+        acted_as(logs, "hang", kills=False, may=["stop"], lasts="60s")
+        moved("fault.healed", 0.1)(logs)
+        for lines in logs.values():
+            for line in [line for line in lines if line.get("code") == -9]:
+                line |= clocks(line, round(exit_told * 10**9))
+                lines.remove(line) if not exit_told else put(lines)
+        if goes_on:
+            put(logs.trainers(1, 0)[0], {"event": "anomaly", "kind": "hang"} | clocks(logs.told("fault.healed"), 1000))
+
+    told = "its planned duration is 60s"
+    assert_verdict(judged(bend), *((Verdict.INVALID, told) if goes_on else (Verdict.PASS,)))
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,12 @@ def test_other_tensors_than_the_harness_saw_in_the_run_fail() -> None:
     assert same.verdict is PASS, same.reasons
     card = judged(replace(second, published=published(second, "a")), published=published(run, "b"))
     assert card.verdict is FAIL and "the tensors in its save of step 80 differ" in card.reasons[0], card.reasons
+    assert "saves of the second restart" not in {**same.not_judged, **card.not_judged}
+    for mine, others in (("a", ""), ("", "b"), ("", "")):  # whose content nobody saw is not called the same
+        card = judged(replace(second, published=published(second, others)), published=published(run, mine))
+        why = card.not_judged["saves of the second restart"]
+        assert card.verdict is PASS and why == "the tensors of the same save were not seen in both", card.reasons
+        assert "not judged" in [each.state for each in card.guarantees if each.name == "second.same_saves"]
 
 
 def test_what_it_says_nothing_about_is_named() -> None:

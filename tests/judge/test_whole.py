@@ -371,6 +371,13 @@ def drill_took(**told: Any) -> Timeline:
     return replace(drill, processes=[replace(p, took=each) for p, each in zip(drill.processes, took, strict=True)])
 
 
+def then_told(**more: Any) -> Timeline:
+    """Both ranks restored the save of step 80; rank 1 told `more` of that, or another restore."""
+    first, second = restored(80, 80).processes
+    told = {"event": "restored", "at": second.last_seen, "step": 80, "source": "c/step-80"}
+    return replace(BOTH, processes=[first, replace(second, idle=(told, told | more))])
+
+
 def restored(*steps: int | None, world: int = 2) -> Timeline:
     """One rank each."""
     return drill_log(*((step, "", None) for step in steps), world=world)
@@ -486,6 +493,8 @@ def test_a_part_of_a_run_keeps_the_drill() -> None:
         (drill_log((80, "", None), (80, "/away/step-00000080", None)), "rank 1 restored /away/step-00000080, which is"),
         (drill_took(content="other", saved="committed"), "rank 1 restored a state, which no longer holds what was"),
         (restored(80, None), "only 1 of its 2 ranks say that they restored step 80"),
+        (then_told(step=0, source="scratch"), "only 1 of its 2 ranks say that they restored step 80"),
+        (then_told(fallback=[{"path": "c/step-80"}]), "rank 1 said it passed c/step-80 over, and that it restored it"),
         (drill_log((80, "", None), (None, "", 62)), "only 1 of its 2 ranks say that they restored step 80"),
     ],
 )
@@ -513,6 +522,7 @@ def test_a_drill_restores_as_much_as_the_restarts_of_the_run_did(
         drill_log((80, "step-00000080", None), (80, "peer", None)),  # what names no place proves nothing
         drill_log((80, "/runs/x/drill/checkpoints/step-00000080", None), (80, "", None)),
         drill_log((None, "", 81), (None, "", 81)),  # seen by their first steps
+        then_told(entered=["optimizer"], fallback=[{"path": "other/step-80"}]),  # one save in two goes
     ],
 )
 def test_a_drill_that_tells_less_is_believed_where_nothing_speaks_against_it(drill: Timeline) -> None:

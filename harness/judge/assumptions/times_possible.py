@@ -4,8 +4,9 @@ No step begins before its process begins, or before the previous step ends. No w
 No step ends on one rank before another rank begins the same step. No process does a step or writes a line after its
 end. No two processes have the same durations, to the nanosecond, for five steps in a row. No worker is ready before its
 predecessor at the same local rank has ended. No process reports a notice to leave before a fault gave one. The harness
-sees a recovery at most 5 s plus twice its usual delay after the reported time. The harness never sees three saves in a
-row over 2 s late and over twice as late as without a fault. A contradiction that fault-free runs also show is ignored.
+sees a recovery after the reported time, and at most 5 s plus twice its usual delay later. The harness never sees three
+saves in a row over 2 s late and over twice as late as without a fault. A contradiction that fault-free runs also show
+is ignored.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

@@ -16,7 +16,7 @@ from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Saves
 from harness.judge.thresholds import DRILL_HELD_UP_NS
-from harness.timeline.lineage import NEVER
+from harness.timeline.lineage import NEVER, step_of
 from harness.timeline.timeline import Timeline
 from harness.units import counted, format_duration
 
@@ -128,7 +128,7 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
     a rank does not report its restore, its first step shows which save it restored."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
-    told = [each for each in log.processes if each.restored_step == step]
+    told = [each for each in log.processes if {each.restored_step, *map(step_of, each.idle)} - {None} == {step}]
     follows = range(step + 1, step + run.stride + 1)
     told += [each for each in log.processes if each.restored_step is None and each.first_step in follows]
     if silent := speakers - {each.rank for each in told}:

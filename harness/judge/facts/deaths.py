@@ -41,8 +41,7 @@ _OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for
 
 class End(NamedTuple):
     """The end of a process. `rank` is `None` for the end of a node's command, which stands for all its processes.
-    `code` is `None` if nobody logged the end; the process was certainly over at `at`.
-    """
+    `code` is `None` if nobody logged the end; the process was certainly over at `at`."""
 
     node: str
     incarnation: int
@@ -128,8 +127,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
     """Returns the notices to leave that a known cause confirms. A notice that only the trainer logs excuses no death.
     The harness gives a notice with a fault that takes a node later or that asks a rank to end. An engine gives a notice
     when it takes a node by its own decision. A straggler may leave while a fault slows its node. The peers of a worker
-    with a notice also get a notice.
-    """
+    with a notice also get a notice."""
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
@@ -214,8 +212,7 @@ def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
 class _Root:
     """A cause of deaths: from the time `at` on, peers may die, except peers in the places `beyond`. `unsettled`: worlds
     (process groups) with a victim; a step in such a world does not prove survival. A step that begins at `survived` or
-    later proves survival. `aim`: the places of targets, whose workers may also log an error of their own.
-    """
+    later proves survival. `aim`: the places of targets, whose workers may also log an error of their own."""
 
     at: int
     beyond: Set[_Place] = frozenset()

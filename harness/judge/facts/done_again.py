@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts import losses, ranks, tellers
-from harness.judge.facts.after_the_run import Made, second_restart
+from harness.judge.facts.after_the_run import Made, second_restart, tensors
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import Odd
 from harness.judge.facts.losses import CURVES, WORDS
@@ -65,6 +65,13 @@ class DoneAgain:
         last = int(run.steps.step[before].max(initial=0))
         as_many = int(np.sum(usual.step <= last)) >= len(self.compared.step)
         return usual.identical or (as_many and (usual.first_divergent_step or NEVER) > last)
+
+    @property
+    def saves_not_compared(self) -> str:
+        """Explains why the tensors of the second restart's saves are not compared; empty if they are compared."""
+        both = tensors(self._evidence.run).keys() & tensors(self.log).keys()
+        unseen = "" if max(both, default=0) > self.made.step else "the tensors of the same save were not seen in both"
+        return unseen if self.repeats else "a repeat of the run need not equal it bit for bit"
 
     @property
     def unbound(self) -> bool:

@@ -42,6 +42,11 @@ def impossible(
     for fault, at, seen in itertools.islice(seen_recoveries(run), 1):
         text = f"the job tells that it had recovered from {fault} {format_duration(seen - at)} before"
         yield Odd(f"{text} the harness saw a step that was new", tellers.TIMES)
+    for struck in run.faults if not run.lost else ():
+        early = run.first_complete(struck.recovered_step) - (struck.recovered or NEVER)
+        if early > limits.APART_NS + run.uncertainty_ns:
+            text = f"the harness saw step {struck.recovered_step} {format_duration(early)} before the ranks ended it"
+            yield Odd(text, tellers.TIMES)
     yield from _saved_before_it_was_seen(run, fault_free_runs, disturbed)
 
 
@@ -234,22 +239,24 @@ def _noticed_before(run: Timeline) -> Iterator[Odd]:
 
 def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
     """Yields recoveries that the job logged long before the harness saw a new step: the fault's id, the logged end of
-    the recovery, and when the harness saw the recovery."""
-    if not any(fault.kills and fault.recovered is not None for fault in run.faults) or not len(run.steps):
+    the recovery, and when the harness saw the recovery. A fault that kills nothing may hide steps while it acts."""
+    if not any(fault.recovered is not None for fault in run.faults) or not len(run.steps):
         return
     epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
     started = [[run.processes[row].started for row in epoch.processes] for epoch in epochs]
     oldest = np.array([min(each, default=0) for each in started], np.int64)
     furthest = np.maximum.accumulate(run.steps.step)
     for fault in run.faults:
-        if not fault.kills or fault.recovered is None or fault.injected is None or oldest.max() <= fault.injected:
+        if fault.recovered is None or fault.injected is None or (fault.kills and oldest.max() <= fault.injected):
             continue
-        epoch = epochs[int((oldest > fault.injected).argmax())]
-        formed = max(run.processes[row].started for row in epoch.processes)
-        before = furthest[max(int(np.searchsorted(run.steps.end, formed)) - 1, 0)]
-        later = slice(int(np.searchsorted(run.progress.end, epoch.begin)), None)
-        beyond = np.flatnonzero(run.progress.step[later] > before)
-        told = int(run.progress.end[later][beyond[0]]) if len(beyond) else fault.recovered
+        told = max(by_time.healed_at(run, fault), run.first_complete(fault.recovered_step) or fault.recovered)
+        if fault.kills:
+            epoch = epochs[int((oldest > fault.injected).argmax())]
+            formed = max(run.processes[row].started for row in epoch.processes)
+            before = furthest[max(int(np.searchsorted(run.steps.end, formed)) - 1, 0)]
+            later = slice(int(np.searchsorted(run.progress.end, epoch.begin)), None)
+            beyond = np.flatnonzero(run.progress.step[later] > before)
+            told = int(run.progress.end[later][beyond[0]]) if len(beyond) else fault.recovered
         # The harness's usual delay: the time from the end of the planned step to the injection.
         planned = [each.get("when") or {} for each in run.plan.get("faults") or () if each.get("id") == fault.id]
         at = run.progress.end[run.progress.step == (planned[0].get("step") if planned else None)]

@@ -1,32 +1,53 @@
 """Each fault strikes when and how it is planned, with the effect that it is meant to have.
 
-A fault must not strike before its planned step, and each measurement of its effect must show that the fault acted. A
+A fault must not strike before its planned step or phase, nor more than 5 s after the step or phase, unless the harness
+reads the log late or another fault holds the fault up. Each measurement of its effect must show that the fault acted. A
 node that got a notice must be taken at the announced time. No node comes back if no replacement is planned.
 """
 
 from harness.judge.facts.faults import Effect
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
-from harness.judge.thresholds import EARLY_STEPS, NOTICE_LATE_NS, NOTICE_SHARE
+from harness.judge.thresholds import APART_NS, EARLY_STEPS, NOTICE_LATE_NS, NOTICE_SHARE, SEEN_NS, USUAL_FACTOR
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import acted_at, key_of
 from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    run, plan = evidence.run, evidence.planned_faults.get(fault.id, {})
+    plan = evidence.planned_faults.get(fault.id, {})
     if fault.kind and plan.get("fault") not in (None, fault.kind):
         yield f"was a `{fault.kind}`, and a `{plan['fault']}` was planned"
-    step = (plan.get("when") or {}).get("step")
-    if isinstance(step, int) and evidence.work.has_steps and not run.lost:
-        furthest = evidence.work.furthest(acted_at(fault) + run.uncertainty_ns)
-        if furthest < step - EARLY_STEPS * run.stride:
-            yield f"struck after step {furthest}, and was planned for step {step}"
+    if evidence.work.has_steps and not evidence.run.lost:
+        yield from _moment(evidence, fault)
     for effect in map(Effect.of, fault.effects):
         if not effect.acted:
             detail = f" ({effect.detail})" if effect.detail else ""
             yield f"did not act as planned: measured {effect.shown}, expected {effect.expected}{detail}"
     yield from _damage(evidence, fault)
     yield from _taking(evidence, fault)
+
+
+def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    """Yields a strike before its planned step or phase, or long after it. An armed fault waits for its phase alone. The
+    harness may read of a phase only after it armed the fault."""
+    run, when, due = evidence.run, evidence.planned_faults.get(fault.id, {}).get("when") or {}, 0
+    step, phase, late = when.get("step"), when.get("phase"), SEEN_NS + run.uncertainty_ns
+    if not isinstance(step, int | None):
+        yield f"has no planned step that can be read: {step!r}"
+        return
+    struck = acted_at(fault) + run.uncertainty_ns
+    if step is not None and (furthest := evidence.work.furthest(struck)) < step - EARLY_STEPS * run.stride:
+        yield f"struck after step {furthest}, and was planned for step {step}"
+    if fault.armed is not None and (begins := [each["at"] for each in run.phases if each["name"] == phase]):
+        begun = any(fault.armed - late <= at <= struck + APART_NS for at in begins)
+        if not begun and not any(each.unheard for each in run.epochs):
+            yield f"struck before the phase {phase} began"
+        due = min((at for at in begins if at >= fault.armed), default=0)
+    elif when.keys() == {"step"} and not run.steps_before:  # a rehearsal may begin after its step
+        due = run.first_complete(step)
+    late += USUAL_FACTOR * max(0, (fault.recovered or 0) - run.first_complete(fault.recovered_step))
+    if due and not fault.held_back and (after := (fault.injecting or due) - due) > late:
+        yield f"struck {format_duration(after)} after {f'step {step}' if phase is None else f'the phase {phase}'}"
 
 
 def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:

@@ -1,6 +1,7 @@
 """Each fault acts for its planned time, and is undone then.
 
-A fault may end sooner if the job gets rid of the victim, if the job is over, or if people stop the fault.
+A fault may end sooner if the job gets rid of the victim, if the job is over, or if people stop the fault. If nobody
+reports the victim's end, it is enough that new worlds do all later steps and that the victim reports nothing more.
 
 A fault may be undone late: by up to 10 s, or by its planned duration if that is longer.
 """
@@ -31,12 +32,19 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
-    ranks = {target.get("rank") for target in fault.targets} - {None}
-    return any(
+    """Returns True if an exit shows that the job got rid of the victim. A launcher may log no exits. Then new worlds
+    (process groups) must do all later steps, and no process that the fault struck may log anything after the fault."""
+    run, ranks = evidence.run, {target.get("rank") for target in fault.targets} - {None}
+    told = any(
         exit_["at"] - (EXIT_TOLD_NS if exit_["rank"] in ranks else 0) <= healed
         for target in fault.targets
         for exit_ in evidence.places.exits(target, acted_at(fault), healed + EXIT_TOLD_NS)
     )
+    before = {run.epochs[each.epoch].world for each in run.stretches if each.begin <= healed}
+    after = {run.epochs[each.epoch].world for each in run.stretches if each.end > healed}
+    anew, later = bool(before) and before.isdisjoint(after), healed + run.uncertainty_ns + 1
+    there = (run.processes[row] for target in fault.targets for row in evidence.places.alive(target, later))
+    return told or (anew and not any(each.started <= acted_at(fault) and each.last_seen >= later for each in there))
 
 
 GUARANTEE = of_faults(_flaws)

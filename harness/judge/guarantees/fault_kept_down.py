@@ -26,8 +26,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields killed ranks that did steps after the effect was measured. Killed nodes are skipped, because a node may go
-    on after its notice."""
+    """Yields killed ranks that did steps after the measured effect. Nodes may go on after a notice."""
     gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     ranks = [target for target in fault.targets if target.get("rank") is not None]
     for row in _alive(evidence, ranks, acted_at(fault)):
@@ -38,8 +37,7 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
     """Yields frozen ranks that did a step, exited or logged a line while frozen. The frozen time begins when the
-    harness measured that the rank stands still. The frozen time ends after the planned duration of the fault. If the
-    harness logs the end of the fault earlier, the frozen time ends with this log line."""
+    harness measured that the rank stands still. The frozen time ends at the fault's planned or earlier logged end."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
     until = min(acted_at(fault) + lasts_ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns

@@ -7,8 +7,7 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields faults that never struck, failed, or have no measured effect. If the run ended early, a
-    planned fault need not strike."""
+    """Yields faults that never struck, failed, or have no measured effect. After an early end, none need strike."""
     run, work = evidence.run, evidence.work
     records = grouped((record.id, record) for record in run.faults)
     ended = run.beside.cut_short or given_up_early(run)

@@ -41,7 +41,8 @@ class SecondRestart(Score):
             return ScoreResult(values, not_judged=[(self.by_default, why)] if bounds and why else ())
         unbound = [(f"losses of the {self.by_default}", NO_BOUND)] if again.unbound else []
         same = f"a second restart did {counted(len(again.compared.step), 'step')} once more"
-        return ScoreResult(values, summary=same, not_judged=unbound)
+        unseen = [(f"saves of the {self.by_default}", why)] if (why := again.saves_not_compared) else []
+        return ScoreResult(values, summary=same, not_judged=unbound + unseen)
 
 
 SCORES = (LastCheckpoint(), SecondRestart())
