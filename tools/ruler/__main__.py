@@ -172,7 +172,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--old", type=pathlib.Path, default=ROOT, help="another checkout; this one, to see the figures")
     parser.add_argument(
-        "--folder", type=pathlib.Path, nargs="*", action="extend", default=[], help="stored runs, also with a cases.json"
+        "--folder",
+        type=pathlib.Path,
+        nargs="*",
+        action="extend",
+        default=[],
+        help="stored runs, also with a cases.json",
     )
     parser.add_argument("--count", type=int, default=2000, help="simulated histories")
     parser.add_argument("--seed", type=int, default=1)
