@@ -198,6 +198,12 @@ FOREIGN, FROZEN = again(path="checkpoints/other-50"), with_seen(tensors="frozen"
         (labelled(step=47), (), "the checkpoint of step 47 holds the tensors of another step than in the fault-free"),
         (labelled(step=47), (FROZEN,), ""),
         (labelled(path="checkpoints/step-50-v1"), (), ""),
+        (
+            with_part(10, "280 other"),
+            (),
+            "of step 10 holds other tensors than in the fault-free run, though all losses",
+        ),
+        (with_seen(10, 10, tensor_digests=["600 model-10", "280 moments-10", "20 dice"]), (), ""),
     ],
 )
 def test_a_save_stays_as_the_harness_saw_it(bend: Bend, usual: tuple[Bend, ...], reason: str) -> None:

@@ -306,6 +306,20 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
             )
 
 
+def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
+    """Yields saves in which tensors with more than 10 % of the bytes differ from the fault-free save of the same step.
+    Nothing is found unless another save equals its fault-free save in all tensors: contents may differ in each run."""
+    theirs = {(save.series, save.step): {*look.tensors} for save, look in usual.undamaged.items()}
+    same: dict[Save, float] = {}
+    for save, look in store.undamaged.items():
+        sizes = {tensor: _bytes_of(tensor) for tensor in look.tensors}
+        held = sizes.keys() & theirs.get((save.series, save.step), set())
+        if look.tensors and (save.series, save.step) in theirs:
+            same[save] = sum(sizes[tensor] for tensor in held) / max(sum(sizes.values()), 1)
+    if max(same.values(), default=0) == 1:
+        yield from (save for save, share in same.items() if share < 1 - KEPT_MORE)
+
+
 def of_another_step(store: Store) -> Found:
     """Yields saves that a process began before the process had done the saved step, or long after that step. Fault-free
     saves, and saves before the first fault, show the usual distance."""

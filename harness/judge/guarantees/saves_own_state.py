@@ -5,14 +5,14 @@ equal those of an earlier checkpoint may exceed the fault-free share by 10 % of 
 number and bytes of tensors, parts, folder, and micro-batches per step. If all fault-free saves after the first agree on
 such a property, each save after the step of the first must have the property, too. If all losses equal those of the
 fault-free run bit for bit, tensors after a restart must be equal, too, and no save may hold the fault-free tensors of
-another step. An export must hold only tensors of the last save if the fault-free export does so. Different tensors show
-that averaged weights or running statistics may not have been restored. A process begins a save after the save's step,
-and at most 5 steps later.
+another step. Before a restart, tensors with 10 % of the bytes may differ, or all saves. An export must hold only
+tensors of the last save if the fault-free export does so. Different tensors show that averaged weights or running
+statistics may not have been restored. A process begins a save after the save's step, and at most 5 steps later.
 """
 
 from collections.abc import Iterator, Mapping
 
-from harness.judge.facts.missing_or_bad_saves import without_what_all_share
+from harness.judge.facts.missing_or_bad_saves import unlike_usual, without_what_all_share
 from harness.judge.facts.saves import Saves
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import SIZES_MIN, SIZES_SPREAD
@@ -23,7 +23,11 @@ OF_TENSORS = ("tensors", "bytes of tensors")
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    usual = evidence.fault_free_saves
+    usual, compared = evidence.fault_free_saves, evidence.comparison
+    if usual is not None and compared is not None and compared.identical and not evidence.other_layout:
+        for save in unlike_usual(evidence.saves.store, usual.store):
+            text = f"the checkpoint of step {save.step} holds other tensors than in the fault-free run"
+            yield breach(f"{text}, though all losses are the same, and so are other checkpoints", usual)
     if usual is not None and len(evidence.run.epochs) > 1:
         for where in _other_tensors(evidence, usual):
             why = "though all losses are the same: some state may not have been restored"
