@@ -30,8 +30,9 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 @dataclass(frozen=True)
 class Made:
     """One drill. `told`: the harness's last event about the drill. `step`: the step of the save from which the drill
-    started. One of the four other fields is set. `silent`: why the drill shows nothing about the job. `failed`: how the
-    drill failed. `open`: why the drill's result is unknown. `done`: the log of a completed drill."""
+    started. Exactly one of the fields `silent`, `failed`, `open` and `done` is set. `silent`: why the drill shows
+    nothing about the job. `failed`: how the drill failed. `open`: why the drill's result is unknown. `done`: the log of
+    a completed drill."""
 
     folder: str
     told: Mapping[str, Any]
@@ -81,8 +82,8 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
 
 
 def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
-    """Yields reasons why a drill's result is unknown, or how the drill differs from its plan. The harness itself ends
-    the workers of a restore drill, so only their crashes and errors are flaws."""
+    """Yields reasons why a drill's result is unknown, and the differences of the drill from its plan. The harness
+    itself ends the workers of a restore drill, so only their crashes and errors are flaws."""
     run, log, step = evidence.run, made.done, made.step
     if log is None:
         yield from [made.open] if made.open else []
@@ -138,8 +139,9 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """Yields workers of a drill that restored another save, or other contents than the run had committed. Also yields
-    workers that restored only the model if restarts of the run restored more, or the reverse."""
+    """Yields workers of a drill that restored another save, or other contents than the run had committed. If some
+    workers of the drill or of the run's restarts restored only the model and others restored more, the drill's workers
+    are yielded, too."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         path = worker.source or ""

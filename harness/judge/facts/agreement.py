@@ -31,9 +31,9 @@ def own_losses(evidence: Analysis) -> bool:
 
 
 def disagreements(evidence: Analysis) -> Iterator[Odd]:
-    """Yields figures of a step on which ranks disagree. If each rank reports its own value, such as its own loss, each
-    value is compared with the same rank of the fault-free run. The fault-free run, or else the steps before the first
-    fault, show which figures differ by rank."""
+    """Yields figures, such as the loss, that ranks report with different values for one step. If each rank reports its
+    own value, such as its own loss, each value is compared with the same rank of the fault-free run. The fault-free
+    run, or else the steps before the first fault, show which figures each rank reports with its own value."""
     run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return
@@ -95,7 +95,8 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
 
 def never_changing(comparison: Comparison | None, resized: bool = False) -> Iterator[Odd]:
     """Yields a loss, gradient norm or time of the gradient sync that stays the same over many steps, though it changes
-    at each of these steps in the fault-free run. `resized`: the run may have had no other rank to sync with."""
+    at each of these steps in the fault-free run. `resized`: the number of ranks changed, so sync times are not
+    checked."""
     if comparison is None:
         return
     for name in ("loss", "grad_norm", "sync_ns")[: 2 if resized else 3]:
@@ -108,9 +109,9 @@ def never_changing(comparison: Comparison | None, resized: bool = False) -> Iter
 
 
 def otherwise_again(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a step that computed something else when the same process did it again with the same samples, though the
-    first loss is the fault-free run's, bit for bit. Only `mode: final` leaves such steps to this check. Differences do
-    not count if rounding, a skipped update or a fault that acted since may explain them."""
+    """Yields a step with another loss or gradient norm when the same process repeated the step with the same samples.
+    The first loss must equal the fault-free run's, bit for bit. This check is made only for `mode: final`. It ignores
+    differences by rounding, repeats after a skipped update, and repeats before the last fault that kills nothing."""
     run, steps, usual, bounds = evidence.run, evidence.run.steps, evidence.fault_free, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or evidence.incomparable or evidence.never_the_same:
         return
@@ -154,8 +155,8 @@ def others_consumed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
-    """Returns the fault-free run as if it had left out the accepted samples of `left_out`, too. A step gets no digest
-    if no batch of the fault-free run begins at the shifted position."""
+    """Returns the curve of the fault-free run as if that run had also skipped the samples that the trainer was allowed
+    to skip. A step loses its digest of samples if no fault-free batch begins at the shifted position."""
     if not left_out.accepted or not len(fault_free) or (fault_free.first < 0).any():
         return fault_free
     first, order = left_out.moved(fault_free.first), np.argsort(fault_free.first)

@@ -160,7 +160,7 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
 
 def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
     """Yields reasons why the trainer was not allowed to leave out the samples of `event`. The positions of the samples
-    are checked only if the log shows the spike. Without the spike in the log, only the number of samples is checked."""
+    are checked only if the log shows the spike. Otherwise, the number of samples is checked instead."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
@@ -254,8 +254,8 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
 
 
 def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms that the steps contradict. If an alarm names a non-finite figure, finite figures in the log of the
-    same step contradict the alarm."""
+    """Returns alarms that the logged steps contradict. If an alarm names a non-finite figure, finite figures in the log
+    of the same step contradict the alarm."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
     finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))
@@ -270,7 +270,7 @@ def _about(alarm: Event) -> int:
 
 
 class _Borne:
-    """Checks alarms against the steps of a run. A rank that a busy host slows down is a true straggler."""
+    """Checks alarms against the steps of a run. A rank that is slow only because of a busy host is a straggler."""
 
     def __init__(self, run: Timeline, found: Sequence[Spike]):
         self.run, self.spikes = run, dict[int, int]()  # step `seen` → when its spike can be seen
@@ -316,7 +316,8 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Event) -> bool:
-        """Returns True if the rank, without waits, was slower than its peers by about as much as the alarm says."""
+        """Returns True if the alarm's rank, without waits, was slower than others by about as much as the alarm
+        says."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False

@@ -1,4 +1,4 @@
-"""The places of ranks in the job's mesh, as the ranks reported them, compared with the mesh of the scenario."""
+"""The coordinates of ranks in the job's device mesh, as ranks reported them, compared with the scenario's mesh."""
 
 from collections.abc import Mapping, Sequence
 
@@ -31,7 +31,8 @@ def replicas(run: Timeline) -> Ints:
 
 
 def layouts(run: Timeline) -> frozenset[str]:
-    """Returns the reported layouts of ranks, as `tp 2`. Data parallelism does not split the model and is left out."""
+    """Returns the reported splits of the model, such as `tp 2` (tensor parallelism on 2 ranks), without data
+    parallelism."""
     told = [each.coordinates for each in run.processes if each.coordinates]
     parts = [
         [f"{axis} {size}" for axis, (_, size) in sorted(each.items()) if axis not in DATA and size > 1] for each in told
@@ -40,7 +41,7 @@ def layouts(run: Timeline) -> frozenset[str]:
 
 
 def new_layout(run: Timeline, others: Sequence[Timeline]) -> str:
-    """Returns a layout of this run's ranks that no other run had. Returns an empty text if other runs had all layouts,
-    or if some run did not report its layout."""
+    """Returns a layout of ranks, such as `tp 2`, that this run had and no other run had. Returns an empty text if there
+    is no such layout, or if some other run did not report its layout."""
     known = [layouts(each) for each in others]
     return min(layouts(run) - frozenset().union(*known), default="") if known and all(known) else ""

@@ -4,9 +4,9 @@ Each of these rules explains a death. A fault that only slows a job explains no 
 
 * The *target* of a fault that kills may die in any way.
 * When a target dies, its *peers* (the other workers) may die, because their collectives fail. When a replacement node
-  joins, running workers may die, because the job is formed anew. While a fault that may stop a healthy job is active
-  (`stops`: a partition, a full store), every worker may die. After a `stops` fault, the workers that were alive at its
-  end may die. A peer is excused until it does a step in a new process group or outlives the fault for long (see
+  joins, running workers may die, because the process group is formed anew. While a fault that may stop a healthy job is
+  active (`stops`: a partition, a full store), every worker may die. After a `stops` fault, the workers that were alive
+  at its end may die. A peer is excused until it does a step in a new process group or outlives the fault for long (see
   `_Root`). No peer is excused for a segmentation fault. A peer that logs an error of its own is excused only if a
   `stops` fault targeted this peer.
 * A worker may leave after a confirmed notice (see `given`), or before the job starts again with more ranks.
@@ -124,10 +124,10 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Returns the notices to leave that a known cause confirms. A notice that only the trainer logs excuses no death.
-    The harness gives a notice with a fault that takes a node later or that asks a rank to end. An engine gives a notice
-    when it takes a node by its own decision. A straggler may leave while a fault slows its node. The peers of a worker
-    with a notice also get a notice."""
+    """Returns the notices to leave that a known cause confirms. No death is excused by a notice that only the trainer
+    reports. The harness gives a notice with a fault that takes a node later or that asks a rank to end. An engine gives
+    a notice when it takes a node by its own decision. A straggler may leave while a fault slows its node. The peers of
+    a worker with a notice also get a notice."""
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
@@ -202,8 +202,8 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if a worker that is not in a later world has ended. A worker counts as ended if no log has its exit,
-    or if a later process on its node has its rank."""
+    """Returns True if a worker that is not in a later process group has ended. A worker counts as ended if no log has
+    its exit, or if a later process on its node has its rank."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
@@ -263,7 +263,7 @@ class _Inquest:
         return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))
 
     def _left_in_peace(self, death: End) -> bool:
-        """Returns True if the process left after a notice, or before a larger world started."""
+        """Returns True if the process left after a notice, or before a process group with more ranks started."""
         if death.code not in (None, *CLEAN_CODES):
             return False
         if any(self._notices.within(death.started, death.at)) or (death.code == 0 and any(self._leaves.at(death.at))):

@@ -1,8 +1,8 @@
-"""The run's last steps compared with the same steps of its second restart.
+"""Compares the run's last steps with the same steps of the second restart, which the harness makes after the run.
 
 The second restart must equal the run bit for bit if the run equals its fault-free run bit for bit. Equal steps before
-the first fault are enough, if they are at least as many as the steps compared here. If the run differs from its
-fault-free run, a figure of the second restart may differ a few times as much.
+the first fault are enough, if at least as many steps lie before that fault as are compared here. If not, the second
+restart may differ from the run a few times as much as the run from its fault-free run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,7 +57,7 @@ class DoneAgain:
 
     @cached_property
     def repeats(self) -> bool:
-        """Returns True if a repeat of the run is bit-identical, so that all compared figures must be equal."""
+        """Returns True if the second restart must equal the run bit for bit, as the run equals its fault-free run."""
         usual, run = self._evidence.comparison, self._evidence.run
         if self.not_compared or usual is None:
             return False
@@ -115,7 +115,7 @@ class DoneAgain:
         return np.maximum(DRILL_FACTOR * most, losses.rounding(mine, losses.terms(self._evidence.run)))
 
     def of_ranks(self, names: Mapping[str, str]) -> Iterator[str]:
-        """Describes for each column in `names` the first value that differs from the same rank's value in the run."""
+        """Describes for each column in `names` the second restart's first value that differs from the run, by rank."""
         for name, words in names.items():
             rows, same = ranks.beside(self.log.steps, self._evidence.run.steps, name)
             for row in rows[~same][:1]:

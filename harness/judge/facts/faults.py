@@ -54,8 +54,8 @@ class Effect:
     @property
     def acted(self) -> bool:
         """Returns True if the measured amount shows that the fault had an effect. If the unit counts processes or
-        nodes, the fault must hit all planned victims. For other units, any part of the expected amount is enough. If 0
-        is expected, at most 0 may be measured. A fault that hit 0 of 0 victims (unit ends in "gone") had no effect."""
+        nodes, the fault must hit all planned victims. For other units, any measured amount above 0 is enough. If 0 is
+        expected, at most 0 may be measured. A fault that hit 0 of 0 victims (unit ends in "gone") had no effect."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:

@@ -1,8 +1,8 @@
 """The ledger assigns each allocated GPU-nanosecond to one account, such as `productive`. All amounts are integers.
 
-A slot is one GPU of one node. Time inside the steps of the slot's workers is assigned by the parts of each step. Time
-outside these steps is assigned by the phase of the whole job at that time. The accounts of each slot add up to the
-allocated time of the slot; the function `settle` asserts this sum.
+A slot is one GPU of one node. Time inside the steps of the slot's workers is assigned by what the step spent it on,
+such as a wait for data. Time outside these steps is assigned by the phase of the whole job at that time. The accounts
+of each slot add up to the allocated time of the slot; the function `settle` asserts this sum.
 """
 
 import bisect
@@ -72,8 +72,8 @@ def settle(
     windows: Sequence[Window],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
-    """Assigns the time of all GPU slots to accounts. `windows` are the times that faults caused: outages and slow
-    intervals. `own_steps` are step times from the job's own steps, for world sizes that no fault-free run has.
+    """Assigns the time of all GPU slots to accounts. `windows` are the outages and slow intervals that faults caused.
+    `own_steps` are step times from the job's own steps, for numbers of ranks that no fault-free run has.
 
     A step belongs to the window in which the step ended. Time outside steps is split exactly at the edges of windows.
     Raises `AssertionError` if the accounts of a slot do not add up, which would be a bug of this module.
@@ -150,8 +150,8 @@ class _StepShares:
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
-        """Returns how long each step stood still because of a fault, at world sizes without a fault-free run. The
-        result is the time of a process freeze that ended within the step, or the excess over the job's own longest
+        """Returns how long each step stood still because of a fault, for numbers of ranks that no fault-free run has.
+        The result is the time of a process freeze that ended within the step, or the excess over the job's own longest
         step, if larger. This excess counts only if the step took `LONE_FACTOR` times as long as that longest step."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)

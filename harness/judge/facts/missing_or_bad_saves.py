@@ -75,8 +75,8 @@ def bad(store: Store) -> Found:
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
     """Yields consecutive saves that the harness never saw. Each save must have been the newest save for longer than the
-    harness usually needs to see a save. The whole series must cover several times the usual delay until the harness
-    sees a save."""
+    harness usually needs to see a save. All these saves together must have been the newest for several times as
+    long."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -92,8 +92,8 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that the harness never saw, though the harness saw the next save while both should have been there.
-    The fault-free run shows how many of the newest saves should be in the store."""
+    """Yields saves that the harness never saw, though the harness saw the next save while both should have been in the
+    store. The fault-free run shows how many of the newest saves should be in the store."""
     number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
@@ -129,8 +129,9 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
-    """Returns how many of the newest saves the fault-free run has at its end; 0 if unknown or if older saves remain
-    instead. The second result is True if the harness read the right step number from the last save."""
+    """Returns how many of its newest saves the fault-free run has at its end; 0 if this is unknown, or if the run has
+    an older save but lacks a newer one. The second result is True if the harness read the right step number from the
+    last save."""
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False
@@ -156,8 +157,8 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store) -> Found:
-    """Yields saves far smaller than all fault-free saves (or else, than all saves before the first fault). In a smaller
-    world, saves may be smaller in proportion, unless most saves of the run are as large as fault-free saves. If
+    """Yields saves far smaller than all fault-free saves (or else, than all saves before the first fault). With fewer
+    ranks, saves may be smaller in proportion, unless most saves of the run are as large as fault-free saves. If
     fault-free sizes are nearly equal, a slightly smaller save is too small, unless the layout of ranks differs from the
     fault-free run."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
@@ -213,8 +214,8 @@ def hollow(store: Store) -> Found:
 
 def stale(store: Store) -> Found:
     """Yields saves that hold content of an earlier step, though the optimizer applied updates in between. Such a save
-    equals an earlier save, or more of its tensors are old than in fault-free saves. A single fault-free save with far
-    more old tensors than all others is ignored, but the evidence is then weaker."""
+    equals an earlier save, or more of its tensors are old than in fault-free saves. If one fault-free save has far more
+    old tensors than all others, this one is ignored, and the evidence is weaker."""
     for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
         for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
@@ -245,8 +246,8 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
     """Maps each save to the share of content that an earlier save already held, and to the newest step of such saves. A
-    save counts as earlier only if the optimizer applied updates between the two saves. The share is the larger one of
-    two: the share of bytes and the share of parts."""
+    save counts as earlier only if the optimizer applied updates between the two saves. The result is the share of old
+    bytes or the share of old tensors, whichever is larger."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -279,7 +280,7 @@ def _bytes_of(tensor: str) -> int:
 
 def unlike(store: Store) -> Found:
     """Yields saves that differ in a value, such as the number of tensors, that all fault-free saves share. The first
-    save of each run may differ. Saves are compared only between runs with the same world sizes and layouts of ranks."""
+    save of each run may differ. Saves are compared only between runs with the same numbers and layouts of ranks."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -322,7 +323,7 @@ def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
 
 def of_another_step(store: Store) -> Found:
     """Yields saves that a process began before the process had done the saved step, or long after that step. Fault-free
-    saves, and saves before the first fault, show the usual distance."""
+    saves, and saves before the first fault, show how many steps usually lie in between."""
     mine = _ahead(store)
     usual = [*(_ahead(store.usual).values() if store.usual is not None else ())]
     usual += [ahead for save, ahead in mine.items() if save.last_at < first_strike(store.run.faults)]
@@ -370,7 +371,7 @@ def still_damaged(store: Store) -> Found:
 
 
 def shrunk(store: Store) -> Found:
-    """Yields saves that are much smaller after all nodes have ended than at the harness's last look."""
+    """Yields saves that are much smaller after all nodes have ended than when the harness saw them before."""
     for save in {save.path: save for save in store.whole}.values():
         left, looks = store.left_of(save), store.sound.get(save, ())
         now, then = left.get("bytes") or 0, (looks[-1].size or 0) if looks else 0

@@ -1,8 +1,9 @@
 """Steps that a job repeated after a restart, compared with the first execution of the same steps.
 
 A correct restart repeats the same samples, at the same learning rate, with the same losses. Some jobs do not repeat
-losses bit for bit. In such jobs, losses may differ by about as much as after earlier restarts, at the same number of
-steps after the restart. An error in both executions cannot be seen, nor an error in steps that are never repeated.
+losses bit for bit. In such a job, a repeated loss may differ by about as much as repeated losses did equally many steps
+after earlier restarts. The comparison misses an error that both executions of a step have, and any error in a step that
+is never repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Executed:
 
 
 class Off(NamedTuple):
-    """The differences of one figure, such as the loss, between two executions: one row per step and rank."""
+    """The differences of one value, such as the loss, between two executions: one row per step and rank."""
 
     after: Ints  # repeated steps of the same restart before this step
     apart: Floats  # difference, as a share of the figure's size
@@ -85,7 +86,7 @@ def executed(run: Timeline) -> Executed:
 
 
 def done_again(told: Executed) -> list[Again]:
-    """Returns the repeated steps of each restart, in order. A third execution is compared with the second execution."""
+    """Returns the repeated steps of each restart, in order. A third execution of a step is compared with the second."""
     order = np.lexsort((told.life, told.rank, told.step))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     pair = np.flatnonzero((step[1:] == step[:-1]) & (rank[1:] == rank[:-1]) & (life[1:] > life[:-1]))
@@ -99,7 +100,8 @@ def done_again(told: Executed) -> list[Again]:
 
 
 def _means(told: Executed) -> Bools:
-    """Marks each rank's first row after a restart, if a log line may be a mean over all steps since the line before."""
+    """Marks each rank's first row after a restart if most steps have no row, as this row may be a mean of several
+    steps."""
     order = np.lexsort((told.step, told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     firsts = np.ones(len(order), np.bool_)
@@ -147,7 +149,7 @@ class _Figure:
 
 
 def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> tuple[int, str]:
-    """Returns the step of a row, and in words the figure's values in the first and in the second execution."""
+    """Returns the step of a row, and a text with the value of a figure, such as the loss, in both executions."""
     values = told.figures[name][[before[row], again[row]]]
     was, now = (f"{value:.9g}" for value in values)
     was, now = (was, now) if was != now else (f"{value:.17g}" for value in values)
@@ -180,15 +182,15 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
 
 
 class _Band:
-    """The largest differences after earlier restarts in the same log, for each number of steps since the restart.
-    Rounding errors grow with the number of steps."""
+    """The largest difference of a figure, such as the loss, after earlier restarts, by number of steps since the
+    restart. Rounding errors grow with this number."""
 
     def __init__(self) -> None:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the first row whose difference is surely too large, and the first row for which earlier restarts give
-        too little evidence."""
+        """Returns the first row whose two executions surely differ too much. The second result is the first row that
+        cannot be judged, because earlier restarts give too little evidence."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach
@@ -203,7 +205,7 @@ class _Band:
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
 
     def learn(self, off: Off) -> None:
-        """Adds the differences after this restart. One restart can at most double the largest difference so far."""
+        """Adds the differences found after a restart. One restart can at most double the largest known difference."""
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1

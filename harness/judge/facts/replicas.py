@@ -1,5 +1,4 @@
-"""Compares the ranks' weights and batches with other ranks, with the fault-free run, and with the faults that
-struck."""
+"""Checks each rank's weights and batches against other ranks, the fault-free run, and faults that change weights."""
 
 from collections.abc import Iterator, Sequence
 
@@ -48,7 +47,7 @@ def unnoticed(evidence: Analysis) -> Iterator[Odd]:
 
 def other_weights(evidence: Analysis) -> Iterator[Odd]:
     """Yields the first step whose weights differ from the fault-free run, though all earlier steps were equal. If each
-    rank holds its own part of the weights, only worlds of the same size are compared."""
+    rank holds its own part of the weights, only steps with the fault-free run's number of ranks are compared."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return

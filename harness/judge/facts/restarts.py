@@ -62,7 +62,7 @@ class Restore(NamedTuple):
 
     @property
     def digests(self) -> Word:
-        """Returns the digests as a mere claim: only the trainer knows the content that it restored and committed."""
+        """Returns the time of this restore, marked as a claim: the trainer alone knows the content that it restored."""
         return Word(self.at)
 
     @property
@@ -72,8 +72,8 @@ class Restore(NamedTuple):
 
     @property
     def is_another(self) -> str:
-        """Describes restored content that differs from the committed content, or returns an empty text. The cause is
-        damage, or a save that nobody saw."""
+        """Describes restored content that differs from the committed content, or returns an empty text. Damage, or a
+        save that nobody saw, causes this."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         where = self.source or "a state"
@@ -81,7 +81,7 @@ class Restore(NamedTuple):
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
         """Returns True if this restore used the damaged checkpoint, after the damage and before the harness saw a new
-        checkpoint there. Without a named source, the result is True if no other checkpoint held the same step."""
+        checkpoint there. If the restore names no source, no other checkpoint may have held the same step."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
@@ -104,7 +104,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart and the states that processes restored. The start of the job is the first restart."""
+    """One restart and the states that processes restored. The start of the job counts as the first restart."""
 
     number: int  # 0: the start of the job
     epoch: Epoch  # the steps that follow
@@ -160,8 +160,9 @@ def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints from which this job restores. A series that the job did restore is included.
-    Any other series is included unless all its saves are exported weights or the last saves of failed processes."""
+    """Returns the series of checkpoints (checkpoints whose names differ only in numbers) from which this job may
+    restore. A series that the job did restore is included. Any other series is included unless all its saves are
+    exported weights or the last saves of failed processes."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:
@@ -252,7 +253,7 @@ class _There:
         self._went_back: list[tuple[int, int]] = []  # time and step of each rollback; steps ascend
 
     def leave_behind(self, restart: Restart) -> None:
-        """Notes a rollback that the job itself decided on: older saves of later steps no longer count."""
+        """Notes a rollback that the job itself decided on. Earlier saves of undone steps no longer count."""
         if restart.states:
             step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:

@@ -51,7 +51,7 @@ class Damage:
 
 
 class Newest(Generic[T]):
-    """Finds the item with the highest step before a time. The search stops once no earlier item has a higher step."""
+    """Finds the item, such as a save, that has the highest step of all items before a given time."""
 
     def __init__(self, things: Iterable[tuple[int, int, T]]):  # when, step, what
         self._things = sorted(things, key=lambda each: each[0])
@@ -82,7 +82,7 @@ class Saves:
 
     @cached_property
     def whole(self) -> Sequence[Save]:
-        """Returns committed saves in order of their commits. A part that one of several ranks saved is not a save."""
+        """Returns committed saves in order of their commits. One rank's part of a checkpoint is not a save."""
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
@@ -104,8 +104,8 @@ class Saves:
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Returns True if the harness sees the saves of this series. If the harness saw any save of the fault-free run,
-        the result is True only if the harness saw all of that run's saves of this series."""
+        """Returns True if the harness sees the saves of this series (saves whose names differ only in numbers). If the
+        harness saw any fault-free save, the harness must have seen all fault-free saves of this series."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
@@ -115,8 +115,8 @@ class Saves:
 
     @cached_property
     def seen_steps(self) -> frozenset[int] | None:
-        """Returns the steps of all saves that the harness saw; `None` if the harness watches no series of this run, or
-        if the step of a save is unknown."""
+        """Returns the steps of all saves that the harness saw; `None` if the harness cannot see the saves of this run,
+        or if the step of a save is unknown."""
         left = (self.store.left or {}).values()
         known = {each.step for each in self.store.seen} | {each.get("step") for each in left}
         watched = any(map(self._is_watched, {save.series for save in self.store.whole}))
@@ -239,8 +239,9 @@ class Saves:
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a function that is True for saves that no fault by `moment` may have damaged. Such a save was begun
-        after all faults with unknown damage were over, and no save of the same step had known damage by then."""
+        """Returns a function that is True for saves that no fault up to the time `moment` may have damaged. Such a save
+        was begun after all faults with unknown damage were over, and no save of the same step had known damage by
+        then."""
         overs, damaged = self._spoilt
         over = last_by(overs, moment)
 
@@ -330,7 +331,7 @@ class Saves:
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Joins the begin and the end of each save. An end belongs to the save that the process last began for this
+    """Joins the reported begin and end of each save. An end belongs to the save that the process last began for this
     step."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:

@@ -73,7 +73,7 @@ class Save:
 
     @property
     def word(self) -> Word:
-        """Returns the report of this save, as a claim that only the trainer makes."""
+        """Returns the time of this save's last report, marked as a claim of the trainer alone."""
         return Word(self.last_at)
 
     @property
@@ -134,7 +134,7 @@ class Store:
         return next((part for part in parts if part in self.by_name or part in (self.left or ())), None)
 
     def looks_at(self, save: Save) -> Sequence[Seen]:
-        """Returns all looks in which the harness saw a checkpoint with the name of this save."""
+        """Returns all observations by the harness of a checkpoint with the name of this save."""
         return self.by_name.get(self.name_of(save) or "", [])
 
     def left_of(self, save: Save) -> Mapping[str, Any]:
@@ -152,8 +152,8 @@ class Store:
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the looks in which the harness saw this save. A save may have several different looks,
-        because files may arrive one after the other."""
+        """Maps each save to the harness's observations of this save. Observations of one save may differ, because files
+        may arrive one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -171,8 +171,8 @@ class Store:
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the harness's looks that show its true content. Looks after a fault may have damaged the
-        save are left out, and so are looks during its removal, when some files may be gone."""
+        """Maps each save to the harness's observations that show its true content. Observations after a fault that may
+        have damaged the save are left out, and so are observations during the removal of the save."""
         sound = []
         for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
@@ -182,12 +182,12 @@ class Store:
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
-        """Maps each save to the look with the largest size among the harness's looks that show its true content."""
+        """Maps each save to the undamaged content with the largest size that the harness saw of this save."""
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns how long after the end of a save the harness first saw the save: the median or maximum, as `of` says.
-        The result is 0 if the harness saw no save."""
+        """Returns the delay in ns from the end of a save until the harness first saw this save. The function `of` picks
+        the median or the maximum over all saves. The result is 0 if the harness saw no save."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
@@ -211,8 +211,8 @@ class Store:
 
     @cached_property
     def named(self) -> Sequence[Save]:
-        """Returns the last save at each path that only one step uses. The result is empty if there is only one such
-        path, because a single path does not show how the trainer names saves."""
+        """Returns the last save at each path that holds saves of one step only. The result is empty if there is only
+        one such path, because a single path does not show how the trainer names saves."""
         steps = grouped((save.path, save.step) for save in self.whole)
         last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
@@ -225,7 +225,8 @@ class Store:
 
     @cached_property
     def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
-        """Maps each series of saves and each property, such as "tensors", to the property's value in each save."""
+        """Maps each series of saves and each property, such as the number of tensors, to the property's value in each
+        save."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
             folder = last_name(save.path.rstrip("/").rpartition("/")[0])

@@ -75,8 +75,8 @@ class Told:
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
-        """Returns fingerprints of step lengths, and the row of the last step of each fingerprint. A fingerprint covers
-        `COPIED_STEPS` steps in a row, all of different lengths. The number of the last step is a multiple of
+        """Returns fingerprints of step durations, and the row of the last step of each fingerprint. A fingerprint
+        covers `COPIED_STEPS` steps in a row, all of different lengths. The number of the last step is a multiple of
         `COPIED_STEPS`, so that the fingerprints of two logs cover the same steps."""
         last = np.arange(limits.COPIED_STEPS - 1, len(self.end))
         last = last[self.run.steps.step[self.order[last]] % limits.COPIED_STEPS == 0]
@@ -114,7 +114,7 @@ def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, i
 
 
 def _worst_step(excess: Callable[[Told], Ints]) -> Excesses:
-    """Returns a function that yields the step whose time is impossible by the most ns."""
+    """Returns a function that yields the step with the largest impossible time difference, in ns."""
 
     def worst(told: Told) -> Iterator[tuple[int, str]]:
         over = excess(told)
@@ -138,7 +138,7 @@ def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
 
 
 def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields the step with the longest time from its end on one rank to its begin on another rank of the same world."""
+    """Yields the step with the longest time from its end on one rank to its begin on another in the group."""
     steps = told.run.steps
     key = (steps.epoch << 31 | steps.step)[told.order]
     order = np.argsort(key, kind="stable")
@@ -239,7 +239,7 @@ def _noticed_before(run: Timeline) -> Iterator[Odd]:
 
 def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
     """Yields recoveries that the job logged long before the harness saw a new step: the fault's id, the logged end of
-    the recovery, and when the harness saw the recovery. A fault that kills nothing may hide steps while it acts."""
+    the recovery, and when the harness saw the recovery. A fault that kills nothing may hide steps from the harness."""
     if not any(fault.recovered is not None for fault in run.faults) or not len(run.steps):
         return
     epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
@@ -268,8 +268,8 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
 def _saved_before_it_was_seen(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
 ) -> Iterator[Odd]:
-    """Yields saves in a row that the harness saw very late after their commits. Saves without a fault show the usual
-    delay."""
+    """Yields saves in a row that the harness saw very late after their commits. Saves before the first fault and in
+    fault-free runs show the usual delay."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)

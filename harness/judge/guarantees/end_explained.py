@@ -2,13 +2,13 @@
 
 A fault that kills explains the death of its target, if the target was alive when the fault struck. That fault also
 explains the deaths of the target's peers, because a failed collective fails on all ranks. Once a peer has done a step
-in a new world, the fault explains the death of this peer no more. A replacement node explains the death of workers that
-ran when the node came. A fault that may stop a healthy job (a partition, a hang, a full store) explains each death
-while the fault acts. An exit with code 75 is explained if the job starts again in a larger world, or after a notice by
-the harness or the engine. A fault that only slows the job explains no death, and neither does a notice that only the
-trainer reports. Inexact clocks excuse at most one second between cause and death. An exit code 128 + n counts as signal
-n. Only a fault that kills explains a segmentation fault (or SIGILL, SIGFPE), and only for its target. An end that the
-worker itself calls an `error` is explained only for a target of a fault that kills or that may stop the job.
+in a new process group, that fault no longer explains this peer's death. A replacement node explains the death of
+workers that ran when the node came. A fault that may stop a healthy job (a partition, a hang, a full store) explains
+each death while the fault acts. An exit with code 75 is explained if the job starts again with more ranks, or after a
+notice by the harness or engine. A fault that only slows the job explains no death, and neither does a notice that only
+the trainer reports. Inexact clocks excuse at most one second between cause and death. An exit code 128 + n counts as
+signal n. Only a fault that kills explains a segmentation fault (or SIGILL, SIGFPE), and only for its target. An end
+that the worker itself calls an `error` is explained only for a target of a fault that kills or that may stop the job.
 """
 
 from typing import Any

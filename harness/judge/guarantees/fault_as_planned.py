@@ -28,8 +28,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a strike before its planned step or phase, or long after it. An armed fault waits for its phase alone. The
-    harness may read of a phase only after it armed the fault."""
+    """Yields a strike before its planned step or phase, or long after it. A fault that is armed waits only for its
+    planned phase. The harness may read of this phase only after arming the fault."""
     run, when, due = evidence.run, evidence.planned_faults.get(fault.id, {}).get("when") or {}, 0
     step, phase, late = when.get("step"), when.get("phase"), SEEN_NS + run.uncertainty_ns
     if not isinstance(step, int | None):

@@ -1,7 +1,7 @@
 """Each rank restores its own part of a checkpoint that ranks save in parts.
 
-A restore is judged only if the world has as many ranks as the checkpoint has parts, and if the tensors of the parts
-differ. If all ranks saved the same tensors, a rank may restore any part.
+A restore is judged only if as many ranks restart as the checkpoint has parts, and if the tensors of the parts differ.
+If all ranks saved the same tensors, a rank may restore any part.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

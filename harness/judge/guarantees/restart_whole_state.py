@@ -1,8 +1,8 @@
 """Each restart takes the whole state: the optimizer's as well as the model's.
 
-With `mode: final`, a step that a process does again with the same samples, after a rollback without a restart, must
-compute what it computed the first time, if the fault-free run computed this, too. Differences that rounding explains
-are allowed.
+With `mode: final`, a step that a process repeats with the same samples, after a rollback without a restart, must give
+the same loss and gradient norm, if the first loss equals the fault-free run's. Differences that rounding explains are
+allowed.
 """
 
 from harness.judge.facts.agreement import otherwise_again

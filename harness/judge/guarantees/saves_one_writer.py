@@ -69,7 +69,7 @@ def _written(save: Save) -> int:
 
 
 def _collisions(evidence: Analysis) -> Sequence[Pair]:
-    """Returns pairs of saves of one step for which two ranks of one world wrote the same file."""
+    """Returns pairs of saves of one step for which two ranks of one process group wrote the same file."""
     run, saves = evidence.run, evidence.saves
     run_id = str(run.plan.get("run_id"))
 
@@ -91,7 +91,7 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
 
 
 def _pairs(run: Timeline, saves: Iterable[tuple[str, Save]]) -> list[Pair]:
-    """Returns pairs of saves of one step and path by two ranks of one world, if both processes lived at both times."""
+    """Returns pairs of saves of one step and path by two ranks of one group, if both processes lived at both times."""
     worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
 
     def are_beside(one: Save, other: Save) -> bool:

@@ -2,8 +2,8 @@
 
 A checkpoint must not hold the content of an earlier step if updates were made in between. The share of tensors that
 equal those of an earlier checkpoint may exceed the fault-free share by 10 % of all bytes. Saves are also compared by
-number and bytes of tensors, parts, folder, and micro-batches per step. If all fault-free saves after the first agree on
-such a property, each save after the step of the first must have the property, too. If all losses equal those of the
+number and bytes of tensors, kinds of state, folder, and micro-batches per step. If all fault-free saves after the first
+agree on such a property, each later save of the run must have the property, too. If all losses equal those of the
 fault-free run bit for bit, tensors after a restart must be equal, too, and no save may hold the fault-free tensors of
 another step. Before a restart, tensors with 10 % of the bytes may differ, or all saves. An export must hold only
 tensors of the last save if the fault-free export does so. Different tensors show that averaged weights or running

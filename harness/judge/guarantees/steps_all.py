@@ -21,7 +21,7 @@ NAMED_STEPS = 5
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields steps that some ranks of a world left out while others did them. Also yields steps that no rank did."""
+    """Yields steps that some ranks of a group left out while others did them. Also yields steps that no rank did."""
     run, told, strides = evidence.run, evidence.curve.step, usual_strides(evidence.run, evidence.fault_free)
     found: dict[tuple[int, int, int], list[int]] = {}
     for each in run.stretches:

@@ -22,7 +22,7 @@ from harness.timeline.timeline import Timeline
 
 
 class Sign(Score):
-    """The figures of one guarantee, with the reason if the guarantee is not judged."""
+    """The figures that one guarantee judges, and the reason if the guarantee is not judged."""
 
     section = "metrics"
 
@@ -55,8 +55,8 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
 
 
 class MemoryGrowth(Score):
-    """Judges whether the trainer reports a rank whose memory leaks before the kernel kills this rank. The score is
-    judged only if a scenario expects such a report, because a job may also recover from the kill by a restart."""
+    """Judges whether the trainer reports a rank whose memory leaks before the kernel kills this rank. A missing report
+    fails only if a scenario expects the report, because a job may also recover by a restart."""
 
     name = "memory_growth"
     order = 26  # before the effects of a killed rank, as the leak is their cause

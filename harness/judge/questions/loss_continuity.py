@@ -1,7 +1,7 @@
 """Loss continuity: how far the losses of the run, without rolled-back steps, are from the fault-free run's losses.
 
-The score compares the loss, gradient norm and learning rate of each step that was not rolled back. The score also
-counts samples that were repeated or never seen. The guarantees `result.*` judge all other figures of a step.
+Compared are the loss, gradient norm and learning rate of each step that was not rolled back. Samples that were repeated
+or never seen are counted, too. The guarantees `result.*` judge all other figures of a step.
 """
 
 from collections.abc import Iterator
@@ -201,8 +201,8 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Compares loss, gradient norm and learning rate with the band of fault-free runs. A figure outside the band fails.
-    A figure inside the band is inconclusive if its distance grows faster than distances between fault-free runs."""
+    """Compares loss, gradient norm and learning rate with the range (band) around fault-free runs. A figure outside the
+    range fails. Inside, a figure is inconclusive if its distance grows faster than between fault-free runs."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}

@@ -85,8 +85,8 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts checkpoints by result. The process that commits the last part of a checkpoint commits the checkpoint. A
-    checkpoint that was begun but not committed has failed, unless one of its processes died."""
+    """Counts checkpoints by result. A checkpoint is committed once the last rank commits its part. A checkpoint that
+    was begun but not committed has failed, unless one of its processes died."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):

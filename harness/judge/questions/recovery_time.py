@@ -1,6 +1,6 @@
 """Recovery time: from the last step before progress stopped until the job does a step that it had not done before.
 
-Only step events enter the measurement, so the time means the same for any trainer. The phases of a recovery partition
+The time is measured from logged steps alone, so it means the same for any trainer. The phases of a recovery partition
 the recovery time, so the sum of the phases is exactly this time. If a fault only slows the job, the time runs from the
 fault until steps are as fast as in the fault-free run again.
 """
@@ -125,7 +125,7 @@ def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Explains why the recovery from one of the faults is not known, or returns an empty text."""
+    """Explains why the job's recovery from some fault was not measured, or returns an empty text."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
     measured = {interval.fault for interval in evidence.slowed.measured}

@@ -35,7 +35,7 @@ Lines = Sequence[Expectation] | str  # expectations, or the reason why nothing i
 
 
 class _Again(Score):
-    """A score that is judged by default, if the evidence allows it."""
+    """A family of expectations, such as on the pace, that is judged by default if the evidence allows it."""
 
     def __init__(self, name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]):
         self.name, self.order, self._judged = name, order, judged
