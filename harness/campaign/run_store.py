@@ -106,9 +106,15 @@ class Store:
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
     def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
-        """Returns the judged runs of one scenario each that say something of the trainer, newest first."""
+        """Returns the judged runs of one scenario each that say something of the trainer, newest first. A copied run
+        counts once."""
         judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
-        return [run for run in judged if stored_kind_of(self.reports / run.run_id) is None]
+        once = dict[tuple[float, str, str, str], StoredRun]()
+        for run in (run for run in judged if stored_kind_of(self.reports / run.run_id) is None):
+            kept = once.setdefault((run.begun_s, run.scenario, run.backend, run.seed), run)
+            if kept is not run:
+                self.notes.append(f"{run.run_id} and {kept.run_id} are one run, which counts once")
+        return list(once.values())
 
     def judged(self, wanted: Wanted, most: int) -> list[tuple[StoredRun, run_report.Report]]:
         """Returns the newest `most` judged runs that fit, with their reports."""

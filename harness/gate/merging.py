@@ -23,6 +23,7 @@ from harness.report import write_files
 from harness.report.words import one_line
 
 SHARDS_MAX = 1000
+NOT_CAUGHT = "its blindness check, which must fail, did not fail in each of its runs"
 
 
 def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
@@ -44,14 +45,18 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
     blind = [
         stored
         for _, stored in parts
-        if stored.blindness_check.verdict is not Verdict.FAIL
-        or (stored.verdict is Verdict.INVALID and not stored.scenarios)
+        if not _caught(stored.blindness_check) or (stored.verdict is Verdict.INVALID and not stored.scenarios)
     ]
-    reason = f"shard {blind[0].part.shard}: {blind[0].reason}" if blind else ""
+    own = (stored.reason if stored.verdict is Verdict.INVALID else NOT_CAUGHT for stored in blind[:1])
+    reason = f"shard {blind[0].part.shard}: {next(own)}" if blind else ""
     answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, check_row, part=part)
     if not blind:
         held = _compared(against, list(zip(rows, measured, strict=True)), reports)
         answer = decided(replace(answer, rows=rows, held=held))
+        red = [stored for _, stored in parts if stored.verdict is Verdict.FAIL and answer.verdict is not Verdict.FAIL]
+        if red:  # by its own comparison with a baseline, or by an altered file
+            said = f"shard {red[0].part.shard} says fail: {red[0].reason}"
+            answer = replace(answer, verdict=Verdict.FAIL, reason=said)
     folder = reports / answer.run_id
     folder.mkdir(parents=True)
     write_files({**render(answer), baseline.FIGURES: merged.to_text()}, folder)
@@ -105,6 +110,11 @@ def _row(row: stored_gate.Row) -> SuiteRow:
         why = f"run {bad.run_id} is {bad.verdict}" if bad else "it has no runs"
         result = RepeatVerdict(Verdict.INCONCLUSIVE, (f"the shard says pass, but {why}", *row.reasons))
     return SuiteRow(row.scenario, row.title, result, known=row.known_failure, stored=runs, swept=row.swept)
+
+
+def _caught(check: stored_gate.Row) -> bool:
+    """Returns True if a shard's blindness check failed by the shard's own word and in each of its runs."""
+    return check.verdict is Verdict.FAIL and bool(check.runs) and {run.verdict for run in check.runs} == {Verdict.FAIL}
 
 
 def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:

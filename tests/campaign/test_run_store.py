@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import shutil
 from typing import Any
 from unittest.mock import Mock
 
@@ -63,6 +64,13 @@ def test_runs_are_found_by_what_they_are_the_newest_first(reports: pathlib.Path)
     assert ids(store, verdict=Verdict.PASS, since_s=150) == ["b-1"]
     assert ids(store, scenario="' OR 1=1 --") == []
     assert store.notes == []
+
+
+def test_a_copied_run_counts_once(reports: pathlib.Path) -> None:
+    shutil.copytree(reports / "b-1", reports / "b-1-copy")
+    store = Store(reports)
+    assert len(ids(store, scenario="rank-kill")) == 2 and len(store.evidence(Wanted(scenario="rank-kill"))) == 1
+    assert "are one run, which counts once" in store.notes[0]
 
 
 @pytest.mark.parametrize("judged", [{}, {"verdict": Verdict.INCONCLUSIVE}])

@@ -247,12 +247,16 @@ def shards(rehearse: Any, count: int, cards: dict[str, Scorecard] | None = None)
 
 
 def test_shards_together_are_the_whole_gate(rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard) -> None:
-    blind = shards(rehearse, 2)
+    blind, unproven, red = (shards(rehearse, 2) for _ in range(3))
     _edit(blind[1], lambda values: values["blindness_check"].update(verdict="pass"))
+    _edit(unproven[1], lambda values: values["blindness_check"].update(runs=[]))
+    _edit(red[0], lambda values: values.update(verdict="fail", reason="against baseline x: worse"))
     for parts, verdict, said in (
         (shards(rehearse, 3)[:2], Verdict.INCONCLUSIVE, "shard 3 of 3 (it was not given)"),
         (shards(rehearse, 2, {"spot-evict": bad}), Verdict.FAIL, ""),
         (blind, Verdict.INVALID, ""),
+        (unproven, Verdict.INVALID, "shard 2: its blindness check, which must fail, did not"),
+        (red, Verdict.FAIL, "shard 1 says fail: against baseline x: worse"),
         (shards(rehearse, 2), Verdict.PASS, "all 3 scenarios passed"),
     ):
         merged = merging.merge_gates(parts, tmp_path)
