@@ -30,9 +30,8 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 @dataclass(frozen=True)
 class Made:
     """One drill. `told`: the harness's last event about the drill. `step`: the step of the save from which the drill
-    started. Exactly one of the fields `silent`, `failed`, `open` and `done` is set. `silent`: why the drill shows
-    nothing about the job. `failed`: how the drill failed. `open`: why the drill's result is unknown. `done`: the log of
-    a completed drill."""
+    started. Only one of the next four fields is set. `silent`: why the drill shows nothing about the job. `failed`: how
+    the drill failed. `open`: why the drill's result is unknown. `done`: the log of a completed drill."""
 
     folder: str
     told: Mapping[str, Any]
@@ -139,9 +138,8 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """Yields workers of a drill that restored another save, or other contents than the run had committed. If some
-    workers of the drill or of the run's restarts restored only the model and others restored more, the drill's workers
-    are yielded, too."""
+    """Yields workers of a drill that restored another save, or other contents than the run had committed. Also yields a
+    drill's workers if some workers of drill and restarts restored only the model, and others more."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         path = worker.source or ""

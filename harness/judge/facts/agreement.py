@@ -95,8 +95,7 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
 
 def never_changing(comparison: Comparison | None, resized: bool = False) -> Iterator[Odd]:
     """Yields a loss, gradient norm or time of the gradient sync that stays the same over many steps, though it changes
-    at each of these steps in the fault-free run. `resized`: the number of ranks changed, so sync times are not
-    checked."""
+    at each of these steps in the fault-free run. `resized`: the number of ranks changed, so sync times do not count."""
     if comparison is None:
         return
     for name in ("loss", "grad_norm", "sync_ns")[: 2 if resized else 3]:

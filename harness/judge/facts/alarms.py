@@ -316,8 +316,7 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Event) -> bool:
-        """Returns True if the alarm's rank, without waits, was slower than others by about as much as the alarm
-        says."""
+        """Returns True if the alarm's rank, without waits, was slower than others by about the reported amount."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False

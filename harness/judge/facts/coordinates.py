@@ -31,8 +31,7 @@ def replicas(run: Timeline) -> Ints:
 
 
 def layouts(run: Timeline) -> frozenset[str]:
-    """Returns the reported splits of the model, such as `tp 2` (tensor parallelism on 2 ranks), without data
-    parallelism."""
+    """Returns how ranks split the model, such as `tp 2`, as they reported. Data parallelism is left out."""
     told = [each.coordinates for each in run.processes if each.coordinates]
     parts = [
         [f"{axis} {size}" for axis, (_, size) in sorted(each.items()) if axis not in DATA and size > 1] for each in told

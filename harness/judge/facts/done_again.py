@@ -1,8 +1,8 @@
 """Compares the run's last steps with the same steps of the second restart, which the harness makes after the run.
 
 The second restart must equal the run bit for bit if the run equals its fault-free run bit for bit. Equal steps before
-the first fault are enough, if at least as many steps lie before that fault as are compared here. If not, the second
-restart may differ from the run a few times as much as the run from its fault-free run.
+the first fault are enough, if at least as many steps lie before that fault as are compared here. If the run differs
+from its fault-free run, the second restart may differ from the run a few times as much.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,7 +57,7 @@ class DoneAgain:
 
     @cached_property
     def repeats(self) -> bool:
-        """Returns True if the second restart must equal the run bit for bit, as the run equals its fault-free run."""
+        """Returns True if a repeat of the run is bit-identical, so that the second restart must equal the run."""
         usual, run = self._evidence.comparison, self._evidence.run
         if self.not_compared or usual is None:
             return False

@@ -75,8 +75,7 @@ def bad(store: Store) -> Found:
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
     """Yields consecutive saves that the harness never saw. Each save must have been the newest save for longer than the
-    harness usually needs to see a save. All these saves together must have been the newest for several times as
-    long."""
+    harness usually needs to see a save. Together, the saves must span several times this delay."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -130,8 +129,7 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
     """Returns how many of its newest saves the fault-free run has at its end; 0 if this is unknown, or if the run has
-    an older save but lacks a newer one. The second result is True if the harness read the right step number from the
-    last save."""
+    an older save but lacks a newer one. The second result is True if the last save holds its own step number."""
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False

@@ -2,8 +2,7 @@
 
 A correct restart repeats the same samples, at the same learning rate, with the same losses. Some jobs do not repeat
 losses bit for bit. In such a job, a repeated loss may differ by about as much as repeated losses did equally many steps
-after earlier restarts. The comparison misses an error that both executions of a step have, and any error in a step that
-is never repeated.
+after earlier restarts. The comparison misses errors in both executions, and errors in steps without a repeat.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ def done_again(told: Executed) -> list[Again]:
 
 
 def _means(told: Executed) -> Bools:
-    """Marks each rank's first row after a restart if most steps have no row, as this row may be a mean of several
-    steps."""
+    """Marks each rank's first row after a restart if most steps lack a row, as this row may be a mean over steps."""
     order = np.lexsort((told.step, told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     firsts = np.ones(len(order), np.bool_)

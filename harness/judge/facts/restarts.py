@@ -72,8 +72,8 @@ class Restore(NamedTuple):
 
     @property
     def is_another(self) -> str:
-        """Describes restored content that differs from the committed content, or returns an empty text. Damage, or a
-        save that nobody saw, causes this."""
+        """Describes restored content that differs from the committed content, or returns an empty text. The difference
+        comes from damage, or from a save that nobody saw."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         where = self.source or "a state"
@@ -160,9 +160,9 @@ def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints (checkpoints whose names differ only in numbers) from which this job may
-    restore. A series that the job did restore is included. Any other series is included unless all its saves are
-    exported weights or the last saves of failed processes."""
+    """Returns the series of checkpoints (names that differ only in numbers) that this job may restore. A series that
+    the job did restore is included. Any other series is included unless all its saves are exported weights or the last
+    saves of failed processes."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:

@@ -239,9 +239,8 @@ class Saves:
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a function that is True for saves that no fault up to the time `moment` may have damaged. Such a save
-        was begun after all faults with unknown damage were over, and no save of the same step had known damage by
-        then."""
+        """Returns a function that is True for saves that no fault until `moment` may have damaged. Such a save was
+        begun after all faults with unknown damage were over, and no save of the same step had known damage by then."""
         overs, damaged = self._spoilt
         over = last_by(overs, moment)
 

@@ -172,7 +172,7 @@ class Store:
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
         """Maps each save to the harness's observations that show its true content. Observations after a fault that may
-        have damaged the save are left out, and so are observations during the removal of the save."""
+        have damaged the save are left out, and so are observations during the save's removal."""
         sound = []
         for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)

@@ -1,8 +1,7 @@
 """Each fault acts for its planned time, and is undone then.
 
 A fault may end sooner if the job gets rid of the victim, if the job is over, or if people stop the fault. If nobody
-reports the victim's end, it is enough that new process groups do all later steps and that the victim reports nothing
-more.
+reports the victim's end, it is enough that new process groups do all later steps and the victim logs nothing more.
 
 A fault may be undone late: by up to 10 s, or by its planned duration if that is longer.
 """
