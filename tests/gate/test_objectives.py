@@ -101,7 +101,7 @@ def test_the_exit_code_says_whether_it_is_met(
         shutil.copytree(ROOT / "reports" / "sample", folder)
         (folder / "plan.json").write_text("{}")
         report = json.loads((folder / "report.json").read_text())
-        begun = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() - 60))
+        begun = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() - 60 - number))
         report |= {"run_id": folder.name, "verdict": verdict, "begun_at": begun}
         (folder / "report.json").write_text(json.dumps(report))
     path = tmp_path / "slo.yaml"
