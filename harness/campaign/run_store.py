@@ -23,7 +23,7 @@ import msgspec
 
 from harness.campaign.wings import stored_kind_of, stored_kinds
 from harness.errors import UsageError
-from harness.judge.verdict import Verdict
+from harness.judge.verdict import PRIORITY, Verdict
 from harness.plan.run_plan import CONTROL, FIRST_LOOK
 from harness.report import run_report, write_files
 from harness.report.commands import REHEARSALS
@@ -107,12 +107,13 @@ class Store:
 
     def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
         """Returns the judged runs of one scenario each that say something of the trainer, newest first. A copied run
-        counts once."""
+        counts once, with the worst verdict of its copies."""
         judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
         once = dict[tuple[float, str, str, str], StoredRun]()
         for run in (run for run in judged if stored_kind_of(self.reports / run.run_id) is None):
-            kept = once.setdefault((run.begun_s, run.scenario, run.backend, run.seed), run)
+            kept = once.setdefault(key := (run.begun_s, run.scenario, run.backend, run.seed), run)
             if kept is not run:
+                once[key] = max(kept, run, key=lambda each: PRIORITY.index(each.verdict or Verdict.FAIL))
                 self.notes.append(f"{run.run_id} and {kept.run_id} are one run, which counts once")
         return list(once.values())
 

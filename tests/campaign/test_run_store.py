@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import shutil
 from typing import Any
 from unittest.mock import Mock
 
@@ -67,9 +66,11 @@ def test_runs_are_found_by_what_they_are_the_newest_first(reports: pathlib.Path)
 
 
 def test_a_copied_run_counts_once(reports: pathlib.Path) -> None:
-    shutil.copytree(reports / "b-1", reports / "b-1-copy")
+    write(reports, "b-2", 9, verdict=Verdict.FAIL, scenario="rank-kill", begun_at="2026-11-22T08:00:00+00:00")
     store = Store(reports)
-    assert len(ids(store, scenario="rank-kill")) == 2 and len(store.evidence(Wanted(scenario="rank-kill"))) == 1
+    assert len(ids(store, scenario="rank-kill")) == 2 and [
+        run.run_id for run in store.evidence(Wanted(scenario="rank-kill"))
+    ] == ["b-2"], "the worst counts"
     assert "are one run, which counts once" in store.notes[0]
 
 
