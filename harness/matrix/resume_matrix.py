@@ -86,7 +86,8 @@ class _NotHad(Exception):
 
 
 class _Lost(Exception):
-    """Raised if a planned restart cannot be tried although the job made the save. The sweep then cannot pass."""
+    """Raised if a planned restart cannot be tried although the job made the save. A sweep with such a restart cannot
+    pass."""
 
 
 class _Stopped(Exception):

@@ -312,8 +312,8 @@ class _Inquest:
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
         """Yields the causes of peers' deaths after a fault that may stop a job: its end, and the end of each target
         that outlived it. A process survived if it begins a step at least a minute after the fault and after the next
-        committed checkpoint. Launchers notice missing heartbeats within a minute. A failed save may show one save
-        later."""
+        committed checkpoint. Launchers notice missing heartbeats within a minute. A failed save may show only when the
+        next save ends."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER

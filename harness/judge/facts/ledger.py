@@ -116,7 +116,7 @@ def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
 
 
 class _StepShares:
-    """Computes the time of each step by account, such as `data_wait`. One slot is computed at a time."""
+    """Computes the time of each step by account, such as `data_wait`, for one GPU slot at a time to save memory."""
 
     def __init__(self, timeline: Timeline, baselines: Mapping[int, Band], own: Mapping[int, StepTime]):
         self.steps = timeline.steps

@@ -276,7 +276,7 @@ def _bytes_of(tensor: str) -> int:
 
 
 def unlike(store: Store) -> Found:
-    """Yields saves with another value, such as the number of tensors, than the one that all fault-free saves have. The
+    """If all fault-free saves agree on a value, such as the number of tensors, yields the saves with another value. The
     first save of each run may differ. Only runs with equal numbers and layouts of ranks are compared."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
@@ -288,9 +288,9 @@ def unlike(store: Store) -> Found:
 
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
-    """Yields saves with another value, such as the number of tensors, than the one that all saves of other stores have.
-    The first save of each store may differ. Each result is a tuple: the save, its value, the value's name, and the
-    value of the others."""
+    """If all saves of the other stores agree on a value, such as the number of tensors, yields saves with another
+    value. The first save of each store may differ. Each result is a tuple: the save, its value, the value's name, and
+    the value of the others."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)

@@ -29,7 +29,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
     """Yields a flaw if the fault struck before its planned step or phase, or long after it. An armed fault waits only
-    for its planned phase. The harness may read of this phase only after arming the fault."""
+    for its planned phase. The harness may learn of this phase from the log only after it armed the fault."""
     run, when, due = evidence.run, evidence.planned_faults.get(fault.id, {}).get("when") or {}, 0
     step, phase, late = when.get("step"), when.get("phase"), SEEN_NS + run.uncertainty_ns
     if not isinstance(step, int | None):
