@@ -1,4 +1,4 @@
-"""Stores the figures of runs under a name, as a baseline, and compares new runs with a baseline."""
+"""Stores measurements of runs under a name, as a baseline, and compares new runs with a stored baseline."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def known(reports: pathlib.Path) -> list[str]:
 
 
 def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
-    """Stores figures as the baseline `name`, in place of an earlier baseline of this name. Raises `UsageError`."""
+    """Stores measurements of runs as the baseline `name`, and replaces an earlier baseline of this name. Raises
+    `UsageError` for a bad name, or if no run passed or failed."""
     if not _NAME.match(name):
         raise UsageError(f"{name!r}: a baseline's name has letters, digits, dots and dashes, at most 64")
     if not any(run.verdict in JUDGED for each in figures.scenarios for run in each.runs):
@@ -46,7 +47,8 @@ def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
 
 
 def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the figures of a file, a named baseline, a gate (its id or `last`), or a commit. Raises `UsageError`."""
+    """Returns the measurements that `name` refers to: a file, a baseline, a gate (its id or `last`), or a commit.
+    Raises `UsageError` for an unknown or ambiguous name."""
     path = pathlib.Path(name)
     if path.suffix == ".json" or path.is_file():
         return read_figures(path)
@@ -71,10 +73,10 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the figures of one commit's judged runs, scenario by scenario.
+    """Returns the measurements of one commit's judged runs, scenario by scenario.
 
     Runs of the same job on the same hardware form a set. If a scenario has several sets of runs, the function prefers a
-    set that fits `wanted`, and then the largest set. Unreadable runs are left out.
+    set that fits `wanted`, and then the largest set. Unreadable runs are skipped.
 
     Raises `UsageError` if several commits of stored runs begin with `commit`."""
 
@@ -103,7 +105,8 @@ def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunF
 
 
 def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:
-    """Returns the figures of a stored run. Raises `ReportError`, and `ValueError` for an unreadable plan."""
+    """Returns the measurements of a stored run. Raises `ReportError` for an unreadable report, `ValueError` for an
+    unreadable plan."""
     report = run_report.read(folder / "report.json")
     try:
         plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"))
@@ -117,7 +120,8 @@ def now() -> str:
 
 
 def differences(before: Identity, wanted: Identity) -> list[str]:
-    """Returns a text for each difference that makes runs of `before` and runs of `wanted` incomparable."""
+    """Returns a text for each difference between two kinds of runs that makes the runs incomparable, such as another
+    seed."""
     found = []
     for name in ("backend", "seed", "nodes", "ranks_per_node"):
         then, here = (getattr(each, name) for each in (before, wanted))
@@ -135,7 +139,8 @@ def differences(before: Identity, wanted: Identity) -> list[str]:
 
 
 def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
-    """Raises `UsageError` if the baseline is of another job or machine, but not if the baseline lacks a scenario."""
+    """Raises `UsageError` if the baseline's runs had another job or machine. A scenario that the baseline lacks is no
+    error."""
     problems = []
     for identity in wanted:
         others = (each for each in figures.scenarios if each.identity.scenario == identity.scenario)
@@ -148,8 +153,8 @@ def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
 
 
 def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], without: Sequence[str] = ()) -> Regressions:
-    """Compares all scenarios of a gate with a baseline. `without`: names of scenarios whose runs gave no figures.
-    The caller leaves out scenarios with a known failure, because such scenarios are expected to fail."""
+    """Compares all scenarios of a gate with a baseline. `without` holds the names of scenarios whose runs measured
+    nothing. The caller leaves out scenarios with a known failure, because such scenarios are expected to fail."""
     questions: list[Question] = []
     successes: list[Success] = []
     missing, silent = list(without), []
@@ -172,8 +177,8 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
 
 
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
-    """Returns a comparison for each figure that the old or the new runs have, and the names of the other figures.
-    `another`: the difference between the old and the new job, or an empty text if the job is the same."""
+    """Returns a comparison for each quantity that old or new runs measured, and the names of unmeasured quantities.
+    `another` describes how the new job differs from the old job, and is empty if the jobs are equal."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
     times = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
@@ -194,7 +199,7 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
 
 
 def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
-    """Returns the reason why the values are doubtful, such as runs that lack the figure, or an empty text."""
+    """Returns the reason to doubt the measured values, such as runs that lack a value, or an empty text."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"
@@ -209,8 +214,8 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Returns a message if waste is not comparable because the baseline's runs used far more GPU time, or an empty
-    text. The offset added to each waste grows with the baseline's GPU time, and would hide a difference."""
+    """Returns a message if the baseline's runs used too much GPU time for a comparison of waste, or an empty text. The
+    constant that is added to each waste grows with the baseline's GPU time, and would hide a difference."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

@@ -1,14 +1,15 @@
-"""Tests whether the runs of a gate are worse than a baseline. Pure.
+"""Tests whether the runs of a gate are worse than the runs of a baseline. The functions are pure.
 
 Durations and costs are compared by their logarithms, so a difference is a ratio. One disturbed run must not hide a
-difference. So a value more than a factor of 1.5 away from the median of the same runs is clipped to that factor (Huber
-1964). The t-test for unequal scatter (Welch 1947) compares the clipped values. The scatter counts as at least 5 %,
-because figures that are measured coarsely may agree by chance. Success is compared by Fisher's exact test (1935).
+difference. So a value more than a factor of 1.5 away from the median of its group of runs is clipped to that factor
+(Huber 1964). The t-test for unequal variances (Welch 1947) compares the clipped values. The standard deviation counts
+as at least 5 %, because coarse measurements may agree by chance. Fisher's exact test (1935) compares the success rates.
 
-A figure is *worse* if its ratio to the baseline, divided by the slowdown of the machine, is above 1.1. The test must
-also be significant after correction for all comparisons of the gate (Holm 1979). A figure is *not worse* if its ratio
-to the baseline is below 1.5 with 95 % confidence. Otherwise the comparison is inconclusive, and the result may say how
-many more runs would settle it. A comparison passes only with at least three judged runs on each side.
+A measurement is *worse* if its ratio to the baseline, divided by the slowdown of the machine, is above 1.1. The test
+must also be significant after correction for all comparisons of the gate (Holm 1979). A measurement is *not worse* if
+its ratio to the baseline is below 1.5 with 95 % confidence. Otherwise the comparison is inconclusive, and the result
+may say how many more runs would settle it. A comparison passes only with at least three judged runs in the gate and in
+the baseline.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Question:
-    """One figure of one scenario, in the baseline's runs and in the new runs. A larger value is worse.
+    """One measured quantity of a scenario, in the baseline's runs and in the new runs. A larger value is worse.
 
-    `offset` is added to all values, in the figure's unit, so that tiny values give no large ratio. `doubt` is a reason
-    why the values prove nothing. `pace` is the ratio of the new median step time to the old median step time. If the
-    machine is slower by some ratio, a figure that is larger by the same ratio is not worse."""
+    `offset` is added to all values, in their unit, so that tiny values give no large ratio. `doubt` is a reason why the
+    values prove nothing. `pace` is the ratio of the new median step time to the old median step time. If steps take
+    longer by some ratio, a value that is larger by at most this ratio is not worse."""
 
     scenario: str
     figure: str
@@ -59,7 +60,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Success:
-    """The number of failed runs and of judged runs of one scenario, in the baseline and in the new runs."""
+    """How many runs of one scenario failed and how many were judged, in the baseline and in the gate."""
 
     scenario: str
     failed_before: int
@@ -84,7 +85,8 @@ class _Test:
 
     @property
     def p_worse(self) -> float:
-        """Returns the probability of a difference at least this large if a slower machine were its only cause."""
+        """Returns the probability of a difference at least as large as measured if a slower machine were the only
+        cause."""
         return t_distribution.tail((self.difference - self.explained) / self.error, self.freedom)
 
     @property
@@ -93,7 +95,8 @@ class _Test:
 
     @property
     def p_found(self) -> float:
-        """Returns the probability of a difference no larger than the measured one if the true ratio were `FOUND`."""
+        """Returns the probability of a difference no larger than measured if the true ratio to the baseline were
+        `FOUND`."""
         return t_distribution.tail((math.log(FOUND) - self.difference) / self.error, self.freedom)
 
     def bounds(self) -> tuple[float, float]:
@@ -103,7 +106,8 @@ class _Test:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of one comparison. `test` is `None` without a t-test. `family` is the gate's number of comparisons."""
+    """The result of one comparison. `test` is `None` if no t-test was made. `family` is the gate's number of
+    comparisons."""
 
     question: Question | Success
     verdict: Verdict
@@ -113,17 +117,18 @@ class Answer:
 
     @property
     def ratio(self) -> float | None:
-        """Returns the ratio of the new runs' average figure to the baseline's, or `None` without a t-test."""
+        """Returns the ratio of the new runs' average to the baseline's average, or `None` if no t-test was made."""
         return None if self.test is None else math.exp(self.test.difference)
 
     @functools.cached_property
     def bounds(self) -> tuple[float, float] | None:
-        """Returns the lower and the upper bound of `ratio`, each with 95 % confidence, or `None` without a t-test."""
+        """Returns the lower and the upper 95 % confidence bound of `ratio`, or `None` if no t-test was made."""
         return None if self.test is None else self.test.bounds()
 
     @functools.cached_property
     def more(self) -> int | None:
-        """Returns how many more runs on each side would settle the comparison, or `None` if no such number is known."""
+        """Returns how many more runs of gate and baseline would settle the comparison, or `None` if no number is
+        known."""
         if self.verdict is not Verdict.INCONCLUSIVE:
             return None
         if isinstance(self.question, Success):
@@ -151,7 +156,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Regressions:
-    """The comparison of a gate with a baseline. `not_compared`: figures that could not be compared, and why."""
+    """The comparison of a gate with a baseline. `not_compared` says which measurements could not be compared, and
+    why."""
 
     baseline: str
     answers: Sequence[Answer]
@@ -178,9 +184,9 @@ def title(figure: str) -> str:
 
 
 def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) -> list[Answer]:
-    """Returns the results of all comparisons: first those of the figures, then those of the success rates.
-    The more comparisons a gate makes, the stronger is the evidence that each regression needs. If no run failed on
-    either side, the success rates show no regression, and do not count as a comparison (Tarone 1990)."""
+    """Compares the measurements, then the success rates, and returns all results in this order. The more comparisons a
+    gate makes, the stronger is the evidence that each regression needs. If no run of the gate or the baseline failed,
+    the success rates do not count as a comparison (Tarone 1990)."""
     tests = [None if _lacking(question) else _test(question) for question in questions]
     p = [1.0 if test is None else test.p_worse for test in tests]
     open_ones = [each for each in successes if each.failed_before + each.failed_now]
@@ -192,7 +198,8 @@ def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) ->
 
 
 def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
-    """Returns for each hypothesis whether the test rejects it. The chance of any false rejection is at most `alpha`."""
+    """Returns True for each hypothesis that Holm's method rejects. The chance of any false rejection is at most
+    `alpha`."""
     rejected = [False] * len(p)
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         if p[place] > alpha / (len(p) - rank):
@@ -202,7 +209,8 @@ def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
 
 
 def fisher(failed_before: int, runs_before: int, failed_now: int, runs_now: int) -> float:
-    """Returns the chance that at least `failed_now` of all failures fall on the new runs (Fisher 1935)."""
+    """Returns the probability that at least `failed_now` of all failures fall on the new runs by chance (Fisher
+    1935)."""
     failed, runs = failed_before + failed_now, runs_before + runs_now
     ways = sum(
         math.comb(runs_now, k) * math.comb(runs_before, failed - k)
@@ -235,7 +243,7 @@ def _clipped(values: Values) -> list[float]:
 
 
 def _lacking(question: Question) -> str:
-    """Returns the reason why the figure cannot be tested, or an empty text if a test is possible."""
+    """Returns the reason why no t-test is possible, or an empty text if a t-test is possible."""
     if question.doubt:
         return question.doubt
     if min(len(question.before), len(question.now)) < RUNS_MIN:
@@ -265,8 +273,8 @@ def _of_success(counts: Success, worse: bool) -> Answer:
 
 
 def _more(question: Question, test: _Test, family: int) -> int | None:
-    """Returns how many more runs on each side, with the same means and scatter, would settle the comparison.
-    Returns `None` if at least `RUNS_MAX` more runs are needed."""
+    """Returns how many more runs of gate and baseline would settle the comparison if means and variances stay as
+    measured. Returns `None` if at least `RUNS_MAX` more runs are needed."""
     sides = [_clipped([value + question.offset for value in side]) for side in (question.before, question.now)]
     (mean, scatter), (mean_now, scatter_now) = map(_moments, sides)
     for more in range(1, RUNS_MAX):

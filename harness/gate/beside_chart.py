@@ -1,4 +1,4 @@
-"""Draws the parts of two runs, such as recovery phases, as pairs of bars whose length shows the time."""
+"""Draws how long two runs spent in each phase of their recovery (or on each rank), as pairs of horizontal bars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROW = 40.0
 
 
 def beside_chart(title: str, bars: Sequence[Bar], show: Show, narrow: bool = False) -> Markup:
-    """Draws one row for each part, with the first run's bar above the second's. A part that took no time has no bar."""
+    """Draws a pair of bars for each named duration: the first run's above the second's. A duration of 0 has no bar."""
     left, right = (8.0, 282.0) if narrow else (200.0, 980.0)
     row = ROW + (16.0 if narrow else 0.0)
     most = max((value or 0.0 for bar in bars for value in bar[1:]), default=0.0)

@@ -1,7 +1,8 @@
-"""Finds where a series of figures changes its level. Pure.
+"""Finds where the typical value of a series of measurements changes. The functions are pure.
 
 Pettitt's test (1979) compares only the order of values, so the distribution and one disturbed run do not matter. The
-test finds one change; the parts before and after this change are then searched, too. A change is a hint, not a verdict.
+test finds one change. The values before this change and the values after it are then searched, too. A change is a hint,
+not a verdict.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a figure's level. `at`: index of the first later value. `before`, `after`: medians of both levels."""
+    """A lasting change of a measurement. `at` is the index of the first value after the change. `before` and `after`
+    are the medians of the values before and after the change."""
 
     at: int
     before: float
@@ -37,7 +39,7 @@ class Change:
 
 
 def changes(values: Sequence[float]) -> list[Change]:
-    """Returns all changes of level among the newest `VALUES_MAX` values of a series, the earliest change first."""
+    """Returns all lasting changes among the newest `VALUES_MAX` values of a series, the earliest change first."""
     data = np.asarray(values[-VALUES_MAX:], float)
     edges = _placed(data, _split(data, 0))
     shift = len(values) - len(data)
@@ -47,7 +49,8 @@ def changes(values: Sequence[float]) -> list[Change]:
 
 
 def _split(data: Values, offset: int) -> list[tuple[int, float]]:
-    """Returns the index of each change in this part of the series, and the probability that chance alone causes it."""
+    """Returns the index of each lasting change in `data`, and the probability that chance alone makes a change as
+    clear. `offset` is added to each index."""
     if len(data) < 2 * RUNS_MIN:
         return []
     at, p = _pettitt(data)
@@ -59,7 +62,8 @@ def _split(data: Values, offset: int) -> list[tuple[int, float]]:
 
 
 def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Finds the place of each change again, using only the values between the neighbouring changes."""
+    """Locates each change more exactly by testing only the values between the change before it and the change after
+    it."""
     ends = [0, *(at for at, _ in edges), len(data)]
     moved = []
     for before, at, after in zip(ends, ends[1:], ends[2:], strict=False):
@@ -70,7 +74,8 @@ def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, flo
 
 
 def _pettitt(data: Values) -> tuple[int, float]:
-    """Returns the likeliest index of a change, and the probability of an equally clear change by chance alone."""
+    """Returns the likeliest index of a change in `data`, and the probability that chance alone makes a change as
+    clear."""
     count = len(data)
     ordered = np.sort(data)
     ranks = (np.searchsorted(ordered, data, "left") + np.searchsorted(ordered, data, "right") + 1) / 2

@@ -1,4 +1,5 @@
-"""Makes the report files of a gate from its result: suite.json, report.md, report.html and junit.xml. Pure."""
+"""Makes the report files of a gate from its result: suite.json, report.md, report.html and junit.xml. The functions are
+pure."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """The result of one scenario of a suite. `stored`: the scenario's runs, if `cards` (scorecards) is empty."""
+    """The result of one scenario of a suite. `stored` holds the scenario's runs if `cards` (scorecards) is empty."""
 
     name: str
     title: str
@@ -47,7 +48,7 @@ class SuiteRow:
 
     @property
     def took_s(self) -> float:
-        """Returns the total length, in seconds, of the runs in `cards`."""
+        """Returns how long the runs in `cards` took together, in seconds."""
         return sum(card.evidence.run.end - card.evidence.run.begin for card in self.cards) / S
 
     @property
@@ -59,7 +60,8 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The result of a gate. `rows` is empty if the scenario that must fail (the blindness check) stopped the gate."""
+    """The result of a gate. `rows` is empty if the gate stopped because its blindness check (which must fail) did not
+    fail."""
 
     suite: str
     title: str
@@ -74,13 +76,14 @@ class GateResult:
 
     @property
     def counts_later(self) -> bool:
-        """Tells whether a later gate may count these runs (`--add`). Each run must have recorded its code version."""
+        """Returns True if a later gate may count this gate's runs (`--add`): each run must have recorded its code
+        version."""
         codes = [card.environment for row in self.rows for card in row.cards]
         return all(code.get("trainer_diff") or code.get("image_digest") for code in codes)
 
 
 def yes_or_no(answer: GateResult) -> str:
-    """Returns the result in one line, as `NO: of 12 scenarios, 1 failed, 2 could not be judged, 9 passed.`"""
+    """Returns the gate's result in one line, as `NO: of 12 scenarios, 1 failed, 2 could not be judged, 9 passed.`"""
     if answer.verdict is Verdict.PASS:
         part = answer.part.again or answer.part.tag or answer.part.shard
         return f"{'YES, for a part of the suite' if part else 'YES'}: {answer.reason}."
@@ -102,12 +105,13 @@ def yes_or_no(answer: GateResult) -> str:
 
 
 def clauses(reason: str) -> list[str]:
-    """Splits a reason at each semicolon outside brackets, and returns the parts, which start with a capital."""
+    """Splits the reason of a verdict at each semicolon outside brackets, and starts each piece with a capital
+    letter."""
     return [in_words(each) for each in re.split(r"; (?![^(]*\))", reason)]
 
 
 def next_steps(answer: GateResult) -> list[str]:
-    """Returns advice with commands, such as to look at a failure or to repeat scenarios that could not be judged."""
+    """Returns the advised next commands, such as one that shows a failed run or one that repeats unjudged scenarios."""
     steps = []
     for row in answer.rows:
         run_id = next((run.run_id for run in row.runs if run.verdict is Verdict.FAIL), "")
@@ -233,7 +237,7 @@ def suite_json(answer: GateResult) -> dict[str, object]:
 
 
 def against_json(held: Regressions) -> dict[str, object]:
-    """Returns the comparison with the baseline as JSON values. Figures are in seconds or GPU-seconds."""
+    """Returns the comparison with the baseline as JSON values. Measurements are in seconds or GPU-seconds."""
     return {
         "baseline": held.baseline,
         "verdict": held.verdict.value,
@@ -291,7 +295,7 @@ def _markdown(answer: GateResult) -> str:
 
 
 def _one_of(row: SuiteRow, number: int) -> str:
-    """Returns a name for one run of the scenario, unique among the suites of the JUnit document."""
+    """Returns the name that the JUnit document gives to one run of the scenario. No other run has this name."""
     return f"{row.name}, run {number} of {len(row.cards)}" if len(row.cards) > 1 else row.name
 
 

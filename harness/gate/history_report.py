@@ -1,4 +1,4 @@
-"""Shows the stored runs of a folder over time: as JSON, as lines for a terminal, and as a page with trends."""
+"""Shows the stored runs of a folder over time: as JSON, as lines for a terminal, and as a page with charts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ READ_MAX = 2000  # most runs read, the newest first
 
 @dataclass(frozen=True)
 class Moment(StoredRun):
-    """A judged run. `recovery_s`, and `waste_percent` (GPU time wasted by faults), are `None` if not measured."""
+    """A judged run. `recovery_s` and `waste_percent` (the GPU time wasted by faults) are `None` if they were not
+    measured."""
 
     profile: str | None
     recovery_s: float | None
@@ -42,7 +43,7 @@ def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[s
 
 
 def _moment(run: StoredRun, report: run_report.Report) -> Moment:
-    """Returns the figures of a run. If the job did no step, its recovery time and its waste are `None`."""
+    """Returns recovery time and waste of a run. Both are `None` if the job did no step."""
     time, worked = report.recovery_time, report.run.furthest_step != 0
     never = time.seconds is None and any(episode.seconds is None for episode in time.episodes)
     return Moment(
@@ -69,7 +70,8 @@ class Series:
         return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
 
     def changes(self, figure: str) -> list[Change]:
-        """Returns the changes in the level of a figure over the passed and failed runs, with indices into `moments`."""
+        """Returns the lasting changes of one measurement over all passed and failed runs. The indices of the changes
+        refer to `moments`."""
         places = [i for i, each in enumerate(self.moments) if self.value(each, figure) is not None]
         found = changes([getattr(self.moments[i], figure) for i in places])
         return [Change(places[each.at], each.before, each.after, each.p) for each in found]
@@ -98,7 +100,8 @@ def series_of(moments: Sequence[Moment]) -> list[Series]:
 
 
 def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
-    """Returns the runs as JSON values, newest first. `schema` is raised whenever the meaning of a key changes."""
+    """Returns the runs as JSON values, newest first. The number `schema` is raised whenever a key changes its
+    meaning."""
     runs = [
         {
             "run_id": each.run_id,

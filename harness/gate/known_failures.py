@@ -1,4 +1,4 @@
-"""Judges a scenario whose failure is known and expected for now. Pure."""
+"""Judges a scenario whose failure is known and expected for now. The functions are pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins the shards of a gate, which ran on several machines, after a check that the shards belong together."""
+"""Joins the results of a gate's shards, which ran on several machines, after a check that the shards fit together."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NOT_CAUGHT = "its blindness check, which must fail, did not fail in each of its 
 
 
 def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
-    """Joins all shards into one result, and writes the gate's report. Raises `UsageError` for unrelated shards.
-    A missing shard makes the result inconclusive. The result is invalid if a blindness check, which must fail, did not
-    fail."""
+    """Joins the results of all shards into one result, and writes the gate's report. Raises `UsageError` for shards of
+    different gates. A missing shard makes the result inconclusive. The result is invalid if a shard's blindness check,
+    which must fail, did not fail."""
     parts = [(folder, stored_gate.read(folder)) for folder in folders]
     if not parts:
         raise UsageError("chaos gate merge needs the gates of all shards, by folder or id")
@@ -84,7 +84,8 @@ def _check(parts: Sequence[Stored]) -> None:
 
 
 def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
-    """Joins the `part` records of all shards. The field `left_out` lists missing shards and missing scenarios."""
+    """Joins the shards' records of what each shard ran. The field `left_out` lists missing shards and missing
+    scenarios."""
     first = parts[0]
     left_out = [each for part in parts for each in part.left_out]
     told = Counter([*ran, *(each.scenario for each in left_out)])
@@ -100,7 +101,7 @@ def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
 
 
 def _row(row: stored_gate.Row) -> SuiteRow:
-    """Returns the row of one scenario from a shard's result. A stored pass counts only if all runs passed. If the
+    """Returns the result of one scenario, as a shard stored it. A stored pass counts only if all runs passed. If the
     scenario has a known failure, a stored pass counts only if all runs failed."""
     runs = row.runs
     result = RepeatVerdict(row.verdict, row.reasons)
@@ -113,12 +114,13 @@ def _row(row: stored_gate.Row) -> SuiteRow:
 
 
 def _caught(check: stored_gate.Row) -> bool:
-    """Returns True if a shard's blindness check failed by the shard's own word and in each of its runs."""
+    """Returns True if a shard reports that its blindness check failed, and each stored run of this check failed."""
     return check.verdict is Verdict.FAIL and bool(check.runs) and {run.verdict for run in check.runs} == {Verdict.FAIL}
 
 
 def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
-    """Returns the figures of each scenario of a shard. Raises `UsageError` for figures that match no scenario."""
+    """Returns the measurements of each scenario of a shard. Raises `UsageError` for measurements of no listed
+    scenario."""
     sets = run_figures.read(folder / baseline.FIGURES).scenarios
     found = [next((each for each in sets if _is_of(row, each)), None) for row in stored.scenarios]
     for each in sets:
@@ -128,7 +130,7 @@ def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | Non
 
 
 def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
-    """Tells whether figures belong to the row: they cover all passed runs of the row, and only runs of the row."""
+    """Returns True if the measurements cover all passed runs of a scenario, and only runs of this scenario."""
     told = {run.run_id: run.verdict for run in row.runs}
     there = {run.run_id: run.verdict for run in measured.runs}
     passed = {run_id for run_id, verdict in told.items() if verdict is Verdict.PASS}
@@ -139,7 +141,8 @@ def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
 def _compared(
     against: str, measured: Sequence[tuple[SuiteRow, ScenarioFigures | None]], reports: pathlib.Path
 ) -> Regressions | None:
-    """Compares the rows with the baseline `against`, except rows with a known failure and sweeps over saves."""
+    """Compares all scenarios with the baseline `against`, except scenarios with a known failure and sweeps over
+    saves."""
     if not against:
         return None
     asked = [(row, found) for row, found in measured if not row.known and not row.swept]

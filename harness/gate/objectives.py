@@ -1,4 +1,5 @@
-"""Checks service level objectives against stored runs. Pure. Too little evidence is `inconclusive`, never a pass.
+"""Checks service level objectives against stored runs. The functions are pure. If there are too few runs, the result is
+`inconclusive`, never a pass.
 
 An objective for success or recovery is met only if it holds even when invalid and inconclusive runs count as failed.
 """
@@ -33,7 +34,8 @@ class Past:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result for one bound of an objective. `observed` (`None` if not measured) and `bound` are in `unit`."""
+    """The result for one bound of an objective. `observed` (`None` if nothing was measured) and `bound` are in
+    `unit`."""
 
     figure: str
     verdict: Verdict
@@ -83,9 +85,9 @@ def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Ans
 
 
 def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_since_s: float, runs_min: int) -> Answer:
-    """Checks the wasted share of the allocated GPU time, and the burn rate of the budget.
-    The burn rate is the wasted share in the newest runs divided by the budget `percent_max`. A burn rate of 1 uses the
-    budget up exactly (Google's *Site Reliability Workbook*, chapter 5)."""
+    """Checks the wasted share of the allocated GPU time, and the burn rate of the budget for waste. The burn rate is
+    the wasted share in the newest runs divided by the budget `percent_max`. A burn rate of 1 uses the budget up exactly
+    (Google's *Site Reliability Workbook*, chapter 5)."""
     known = [run for run in runs if run.allocated and run.wasted is not None]
     observed = _share(known)
     burnt = _share([run for run in known if run.begun_s >= burn_since_s])
@@ -105,7 +107,7 @@ def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_s
 
 
 def runs_needed(percent_min: float, least: int) -> int:
-    """Returns the number of runs (at least `least`) among which one failed run alone does not miss `percent_min`."""
+    """Returns how many runs (at least `least`) are needed so that one failed run still leaves `percent_min` passed."""
     return least if percent_min >= 100 else max(least, math.ceil(round(100 / (100 - percent_min), 6)))
 
 

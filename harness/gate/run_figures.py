@@ -1,6 +1,7 @@
-"""The JSON file with the figures of a gate's runs. The file also holds the job and the machine of each scenario.
+"""The JSON file with the measurements of a gate's runs. The file also describes the job and the machine of each
+scenario.
 
-A file from elsewhere is not trusted. The file's size and values have limits, and no run may be listed twice.
+The reader does not trust the file: size and values have limits, and no run may be listed twice.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10**7)]
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The figures of one run, in seconds or GPU-seconds. A figure is `None` if it was not measured."""
+    """The measurements of one run, in seconds or GPU-seconds. A value that was not measured is `None`."""
 
     run_id: Text
     verdict: Verdict
@@ -73,7 +74,7 @@ class ScenarioFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The figures of all scenarios of a gate or of a commit."""
+    """The measurements of all scenarios of a gate or of a commit."""
 
     schema: int = SCHEMA
     source: Short = ""  # gate or commit from which it was made
@@ -81,7 +82,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scenarios: Annotated[tuple[ScenarioFigures, ...], msgspec.Meta(max_length=2000)]
 
     def of(self, identity: Identity) -> ScenarioFigures | None:
-        """Returns the figures of the same scenario and profile, preferably of the same version and number of steps."""
+        """Returns measurements of this scenario with this profile, preferably with equal version and number of
+        steps."""
         wanted = (identity.scenario, identity.profile)
         fitting = [each for each in self.scenarios if (each.identity.scenario, each.identity.profile) == wanted]
         same = [each for each in fitting if each.identity.version == identity.version]
@@ -97,7 +99,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read(path: pathlib.Path) -> Figures:
-    """Reads a file of figures. Raises `UsageError`, with the reason, if the file holds no valid figures."""
+    """Reads a file of measurements. Raises `UsageError`, with the reason, if the file's content is not valid."""
     try:
         data = run_report.read_regular(path)
     except (OSError, ValueError) as error:
@@ -142,8 +144,8 @@ def figures_of(report: Report) -> RunFigures:
 
 
 def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:
-    """Returns the properties that make runs of a plan comparable. `environment` describes the machine.
-    Raises `ValueError` if `plan` is no valid plan."""
+    """Returns the properties that must be equal to compare runs of `plan` with other runs. `environment` describes the
+    machine. Raises `ValueError` if `plan` is no valid plan."""
     try:
         workload = plan["workload"]
         values = {
@@ -174,7 +176,7 @@ def version_of(plan: Mapping[str, Any]) -> str:
 
 
 def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigures, ...]:
-    """Groups runs by identity. Each group keeps the order of its runs."""
+    """Groups runs by their `Identity`, so that each group is comparable. Each group keeps the order of its runs."""
     sets: dict[str, tuple[Identity, list[RunFigures]]] = {}
     for identity, run in found:
         key = json.dumps(msgspec.to_builtins(identity), sort_keys=True)
@@ -183,7 +185,8 @@ def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigu
 
 
 def figures_of_cards(cards: Sequence[Scorecard]) -> tuple[ScenarioFigures, ...]:
-    """Returns the figures of one scenario's largest set of comparable runs, if any, without plain fault-free runs."""
+    """Returns measurements of a scenario's largest set of comparable runs, if any. Runs that plan neither faults nor
+    expectations are left out."""
     found: list[tuple[Identity, RunFigures]] = []
     for card in cards:
         plan = card.evidence.run.plan

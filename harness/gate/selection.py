@@ -25,7 +25,7 @@ Chosen = tuple[SuiteEntry, Scenario]
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of a suite that one of several machines runs; `number` counts from 1."""
+    """The share of a suite's scenarios that one of several machines runs. `number` counts from 1."""
 
     number: int
     of: int
@@ -33,14 +33,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class Past:
-    """The usual duration of one scenario, and whether the scenario failed lately, both from stored runs."""
+    """How long one scenario usually takes, and whether it failed lately, as stored runs show."""
 
     seconds: float  # length of one run
     failed_lately: bool
 
 
 def parse_shard(text: str) -> Shard:
-    """Parses a shard like `2/4`. Raises `UsageError`."""
+    """Parses a shard like `2/4`. Raises `UsageError` for any other text."""
     match = _SHARD.match(text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UsageError(f"--shard {text}: write which one of how many, like 2/4")
@@ -57,7 +57,8 @@ def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
 
 
 def not_passed(gate: Stored) -> frozenset[str]:
-    """Returns the scenarios of this gate that did not pass or run. Raises `UsageError` if there is no such scenario."""
+    """Returns the scenarios that did not pass or did not run in an earlier gate. Raises `UsageError` if there are
+    none."""
     failed = [row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS]
     if gate.scenarios and (again := frozenset([*failed, *(each.scenario for each in gate.part.left_out)])):
         return again
@@ -66,12 +67,13 @@ def not_passed(gate: Stored) -> frozenset[str]:
 
 
 def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:
-    """Returns every n-th scenario of n shards. Stored runs do not matter, so all machines divide a suite alike."""
+    """Returns every n-th scenario, for n shards. Stored runs do not matter, so all machines divide a suite alike."""
     return list(specs[shard.number - 1 :: shard.of])
 
 
 def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> dict[str, Past]:
-    """Returns each entry's usual duration and recent failures. An entry without runs gets the median duration."""
+    """Returns how long each scenario usually takes, and whether it failed lately. A scenario without stored runs gets
+    the median duration of the others."""
     store = Store(reports)
     seen: dict[str, Past] = {}
     for entry, spec in specs:
@@ -84,12 +86,14 @@ def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> d
 
 
 def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
-    """Returns the indices of `specs` by importance: required before optional scenarios, then recent failures first."""
+    """Returns the indices of `specs` by importance: required scenarios first. Of equally important scenarios, recently
+    failed ones come first."""
 
     weights = [(not entry.required, not past[entry.name].failed_lately) for entry, _ in specs]
     return sorted(range(len(specs)), key=weights.__getitem__)
 
 
 def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:
-    """Returns the seconds for all runs of an entry and a fault-free run. A sweep over saves has the limit `SWEEP_S`."""
+    """Returns the expected seconds for a fault-free run and all runs of a scenario. A sweep over saves counts as
+    `SWEEP_S` seconds."""
     return SWEEP_S if entry.matrix else (repeats + 1) * past[entry.name].seconds

@@ -30,7 +30,7 @@ class Held:
 
 
 def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple[list[Held], list[str]]:
-    """Returns each objective with its results, and a note on each folder or report that could not be used."""
+    """Returns each objective with its results, and a note on each folder or report that could not be read."""
     store = Store(reports)
     found = [(run.begun_s, report) for run, report in store.judged(wanted, READ_MAX)]
     return [_held(objective, found, now_s) for objective in slo.objectives], store.notes

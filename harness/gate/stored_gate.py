@@ -44,7 +44,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The part of a suite that a gate ran."""
+    """Which scenarios of a suite a gate was to run, and which of these the gate left out."""
 
     in_suite: Count
     selected: Count  # number of scenarios with the tag
@@ -62,7 +62,7 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def same(self) -> tuple[object, ...]:
-        """Returns the values that all shards of a gate share."""
+        """Returns the values that must be equal in all shards of a gate."""
         return self.in_suite, self.selected, self.tag, self.backend, self.seed, self.digest, self.names, self.shards
 
     @property
@@ -73,7 +73,8 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def in_words(self) -> str:
-        """Returns a text on the selected part of the suite, such as a tag or a shard; empty for the whole suite."""
+        """Returns a text that says which scenarios were selected, as by tag or shard. The text is empty for a whole
+        suite."""
         said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
         said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
         said += [f"with the runs of gate {self.added}"] if self.added else []
@@ -97,7 +98,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def read(folder: pathlib.Path) -> Stored:
-    """Reads a gate. Raises `UsageError` for a folder that holds no gate of this version."""
+    """Reads a stored gate. Raises `UsageError` if the folder holds no gate of this version of the harness."""
     path = folder / "suite.json"
     try:
         data = run_report.read_regular(path)
@@ -124,7 +125,8 @@ def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None
 
 
 def find(name: str, reports: pathlib.Path, suite: str, backend: str) -> Stored:
-    """Returns a gate of a suite and backend. `name`: start of its id, or `last` (the newest). Raises `UsageError`."""
+    """Returns a stored gate of a suite and backend. `name` is the start of the gate's id, or `last` (the newest gate).
+    Raises `UsageError` if there is no such gate."""
     files = sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     if name == "last":
         check_ended(reports, files[0].stat().st_mtime if files else 0.0, suite)

@@ -17,7 +17,8 @@ LETTERS_MIN = 8  # fewest letters of the reason of a known failure
 
 
 def _says_something(text: str) -> str:
-    """Raises `ValueError` for a very short reason, because a few letters would match the reason of any failure."""
+    """Raises `ValueError` if the expected reason is very short, because a few letters would match any failure's
+    reason."""
     if sum(map(str.isalpha, text)) < LETTERS_MIN:
         raise ValueError(f"{text!r} is too short; write at least {LETTERS_MIN} letters of the reason")
     return text
@@ -58,7 +59,7 @@ class SuiteEntry(Parameters):
         return self.named(self.scenario)
 
     def named(self, scenario: str) -> str:
-        """Returns the name of the entry: the scenario, with the profile and the kind of matrix, if any."""
+        """Returns the name of a suite's entry: the scenario's name, with the profile and the kind of matrix, if any."""
         words = f"{scenario} ({self.profile})" if self.profile else scenario
         return f"matrix {self.matrix} {words}" if self.matrix else words
 
@@ -91,7 +92,7 @@ def parse_suite(text: str, source: str) -> Suite:
 
 
 def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
-    """Returns the path of a suite file. `name`: a path, or the name of a file in `<scenarios>/suites/`."""
+    """Returns the path of a suite file. `name` is a path, or the name of a file in `<scenarios>/suites/`."""
     return find_scenario(name, scenarios / "suites", "suite")
 
 

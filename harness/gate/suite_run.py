@@ -87,12 +87,13 @@ class Earlier:
     asked: frozenset[str]
 
     def of(self, plan: Plan) -> list[Scorecard]:
-        """Returns the earlier runs of the same plan. If the plan sets no number of steps, the steps may differ."""
+        """Returns the earlier runs of the same plan. If the plan sets no number of steps, these numbers may differ."""
         wanted = _told(plan.to_json(), plan.to_json())
         return [card for card in self.cards if _told(card.evidence.run.plan, plan.to_json()) == wanted]
 
     def check(self, plan: Plan, backend: Backend) -> None:
-        """Raises `UsageError` if the earlier runs of this plan may have run other code than the current code."""
+        """Raises `UsageError` if the earlier runs of this plan may have run another version of the code than the
+        current one."""
         here = provenance.facts(plan, backend) if self.cards else {}
         for card in self.of(plan):
             for name in SAME_CODE:
@@ -161,7 +162,8 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
 
 @contextlib.contextmanager
 def _begun(folder: pathlib.Path) -> Iterator[None]:
-    """Marks the folder of a gate that has not ended. An interrupted gate has no result and leaves no folder."""
+    """Marks the folder of a gate that still runs. The folder of an interrupted gate is removed, as it holds no
+    result."""
     folder.mkdir(parents=True)
     (folder / stored_gate.BEGAN).touch()
     try:
@@ -193,7 +195,7 @@ def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
 
 
 def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> list[Chosen]:
-    """Returns every entry of a suite with its scenario. Raises `ScenarioError` for wrong and double entries."""
+    """Returns every entry of a suite with its scenario. Raises `ScenarioError` for wrong entries and for duplicates."""
     document = Document(read_text(path), str(path))
     every: list[Chosen] = []
     for place, entry in enumerate(suite.entries):
@@ -212,7 +214,8 @@ def _name(entry: SuiteEntry, spec: Scenario) -> str:
 
 
 def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
-    """Raises `ScenarioError` for two entries with the same name, workload and faults, whose runs would look alike."""
+    """Raises `ScenarioError` for two entries with equal name, workload and faults, as nobody could tell their runs
+    apart."""
     seen = set()
     for entry, spec in specs:
         parts = spec.model_dump(mode="json", include={"workload", "faults", "limits"})
@@ -231,20 +234,21 @@ def _of_each_trainer(specs: Sequence[Chosen], gate: Gate) -> list[Plan]:
 
 
 def _is_known(plan: Plan, backend: Backend) -> bool:
-    """Tells whether a run of this plan records the code that it ran."""
+    """Returns True if a run of this plan records which version of the code it ran."""
     here = provenance.facts(plan, backend)
     return any(here.get(name) for name in ("trainer_diff", "image_digest"))
 
 
 def digest_of(suite: pathlib.Path) -> str:
-    """Returns the digest of a suite file, by which machines compare suites."""
+    """Returns the digest of a suite file. Equal digests show that several machines run the same suite."""
     return hashlib.sha256(suite.read_bytes()).hexdigest()[:16]
 
 
 def _run_rows(
     specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float, earlier: Earlier
 ) -> tuple[tuple[SuiteRow, ...], tuple[LeftOut, ...]]:
-    """Runs the scenarios, the most important first if time is limited. Returns the rows and the scenarios left out."""
+    """Runs the scenarios, the most important first if time is limited. Returns their results and the scenarios left
+    out."""
     rows: dict[int, SuiteRow] = {}  # by place in the suite, which may have a scenario twice
     left_out = []
     past = look_back(specs, gate.reports, gate.backend) if gate.budget_s is not None else {}
@@ -276,7 +280,8 @@ def _repeats(entry: SuiteEntry, spec: Scenario, gate: Gate) -> int:
 
 
 def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
-    """Returns the baseline after a check that the baseline fits, or `None` if the user asked for no baseline."""
+    """Returns the baseline that the user named, after a check that it fits the gate, or `None` if the user named
+    none."""
     if not gate.against:
         return None
     facts = environment_facts()
@@ -294,7 +299,8 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
 
 
 def _blind(check_row: SuiteRow, asked: str | None) -> str:
-    """Returns why the blindness check (a scenario that must fail) did not fail as planned; empty if it did."""
+    """Returns why the blindness check (a scenario that must fail) did not fail as planned, or an empty text if it
+    did."""
     said = check_row.result.reasons[0]
     if check_row.result.verdict is not Verdict.FAIL:
         return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
@@ -363,7 +369,7 @@ def _reason(verdict: Verdict, rows: Sequence[SuiteRow]) -> str:
 
 
 def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
-    """Runs the blindness check, a scenario that must fail, without a fault-free run to compare with."""
+    """Runs the blindness check, a scenario that must fail. No fault-free run is made for the blindness check."""
     plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name)).as_control()
     check_capabilities(plan, backend.probe())
     run_dir = gate.reports / plan.run_id

@@ -1,4 +1,4 @@
-"""Student's t distribution, which Python's standard library lacks. Pure."""
+"""Student's t distribution, which Python's standard library lacks. The functions are pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _PLACES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 
 def tail(t: float, freedom: float) -> float:
-    """Returns the probability of a value above `t`. `freedom`: degrees of freedom, at least 1, possibly fractional.
+    """Returns the probability of a value above `t`. `freedom` is the number of degrees of freedom, at least 1 and
+    possibly fractional.
 
-    Integrates the density with t = √freedom · tan(angle), so that the interval is finite.
+    The integral of the density substitutes t = √freedom · tan(angle), so that the interval is finite.
     """
     if t < 0:
         return 1 - tail(-t, freedom)
@@ -24,7 +25,8 @@ def tail(t: float, freedom: float) -> float:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """Returns the t that a value exceeds with a chance of `1 - probability`. `probability`: from 0.5 to below 1."""
+    """Returns the t that a value exceeds with a chance of `1 - probability`. `probability` is at least 0.5 and below
+    1."""
     low, high = 0.0, 1.0
     while tail(high, freedom) > 1 - probability:
         low, high = high, 2 * high

@@ -1,4 +1,5 @@
-"""Draws one figure over a series of runs: a mark for each run, a line at each level, and a mark at each new level."""
+"""Draws how one measurement develops over many runs: a mark for each run, and a line at the median between two
+changes."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Point:
-    """One run of the chart. `value`: `None` if nothing was measured; the run's mark is then below the axis."""
+    """One run of the chart. `value` is `None` if nothing was measured. The run's mark is then below the axis."""
 
     value: float | None
     verdict: str
@@ -45,7 +46,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Step:
-    """A change of the figure's level, before the run with the index `at`."""
+    """A lasting change of the measurement, just before the run with the index `at`."""
 
     at: int
     story: str
@@ -72,8 +73,9 @@ def trend_chart(
     above: str,
     narrow: bool = False,
 ) -> Markup:
-    """Draws the runs from left to right, a line at each level of the figure, and a mark at each change of the level.
-    `above`: the label of the row above the chart. A row below the axis, marked `?`, holds runs without a value."""
+    """Draws the runs from left to right, a flag at each lasting change, and a line at the median between two changes.
+    `above` is the label of marks above the chart, which are failed runs that never got a value. Runs without a value
+    are marked below the axis, beside a `?`."""
     told = [point.known for point in points if point.known is not None]
     high = min(max([*told, 0.0]) * 1.12, sys.float_info.max) or 1.0
     left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)
@@ -119,7 +121,8 @@ def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
 
 
 def _labels(labels: Sequence[str], x: svg.Scale, y: float) -> Markup:
-    """Writes a label only if it differs from the label before it and there is room. All labels end within the chart."""
+    """Draws a label only if it differs from the label on its left and there is room. All labels end within the
+    chart."""
     parts, free = [], -math.inf
     for i, label in enumerate(labels):
         at = min(x(i - 0.4), x.stop + MARGIN - ROOM)

@@ -1,4 +1,4 @@
-"""Splits the difference of two runs by phase of the recovery, by use of the GPU time, and by rank. Pure functions."""
+"""Splits the difference of two runs by recovery phase, by use of GPU time, and by rank. The functions are pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ S = 1_000_000_000
 
 @dataclass(frozen=True)
 class Line:
-    """One part of a sum, such as one phase of the recovery, in two runs. `None`: the run has no value for the part."""
+    """How long one thing, such as a phase of the recovery, took in two runs. A value is `None` if the run has no such
+    duration."""
 
     name: str
     before: float | None
@@ -24,21 +25,21 @@ class Line:
 
 
 def lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[Line]:
-    """Pairs the parts of two runs by name, the largest change first. A part that one run lacks counts as 0."""
+    """Pairs the named durations of two runs, the largest change first. A duration that one run lacks counts as 0."""
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) or after.get(name)]
     found = [Line(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names]
     return sorted(found, key=lambda line: -abs(line.change or 0.0))
 
 
 def rank_lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[Line]:
-    """Pairs the values of each rank in two runs, the largest change first. A value that one run lacks is `None`."""
+    """Pairs each rank's durations in two runs, the largest change first. A duration that one run lacks is `None`."""
     names = dict.fromkeys([*before, *after])
     found = [Line(name, before.get(name), after.get(name)) for name in names]
     return sorted(found, key=lambda line: -abs(line.change or 0.0))
 
 
 def starts_by_rank(run: Timeline) -> dict[str, float]:
-    """Returns the seconds of each rank in the longest recovery, under names such as `rank 1, startup`. Only the last
+    """Returns how long each rank's start took in the longest recovery, in seconds, as `rank 1, startup`. Only the last
     start of a rank counts. A rank whose process kept running has no values."""
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
     if longest is None:
@@ -53,7 +54,7 @@ def starts_by_rank(run: Timeline) -> dict[str, float]:
 
 
 def _parts(process: Process, episode: Episode) -> list[tuple[str, int]]:
-    """Returns the parts of a process's start, as (name, ns). A part without a logged begin or end is left out."""
+    """Returns the phases of a process's start, as (name, ns). A phase without a logged begin or end is left out."""
     parts = [("wait for its start", process.launched - episode.t_stop)]
     if process.rendezvous is not None:
         parts.append(("startup", process.rendezvous - process.launched))

@@ -28,7 +28,7 @@ CODE_UNKNOWN = "not known of both runs, and may differ"
 
 
 def different_inputs(before: Report, after: Report, plans: tuple[Mapping[str, Any], Mapping[str, Any]]) -> list[str]:
-    """Returns a text for each input that differs, as `seed: 1 and 2`. `plans`: both empty if a log is unreadable."""
+    """Returns a text for each input that differs, as `seed: 1 and 2`. Both `plans` are empty if a log is unreadable."""
     flat = [dict(_leaves(plan)) for plan in plans]
     if not all(flat):
         names = "scenario", "profile", "backend", "seed"
@@ -54,7 +54,8 @@ def _facts(report: Report) -> dict[str, Any]:
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each value of a plan with its key, as `workload.nodes`. A list is one value, unless it holds mappings."""
+    """Yields the key (as `workload.nodes`) and value of each plan entry. A list is one value, unless it holds
+    mappings."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from _leaves(each, f"{key}.{name}" if key else str(name))
@@ -74,7 +75,8 @@ def _both(key: str, name: str, old: Any, new: Any) -> str:
 
 
 def _apart(mine: Any, other: Any) -> Any:
-    """Returns the differing part of a list, with one equal word before it. Values other than lists stay whole."""
+    """Returns the list items that differ from the other list, with one equal item before them. Returns values that are
+    not lists whole."""
     if not (isinstance(mine, list | tuple) and isinstance(other, list | tuple)):
         return mine
     same = _alike(mine, other)
@@ -83,7 +85,7 @@ def _apart(mine: Any, other: Any) -> Any:
 
 
 def _alike(mine: Sequence[Any], other: Sequence[Any]) -> int:
-    """Returns the number of equal words at the beginning of both lists."""
+    """Returns how many items at the beginning of both lists are equal."""
     pairs = zip(mine, other, strict=False)
     return next((place for place, (one, two) in enumerate(pairs) if one != two), min(len(mine), len(other)))
 

@@ -24,7 +24,8 @@ DIFFERENT = "Inputs that differ, or are not known:"
 
 @dataclass(frozen=True)
 class Section:
-    """The difference of two runs, split into parts such as ranks. `missing`: the reason why the parts are not known."""
+    """The difference of two runs by phase, by rank, or by use of GPU time. `missing` is the reason why no difference is
+    known."""
 
     key: str  # phases · ranks · accounts
     title: str
@@ -34,12 +35,13 @@ class Section:
 
     @property
     def lost(self) -> list[Line]:
-        """Returns all parts except productive work, as productive GPU time is no loss."""
+        """Returns all lines of the difference except productive work, because productive GPU time is no loss."""
         return [line for line in self.lines if line.name != "productive"]
 
     @property
     def largest(self) -> Line | None:
-        """Returns the part that changed most; `None` if the change is at most 1 % of the larger run's sum."""
+        """Returns the line of the difference that changed most, or `None` if it changed by at most 1 % of the larger
+        total."""
         top = next(iter(self.lost), None)
         size = max(sum(line.before or 0 for line in self.lines), sum(line.after or 0 for line in self.lines))
         return top if top is not None and abs(top.change or 0) > SHARE_MIN * size else None
@@ -57,14 +59,14 @@ class Section:
 
     @property
     def shown(self) -> list[Line]:
-        """Returns all parts except those that are rounded to 0 in both runs."""
+        """Returns all lines of the difference except those with values that are shown as 0 in both runs."""
         nothing = self.show(0.0)
         return [line for line in self.lines if {self.show(line.before), self.show(line.after)} != {nothing}]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two runs and their differences. `cautions`: other inputs or step times, which may be the only cause."""
+    """Two runs and their differences. `cautions` lists different inputs or step times, which may be the only cause."""
 
     before: Report
     after: Report
@@ -79,8 +81,8 @@ def compare(
     why: str = "",
     plans: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> Compared:
-    """Compares two reports. `ranks`: seconds of each rank in each run's longest recovery; `None` if a log cannot be
-    read, for the reason `why`. `plans`: the plans of both runs; empty if a log cannot be read."""
+    """Compares the reports of two runs. `ranks` holds the seconds that each rank's start took in each run's longest
+    recovery. If a log cannot be read, `ranks` is `None`, `why` is the reason, and both `plans` are empty."""
     phases = before.recovery_time.phases, after.recovery_time.phases
     accounts = before.wasted_gpu_hours.accounts, after.wasted_gpu_hours.accounts
     no_phases, no_ledger = _lacking(phases, "an outage"), _lacking(accounts, "a ledger")
@@ -97,7 +99,7 @@ def compare(
 
 
 def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -> str:
-    """Returns a text that says which of the runs have `what`, or an empty text if both runs have it."""
+    """Returns a text that says which of two runs has `what`, such as an outage, or an empty text if both have it."""
     before, after = both
     if before and after:
         return ""
@@ -132,7 +134,7 @@ def sentences(found: Compared) -> list[str]:
 
 
 def _share(section: Section, top: Line, found: Compared) -> str:
-    """Tells how much of the difference of two runs, in recovery time or in GPU time, one part explains."""
+    """Says how much of the difference in recovery time or GPU time one phase, rank or use of GPU time explains."""
     name, change = _part_words(top.name).lower(), section.change(top)
     both = [found.before.recovery_time.seconds, found.after.recovery_time.seconds]
     if section.unit != "s" or None in both:
@@ -147,21 +149,21 @@ def _share(section: Section, top: Line, found: Compared) -> str:
 
 
 def _in_both(both: Sequence[Report], place: int) -> str:
-    """Returns one figure of both runs in words: `6.94 s`, `never`, or the reason why the figure is missing."""
+    """Returns one measurement of both runs in words: `6.94 s`, `never`, or the reason why the value is missing."""
     found = [view.lasting_figures(report)[place] for report in both]
     told = [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
     return f"{told[0]} in the first run, {told[1]} in the second"
 
 
 def _part_words(name: str) -> str:
-    """Returns the name of a part in words: `rank 0, startup` → `Rank 0, start-up`."""
+    """Returns the title of a line from its key: `rank 0, startup` → `Rank 0, start-up`."""
     head, comma, part = name.partition(", ")
     return words(head) + (f", {words(part).lower()}" if comma else "")
 
 
 def to_json(found: Compared) -> dict[str, Any]:
-    """Returns the comparison as JSON values: phases and ranks in seconds, uses of GPU time in GPU-seconds. The number
-    `schema` is raised whenever a value changes its meaning."""
+    """Returns the comparison of two runs as JSON values, in seconds and GPU-seconds. The number `schema` is raised
+    whenever a value changes its meaning."""
     sections = {
         section.key: {
             "missing": section.missing,
@@ -187,7 +189,7 @@ def _json_run(report: Report) -> dict[str, Any]:
 
 
 def rows(section: Section) -> list[tuple[str, str, str, str]]:
-    """Returns (part, before, after, change) as text, the largest change first."""
+    """Returns the table's lines as texts (title, first run, second run, change), the largest change first."""
     return [
         (_part_words(line.name), section.show(line.before), section.show(line.after), section.change(line))
         for line in section.shown[:ROWS_MAX]

@@ -26,7 +26,8 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the result of the newest gate of a whole suite. If a run's commit is unknown, the result has no commit."""
+    """Yields the result of the newest gate that ran a whole suite. If the commit of a run is unknown, the result names
+    no commit."""
     for folder, at_s in newest(reports, "suite.json"):
         try:
             gate = stored_gate.read(folder)

@@ -2,8 +2,8 @@
 
 Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The page docs/guarantees.md
 shows the docstring of each such file. If an assumption is broken, all verdicts that rest on the assumption become
-*inconclusive*, and the report gives the reason. Each breach of a guarantee lists the evidence for this breach
-(`Ground`). An assumption names the kinds of evidence that become doubtful if the assumption is broken.
+*inconclusive*, and the report gives the reason. Each breach of a guarantee names the evidence that shows this breach
+(`Ground`). Each assumption names the kinds of evidence that become doubtful if the assumption is broken.
 """
 
 import functools
@@ -22,10 +22,10 @@ Reasons = Iterator[str]  # violations of an assumption, in words
 
 @dataclass(frozen=True)
 class Spoils:
-    """A way in which a broken assumption makes evidence doubtful. `why` returns the reason why this run's evidence is
-    doubtful, or an empty text. `settles`: advice on how to remove the doubt; `{run}` is the command that runs the
-    scenario again. `alone`: the report shows only this reason, without the words of the breach. `either_way`: the doubt
-    makes a passed expectation inconclusive, too, not only a breach."""
+    """One way in which a broken assumption makes evidence doubtful. `why` returns the reason for the doubt in this run,
+    or an empty text. `settles` is advice on how to remove the doubt, in which `{run}` is the command that repeats the
+    run. If `alone` is True, the report shows only this reason, without the words of the breach. If `either_way` is
+    True, the doubt makes not only a breach but also a passed expectation inconclusive."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -36,11 +36,11 @@ class Spoils:
 
 @dataclass(frozen=True)
 class Assumption:
-    """`broken` yields reasons that make the whole run inconclusive; only the first is reported. `spoils`: the evidence
-    that becomes doubtful if the assumption is broken. `holds_for`: the kinds of run for which `broken` is checked.
-    `order`: if several assumptions make the same evidence doubtful, the report names the assumption with the lowest
-    `order`. `family`: `broken` is not checked if a guarantee of this family (such as `restart`) is certainly broken.
-    `settles`: advice on how to get a conclusive run."""
+    """One assumption. `broken` yields reasons that make the whole run inconclusive, and only the first is reported.
+    `spoils` says which evidence becomes doubtful if the assumption is broken. `holds_for` names the kinds of run for
+    which `broken` is checked. If several assumptions make one piece of evidence doubtful, the report names the
+    assumption with the lowest `order`. `broken` is not checked if a guarantee of `family` (such as `restart`) is
+    certainly broken. `settles` is advice on how to get a conclusive run."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
@@ -55,13 +55,13 @@ FAMILY = Family("assumption", "harness.judge.assumptions", "ASSUMPTION")
 
 @functools.cache
 def assumptions() -> Mapping[str, Assumption]:
-    """Returns all assumptions by name (such as `clocks-known`), sorted."""
+    """Returns all assumptions, sorted by name (such as `clocks-known`)."""
     return {file.replace("_", "-"): FAMILY.load(file) for file in FAMILY.names()}
 
 
 @dataclass(frozen=True)
 class Spoilt:
-    """A doubt about evidence: the broken assumption, the reason, and advice on how to remove the doubt."""
+    """A doubt about evidence: the name of the broken assumption, the reason, and advice on how to remove the doubt."""
 
     assumption: str
     why: str
@@ -73,8 +73,8 @@ class Spoilt:
 
 
 def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) -> Spoilt | None:
-    """Returns the first assumption that makes some of this evidence doubtful, or `None`. `good`: the evidence supports
-    a passed expectation, not a breach."""
+    """Returns the first assumption that makes some of this evidence doubtful, or `None`. `good` is True if the evidence
+    supports a passed expectation, and not a breach."""
     for name, each in sorted(assumptions().items(), key=lambda each: each[1].order):
         for row in each.spoils:
             for ground in grounds if row.either_way or not good else ():

@@ -1,4 +1,4 @@
-"""The bounds that a scenario may set under `expect:`, by score. The scores are in `harness/judge/questions/`.
+"""The limits that a scenario may set under `expect:` for each criterion, such as the recovery time (`questions/`).
 
 Commands that only read scenarios import only this file and `thresholds.py` from the judge.
 """
@@ -23,7 +23,7 @@ _DIGITS_MAX = 18  # digits; longer numbers exceed any run in any unit
 
 
 def _bound_ns(text: object) -> int:
-    """Parses a duration and returns nanoseconds. A number of over 18 digits becomes the longest duration."""
+    """Parses a duration and returns nanoseconds. A number with more than 18 digits becomes the longest duration."""
     digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
     if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
         return units.DURATION_NS_MAX
@@ -41,12 +41,12 @@ Percent = Annotated[
 
 
 class Bounds(Parameters):
-    """The keys that one score allows in `expect:`. An unknown key is an error."""
+    """The keys that a scenario may write in `expect:` for one criterion. An unknown key is an error."""
 
     by_default: ClassVar[str] = ""  # name of a default score in lists of items that are not judged
 
     def asks(self) -> bool:
-        """Returns True if the scenario expects more than the defaults."""
+        """Returns True if the scenario sets other limits than the defaults."""
         if self.by_default:
             return self != type(self)()
         return any(value is not None and value != {} for value in dict(self).values())
@@ -59,7 +59,7 @@ def _nothing_to_set(name: str, by_default: str, off: str) -> type[Bounds]:
 
 
 class JobBounds(Bounds):
-    """The score `job` has no settings: a job must do all its steps, and each process death needs a known cause."""
+    """The criterion `job` has no settings: a job must do all its steps, and each process death needs a known cause."""
 
 
 class FailFastBounds(Bounds):
@@ -201,7 +201,7 @@ class NoticesBounds(Bounds):
 
 
 class MetricBounds(Bounds):
-    """Bounds on individual measurements, such as the median step time."""
+    """Bounds on individual measured values, such as the median step time."""
 
     step_p50_max: DurationNs | None = Field(None, description="Of the median step.")
     step_p95_max: DurationNs | None = Field(None, description="Of the step that 95 % are not slower than.")
@@ -244,7 +244,7 @@ BOUNDS = dict(sorted({**_SET, **{name: _nothing_to_set(name, *told) for name, *t
 
 
 def expects_something(expect: Mapping[str, Any]) -> bool:
-    """Returns True if a scenario sets any bound. `recovery_time: {}` sets no bound."""
+    """Returns True if a scenario sets any limit. An entry such as `recovery_time: {}` sets no limit."""
     for name, written in expect.items():
         if name in BOUNDS and isinstance(written, Mapping):
             try:

@@ -23,10 +23,10 @@ RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # kinds o
 
 @dataclass(frozen=True)
 class Breach:
-    """A violation of a guarantee, in words. `by`: the strength of the evidence for the weakest fact behind the breach.
-    `grounds`: evidence behind the breach that a broken assumption can make doubtful. `of`: the subject of the breach,
-    such as a fault's id; one breach is reported for each subject. `idle`: the breach concerns only rolled-back steps of
-    a process, and is dropped if this process was killed."""
+    """A violation of a guarantee, in words. `by` is the strength of the weakest fact that shows the breach. `grounds`
+    is the evidence for the breach that a broken assumption can make doubtful. `of` is the subject of the breach, such
+    as a fault's id. The report shows one breach for each subject. If `idle` is True, the breach concerns only
+    rolled-back steps of a process, and is dropped if this process was killed."""
 
     words: str
     by: By
@@ -40,7 +40,7 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """Returns a breach that rests on `facts`. A breach without facts counts as seen by the harness itself."""
+    """Returns a breach that `facts` show. A breach without facts counts as seen by the harness itself."""
     return Breach(words, weakest(*facts), tuple(grounds), of, idle)
 
 
@@ -59,13 +59,13 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """`breaches`: yields all violations. `nothing`: returns why a run without a breach proves nothing (for example, no
-    restart came), or an empty text if the guarantee held. `rests_on`: the kinds of evidence that the guarantee needs,
-    as in `harness.judge.facts.reported`. `explained_by`: names of guarantees whose breach may cause a breach of this
-    guarantee. `holds_for`: the kinds of run in which the guarantee is checked. `switch`: the key in `expect:` that
-    switches the guarantee off if its value is `off`. `needs_steps`: the guarantee is not judged if the job's steps are
-    not known. `until_the_end`: a breach is inconclusive if people stopped the fault test early. `of_a_fault`: a breach
-    shows that a fault did not act as planned, so the run proves nothing."""
+    """One guarantee. `breaches` yields all violations. `nothing` returns why a run without a breach proves nothing (for
+    example, it had no restart), or an empty text if the guarantee held. `rests_on` names the kinds of evidence that the
+    guarantee needs. `explained_by` names the guarantees of which a breach may cause a breach of this one. `holds_for`
+    names the kinds of run in which the guarantee is checked. The value `off` of the key `switch` in `expect:` switches
+    the guarantee off. If `needs_steps` is True, the guarantee is judged only if the job's steps are known. If
+    `until_the_end` is True, a breach is inconclusive if people stopped the fault test early. If `of_a_fault` is True, a
+    breach shows that a fault did not act as planned, so the run proves nothing."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Guarantee:
 
 
 def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
-    """Returns a guarantee about each fault. `flaws`: yields each way in which a fault did not act as planned."""
+    """Returns a guarantee about each fault. `flaws` yields each way in which one fault did not act as planned."""
 
     def breaches(evidence: Analysis) -> Breaches:
         for fault in struck(evidence):

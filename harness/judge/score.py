@@ -1,10 +1,9 @@
-"""Defines scores (questions about a run, answered with figures) and the scorecard, which holds all contents of a
-report.
+"""Defines criteria (class `Score`) such as the recovery time, and the scorecard, which is the contents of a report.
 
-Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name` (the score's key in `expect:`) and a
-method `score(evidence, bounds)`. A score reads only the evidence and the facts that the analysis draws from the
-evidence. `harness/judge/bounds.py` holds the keys of `expect:`. Every score is computed for every run. A bound in a
-scenario only adds an expectation: a line of the report that compares a figure with the bound.
+Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name` (the criterion's key in `expect:`) and a
+method `score(evidence, bounds)`, which measures a run. The method reads only the evidence and facts derived from the
+evidence. `harness/judge/bounds.py` holds the keys of `expect:`. Every criterion is measured in every run. A limit in a
+scenario only adds an expectation: a line of the report that compares a measured value with the limit.
 """
 
 import abc
@@ -38,8 +37,8 @@ ELSEWHERE = 5  # place of assumptions without a family among the scores
 class Expectation:
     """One line of the report's table: `recovery_time.max` ≤ `60 s`, observed `4.21 s`, pass.
 
-    If the bound is a number, `bound_value` and `observed_value` give bound and observation in `unit`. `observed_value`
-    is `None` if nothing was measured, or if the measured interval had no end.
+    If the limit is a number, `bound_value` is the limit and `observed_value` the measured value, both in `unit`.
+    `observed_value` is `None` if nothing was measured, or if the measured interval had no end.
     """
 
     name: str
@@ -67,7 +66,7 @@ class ScoreResult:
 
 
 class Score(abc.ABC):
-    """One question about a run. The answer has figures, such as a duration, and compares these figures with bounds."""
+    """A criterion, such as the recovery time. A criterion measures a run and compares values with limits."""
 
     name: str
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # section of its values in report.json
@@ -77,7 +76,7 @@ class Score(abc.ABC):
 
     @property
     def bounds(self) -> type[Bounds]:
-        """Returns the class of the bounds that a scenario may set on this score; `Bounds` if there are none."""
+        """Returns the class that holds the limits of this criterion in a scenario, or `Bounds` if it has no limits."""
         return BOUNDS.get(self.name, Bounds)
 
     @property
@@ -86,8 +85,8 @@ class Score(abc.ABC):
 
     @abc.abstractmethod
     def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """Returns the figures, and their comparison with the bounds. `bounds` is an instance of `self.bounds`, or
-        `None` if the scenario sets no bounds on this score or switches the score off."""
+        """Returns the measured values, and their comparison with `bounds`. `bounds` is an instance of `self.bounds`, or
+        `None` if the scenario sets no limits for this criterion or switches it off."""
 
 
 def shown_ns(ns: float | None) -> str:
@@ -95,8 +94,8 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """Returns a line of the report that compares a figure with its bound. The line fails if `reason` is not empty.
-    `observed` is `None` if nothing was measured."""
+    """Returns a line of the report that compares a measured value with its limit. The line fails if `reason` is not
+    empty. `observed` is `None` if nothing was measured."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
@@ -105,8 +104,8 @@ def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Gr
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit in `unit`: an upper limit, or a lower limit if `least` is set. `show` formats a number for people. A
-    value that was not measured makes the report line inconclusive."""
+    """A limit in `unit`: an upper limit, or a lower limit if `least` is True. `show` formats a number for people. If
+    the value was not measured, the line of the report is inconclusive."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -114,7 +113,7 @@ class Bound:
     least: bool = False
 
     def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
-        """Compares a measurement with the limit. `why`: the reason if the limit is missed or nothing was measured."""
+        """Compares a measured value with the limit. `why` says why the limit is missed or nothing was measured."""
         bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
         if measured is None:
             why = why or "there is nothing to measure"
@@ -128,7 +127,7 @@ class Bound:
 
 
 def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> Expectation:
-    """Returns an inconclusive line of the report, for evidence that does not show whether the bound is met."""
+    """Returns an inconclusive line of the report. The evidence does not show whether the limit is met."""
     return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=doubt, **numbers)
 
 
@@ -137,13 +136,13 @@ _FAMILY = Family("question", "harness.judge.questions", "SCORES")
 
 @functools.cache
 def questions() -> Mapping[str, Score]:
-    """Returns all scores in `harness/judge/questions/`, by name."""
+    """Returns all criteria in `harness/judge/questions/`, by name."""
     return {score.name: score for file in _FAMILY.names() for score in _FAMILY.load(file)}
 
 
 @dataclass(frozen=True)
 class Scorecard:
-    """The contents of `report.json`, plus the timelines for drawing."""
+    """The contents of `report.json`, and the timelines from which charts are drawn."""
 
     run_id: str
     scenario: str
@@ -164,7 +163,7 @@ class Scorecard:
 
 @np.errstate(all="ignore")  # a log may hold any number
 def judge(evidence: Evidence, run_id: str) -> Scorecard:
-    """Computes all scores of a run and merges them into one verdict. The function has no side effects."""
+    """Judges a run by all criteria and guarantees, without side effects, and merges the findings into one verdict."""
     analysis = Analysis.of(evidence)
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
@@ -219,7 +218,7 @@ def _place(code: str) -> int:
 
 
 def _causes(code: str) -> Sequence[str]:
-    """Returns the names of guarantees whose breach may be the cause of a finding with this code."""
+    """Returns the names of the guarantees that, if broken, may be the cause of a finding with this code."""
     if code in guarantees():
         return guarantees()[code].explained_by
     of = (score for name, score in questions().items() if code.startswith((f"{name}.", f"{name.partition('_')[0]}.")))
@@ -227,7 +226,8 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Names the judged run if it is a fault-free run. The harness injects no faults after a failed fault-free run."""
+    """Returns the judged run's name in words if it is a fault-free run, after whose failure no faults are injected.
+    Otherwise returns an empty text."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -235,7 +235,7 @@ def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
 
 
 def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
-    """Computes one score. A score that crashes makes the run inconclusive."""
+    """Measures and judges one criterion. If its code crashes, the run is inconclusive."""
     try:
         if score.by_default and written == OFF:
             off = [(score.by_default, "the scenario switches it off")]
@@ -252,8 +252,8 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Makes an expectation of a score inconclusive if an assumption about the expectation's evidence is broken.
-    `by_steps`: all expectations depend on the steps in the log."""
+    """Makes each expectation inconclusive if an assumption about its evidence is broken. `by_steps` is True if all
+    expectations depend on the steps in the log."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
@@ -271,8 +271,8 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Returns the worst expectation of each name; the first if several expectations are equally bad. A figure that is
-    measured several times must meet its bound each time."""
+    """Returns the worst expectation of each name. Of equally bad expectations, the first counts. A value that is
+    measured several times must meet its limit each time."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

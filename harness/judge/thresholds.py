@@ -1,14 +1,14 @@
 """All numbers that the judge compares measurements with. Each number has a unit, a source, and words that explain it.
 
-* `healthy("<=", …)`: a healthy run measures at most this number. The explanation describes a healthy run before the
-  `|`, and a broken run after the `|`.
-* `judged(">=", …)`: a rule applies only with at least this much evidence. The explanation describes too little evidence
-  before the `|`, and enough evidence after the `|`.
+* `healthy("<=", …)`: a healthy run measures at most this number. The explanation of the number has two parts around a
+  `|`: on a healthy run, and on a broken run.
+* `judged(">=", …)`: a rule applies only with at least this much evidence. The explanation of the number has two parts
+  around a `|`: on too little evidence, and on enough evidence.
 * `method(…)`: a constant of a computation, such as a window. No measurement is compared with this constant alone.
 
-A source begins with `runs:` (the runs that show the number), `formula:`, `published:`, `meaning:` (the number follows
-from the definition) or `guess:` (no stored run comes near the number). `make margins` shows how close healthy and
-broken runs come to each number.
+The text on a number's source begins with `runs:` (the runs that show the number), `formula:`, `published:`, `meaning:`
+(the number follows from the definition) or `guess:` (no stored run comes near the number). `make margins` shows how
+close healthy and broken runs come to each number.
 """
 
 from collections.abc import Mapping

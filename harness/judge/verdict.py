@@ -1,4 +1,5 @@
-"""Verdicts, findings, and the evidence behind them. A new wording of a finding does not change the finding's code."""
+"""Defines verdicts, findings, and the evidence for findings. Each finding has a code, which its wording does not
+change."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict
 
 
 def merge(verdicts: Iterable[Verdict]) -> Verdict:
-    """Returns the worst verdict: fail > invalid > inconclusive > pass. An empty list of verdicts is inconclusive."""
+    """Returns the worst verdict, in the order fail, invalid, inconclusive, pass. An empty list is inconclusive."""
     return max(verdicts, key=PRIORITY.index, default=Verdict.INCONCLUSIVE)
 
 
@@ -49,7 +50,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured value, in the unit of its bound."""
+    """A measured value, in the unit of the limit that applies to it."""
 
     value: float
     margin: float = 0  # possible error, from the uncertainty of clocks
@@ -58,7 +59,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Ground:
-    """The evidence that a breach or an expectation rests on. An empty field restricts nothing."""
+    """The evidence for a breach or for the result of an expectation. An empty field restricts nothing."""
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process
@@ -85,9 +86,9 @@ def unknown(code: str, text: str) -> Finding:
 
 
 def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
-    """Returns the texts of the findings, the most severe first; equally severe ones keep their order. A cause is at
-    least as severe as the findings that it explains, and comes first. `explained_by`: returns the codes of the possible
-    causes of a finding."""
+    """Returns the texts of the findings, the most severe first. Equally severe findings keep their order. A cause
+    counts as at least as severe as the findings that it explains, and comes first. `explained_by` returns the codes of
+    a finding's possible causes."""
     explains: dict[str, int] = {}
     for each in findings:
         for cause in explained_by(each.code):
@@ -100,7 +101,7 @@ def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Seque
 
 
 class Code(enum.StrEnum):
-    """Codes of findings that no guarantee or bound gives a name. Most codes are the name of a guarantee or bound."""
+    """Codes of special findings. The code of any other finding is the name of a guarantee or of an expectation."""
 
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"

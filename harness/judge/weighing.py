@@ -1,13 +1,13 @@
 """Turns breaches and broken assumptions into findings. No other module decides verdicts of guarantees.
 
-A breach that the harness saw fails the run. If this breach shows that a fault did not act as planned, the verdict is
-invalid. A breach is inconclusive if a broken assumption makes its evidence doubtful. A breach is also inconclusive if
-it only follows from contradictory reports or missing evidence. Breaches in a restart that the harness made after the
-run are inconclusive, too. If a broken assumption concerns the whole run, the whole run is inconclusive.
+A breach that the harness itself saw fails the run. If this breach shows that a fault did not act as planned, the
+verdict is invalid. A breach is inconclusive if a broken assumption makes its evidence doubtful. A breach is also
+inconclusive if it only follows from contradictory reports or missing evidence. Breaches in a restart that the harness
+made after the run are inconclusive, too. If a broken assumption concerns the whole run, the whole run is inconclusive.
 
 A guarantee reports its worst breach for each fault or other subject. Guarantees with the same first word, such as
-`restart`, are a family. Only the worst findings of a family are reported. A breach is left out if its cause is an
-equally bad or worse breach of the same family. A cause of another family comes first in the report.
+`restart`, are a family. Only the worst findings of a family are reported. A breach is left out if an equally bad or
+worse breach of its family is its cause. A cause from another family comes first in the report.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ BROKEN: Mapping[Verdict, State] = {Verdict.FAIL: "broken", Verdict.INVALID: "bro
 
 @dataclass(frozen=True)
 class Judged:
-    """A guarantee's state in a run, as in report.json. `why`: the breach, or why the guarantee was not judged."""
+    """A guarantee's state in a run, as in report.json. `why` is the breach, or why the guarantee was not judged."""
 
     name: str
     statement: str
@@ -51,9 +51,9 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
 
 
 def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding]:
-    """Yields findings about a restart that the harness made after the judged run, such as a restore drill. These
-    findings are inconclusive, as only the restart's own log shows them. The restart is compared with the same steps of
-    the fault-free run. A log without a plan, as an older harness writes it, is not judged."""
+    """Yields findings about a restart that the harness made after the judged run, such as a restore drill. Such
+    findings are inconclusive, because only the log of the restart shows them. The restart is compared with the same
+    steps of the fault-free run. A log without a plan, as an older harness writes it, is not judged."""
     log, usual = made.done, evidence.fault_free
     if log is not None and log.plan:
         beside = None if usual is None else window.fault_free_part(usual, log)
@@ -77,7 +77,7 @@ def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
-    """Returns the worst finding on each fault or other subject of a breach; the first one if several are as bad."""
+    """Returns a guarantee's worst finding on each subject, as a fault. Of equally bad findings, the first counts."""
     worst: dict[str, Finding] = {}
     try:
         for breach in guarantee.breaches(evidence):
@@ -110,8 +110,8 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Yields the worst findings of each family (such as `restart`). A finding is dropped if its cause is a finding of
-    the same family that is at least as bad."""
+    """Yields the worst findings of each family of guarantees (such as `restart`). A finding is dropped if its cause is
+    a finding of its family that is at least as bad."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():
@@ -134,7 +134,7 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
 
 
 def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding], evidence: Analysis) -> Judged:
-    """Returns the state of one guarantee. `why`: the reason if the guarantee was not checked."""
+    """Returns the state of one guarantee. `why` is the reason why the guarantee was not checked, or empty."""
     worst = max(found, key=_badness, default=None)
     if worst is not None:
         return Judged(name, FAMILY.sentence(name), BROKEN[worst.verdict], worst.text)
@@ -143,6 +143,6 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Explains why a guarantee without a breach is not judged: evidence is missing, or the run did not test it."""
+    """Returns why a guarantee without a breach is not judged, such as missing evidence, or an empty text if it held."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
     return f"the log does not report {', '.join(untold)}" if untold else guarantee.nothing(evidence)

@@ -1,4 +1,4 @@
-"""Lists the damages to try on the newest checkpoint: on each kind of its files, and on the pointer that names it."""
+"""Lists the damages to try on the newest checkpoint: damages of its files, and of the pointer file that names it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Cell:
-    """One damage to the file `file` of the newest checkpoint, or to the pointer that names the checkpoint."""
+    """One damage to a file of the newest checkpoint, or to the pointer file that names the newest checkpoint."""
 
     kind: Kind
     part: Part
@@ -31,7 +31,8 @@ class Cell:
 
 
 def cells(place: CheckpointFolder, listing: Listing) -> Iterator[Cell]:
-    """Yields the damages that are possible. Some damages need an older checkpoint, a pointer or a checksum."""
+    """Yields the damages that are possible on these checkpoints. Some damages need an older checkpoint, a pointer file
+    or a checksum."""
     for file in _one_of_each_kind(place, listing):
         yield from _of_file(place, file, older=len(listing.finished) > 1)
     if listing.pointer:
@@ -53,7 +54,8 @@ def _of_file(place: CheckpointFolder, file: str, older: bool) -> Iterator[Cell]:
 
 
 def _one_of_each_kind(place: CheckpointFolder, listing: Listing) -> list[str]:
-    """Returns the largest file of each kind. Files whose names differ only in numbers are of one kind."""
+    """Returns the largest file of each kind in the newest checkpoint. Files with names that differ only in numbers are
+    of one kind."""
     newest = listing.finished[0]
     found: dict[str, str] = {}
     for path in sorted(newest.files, key=lambda path: place.sizes.get(path, 0)):

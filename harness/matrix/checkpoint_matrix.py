@@ -1,7 +1,8 @@
-"""Runs a job to get checkpoints, then restarts the job once for each damage, on a damaged copy of the checkpoints.
+"""Runs a job to get checkpoints. The job is then restarted once for each damage, on a damaged copy of the checkpoints.
 
 The first run is in `REPORTS/<run-id>/base`, and each restart in `REPORTS/<run-id>/cells/<number>`. The first restart
-has an undamaged copy, and is compared with each later restart. A copy is removed as soon as its restart ends.
+gets an undamaged copy. Each later restart is compared with the first one. A copy is removed as soon as its restart
+ends.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class DamageRow:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The results of all restarts on damaged checkpoints. `newest`: the step that a restart without damage restores."""
+    """The results of all restarts on damaged checkpoints. An undamaged restart restores the step `newest`."""
 
     run_id: str
     layout: str
@@ -60,7 +61,8 @@ class Matrix:
 def run_matrix(
     plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> Matrix:
-    """Restarts the job on each damage. Raises `ChaosError` if the trainer makes or restores no undamaged checkpoint."""
+    """Restarts the job once for each damage. Raises `ChaosError` if the trainer saves or restores no undamaged
+    checkpoint."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"a matrix needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     with stop.attended():
@@ -68,7 +70,8 @@ def run_matrix(
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder for several runs, with an empty `undo.jsonl` that keeps nodes from writing outside their run."""
+    """Makes a folder for several runs. An empty `undo.jsonl` in the folder keeps nodes from writing outside their
+    run."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 
@@ -124,7 +127,8 @@ class _Matrix:
             raise ChaosError(f"the run without faults did not make checkpoints: {outcome.reason}")
 
     def _leave_steps_to_do(self) -> None:
-        """Removes the newest save if the save is of the run's last step: a restart from this save would do no step."""
+        """Removes the newest save if it holds the run's last step, because a restart from this save would do no
+        step."""
         _, listing = self._look(self.base)
         newest, reached = next(iter(listing.finished), None), timeline.load(self.base).reached_step
         if newest is None or newest.step is None or newest.step < reached:
@@ -153,7 +157,8 @@ class _Matrix:
         return enough
 
     def _newest(self, healthy: Restart, outcome: Outcome, usual: restart_log.Losses) -> tuple[int, float]:
-        """Returns the step that an undamaged restart restores, and the allowed relative difference of losses."""
+        """Returns the step that the undamaged restart restored, and the relative difference of losses that is
+        allowed."""
         if not healthy.step or healthy.told:
             raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
         return healthy.step, TOLERANCE * (restart_log.apart(healthy.losses, usual) or 0.0)
@@ -180,7 +185,8 @@ class _Matrix:
 
     @cached_property
     def _older(self) -> Restart | None:
-        """Makes an undamaged restart without the newest save. Returns `None` if that save cannot be left out."""
+        """Restarts the job from undamaged saves without the newest one. Returns `None` if the newest save cannot be
+        left out."""
         self.tell("a restart without the newest save shows its usual losses")
         try:
             return self._restart("older", self._leave_out_newest)[0]
@@ -197,7 +203,8 @@ class _Matrix:
             untrusted_files.remove_tree(folder, path)
 
     def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
-        """Restarts the job on a copy of the saves that `change` has changed. Raises `FaultError` if `change` fails."""
+        """Copies the saves, applies `change` to the copy, and restarts the job there. Raises `FaultError` if `change`
+        fails."""
         folder = self.folder / "cells" / name
         folder.mkdir(parents=True)
         launch = self.plan.launch()
@@ -213,7 +220,7 @@ class _Matrix:
         return restart_log.read_restart(folder), outcome
 
     def _strike(self, folder: pathlib.Path, cell: Cell) -> int:
-        """Damages a copy of the saves. Returns the number of changed bytes of tensors."""
+        """Damages a copy of the saves. Returns how many bytes of tensors were changed."""
         place, listing = self._look(folder)
         aside = folder / "kept"
         aside.mkdir()
@@ -227,7 +234,7 @@ class _Matrix:
 
 
 class _Until(Silent):
-    """Ends a job when the condition `enough` holds, or when the user asks to stop."""
+    """Ends a job as soon as the condition `enough` holds or the user asks to stop."""
 
     def __init__(self, users: StopRequest, enough: Callable[[Status], bool]):
         self.end, self._users, self._enough = StopRequest(), users, enough

@@ -1,7 +1,8 @@
-"""Finds files outside the saves that the uninterrupted run wrote, but that a restarted job did not write.
+"""Finds files that the uninterrupted run wrote and a restarted job did not write. Files that belong to saves are
+ignored.
 
 Examples of such files are a best model, an evaluation, an export, and a log that a restart overwrites. The contents of
-the files are not compared, as most files hold times.
+the files are not compared, because most of these files hold times.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ def forgotten(
     ids: Sequence[str],
     until_ns: float = math.inf,
 ) -> Forgotten:
-    """Finds the run's files that the restart lacks. `run` and `again` are two folders each: one as it was at the
-    restored save, one as it is at the comparison. `ids`: the run ids of run and restart. `until_ns`: the restart need
-    not have files that the run wrote after this time."""
+    """Finds the uninterrupted run's files that the restart lacks. `run` and `again` hold two folders each: one as it
+    was at the restored save, and one as it is now. `ids` holds the run ids of run and restart. Files that the run wrote
+    after `until_ns` may be missing."""
     both = zip((run, again), ids, strict=True)
     (was, due), (old, came) = ([_beside_the_saves(plan, folder, run_id) for folder in each] for each, run_id in both)
     due = {name: file for name, file in due.items() if name in old or file.changed_ns <= until_ns}

@@ -105,7 +105,7 @@ def matrix(
 
 
 def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: bool) -> int:
-    """Restarts the job on each damage and prints the results. Returns the exit code."""
+    """Restarts the job once for each damage and prints the results. Returns the exit code."""
     found = run_matrix(plan, reports, engine, stop, note)
     write_files({"matrix.json": json_text(_plain(found)), "matrix.md": _page(found)}, reports / found.run_id)
     if json:
@@ -116,7 +116,8 @@ def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: 
 
 
 def _plain(found: Matrix) -> dict[str, object]:
-    """Returns the results as JSON values. The number `schema` is raised whenever a value changes its meaning."""
+    """Returns the results of all restarts as JSON values. The number `schema` is raised whenever a value changes its
+    meaning."""
     told: dict[str, object] = {"schema": 2, "run_id": found.run_id, "layout": found.layout, "trainer": found.trainer}
     told |= {"newest_step": found.newest, "complete": not found.interrupted, "verdict": _verdict(found).value}
     cells = [{**vars(row.cell), **vars(row.answer), "seconds": round(row.seconds, 1)} for row in found.rows]
@@ -156,7 +157,7 @@ def _verdict(found: Matrix) -> Verdict:
 
 
 def _not_judged(found: Matrix) -> int:
-    """Counts the damages after which no losses could be compared with those of an undamaged restart."""
+    """Counts the restarts on damaged saves whose losses could not be compared with those of an undamaged restart."""
     return sum(not row.answer.judged for row in found.rows)
 
 

@@ -1,6 +1,6 @@
-"""Selects the saves from which a job is restarted. Saves from which public trainers resumed wrongly come first.
+"""Selects the saves from which a job is restarted, and puts those first from which public trainers resumed wrongly.
 
-Some bugs show only after a resume from certain saves. The order is: saves around the end of a pass over the data, a
+Some bugs show only after a resume from certain saves. The order is: saves around the end of a pass over the data set, a
 save in the middle of a gradient accumulation, the first save, saves of a resumed job, and the last save.
 """
 
@@ -24,8 +24,9 @@ AMID = "a save in the middle of a gradient accumulation"
 
 @dataclass(frozen=True)
 class Moment:
-    """A planned restart. `save`: the number in the save's name; `None`: no restart is possible, for the reason `why`.
-    `step`: steps done before the save. `micro_batches`: micro-batches of the next step done before the save."""
+    """A planned restart. `save` is the number in the save's name, or `None` if no restart is possible, for the reason
+    `why`. `step` is the last whole step before the save. `micro_batches` counts the micro-batches between this step and
+    the save."""
 
     words: str
     save: int | None
@@ -41,25 +42,27 @@ class Moment:
 
     @property
     def elsewhere(self) -> bool:
-        """Tells whether the restart has another number of ranks than the run."""
+        """Returns True if the restart has another number of ranks than the run that made the save."""
         return self.nodes is not None or self.ranks is not None
 
     @property
     def kind(self) -> str:
-        """Returns the kind of save that the restart begins from: the restart's description without its numbers."""
+        """Returns the kind of save from which the restart begins, which is the restart's description without its
+        numbers."""
         first = self.words.partition(";")[0]
         return re.sub(r"\bresume \d+", "resume", re.sub(r"\bpass \d+", "a pass", first))
 
     @property
     def told(self) -> str:
-        """Returns the restart's description, which says if the save lies in the middle of a gradient accumulation."""
+        """Returns the restart's description. The text says if the save was made in the middle of a gradient
+        accumulation."""
         amid = self.micro_batches and AMID not in self.words
         return f"{self.words}, in the middle of a gradient accumulation" if amid else self.words
 
     @property
     def where(self) -> str:
-        """Returns the position of the save, such as `step 20`. In `step 4 and 1 micro-batch, saved as 9`, 9 is the
-        number in the save's name."""
+        """Returns in words when the save was made, such as `step 20`. In `step 4 and 1 micro-batch, saved as 9`, the
+        save's name holds the number 9."""
         amid = f" and {counted(self.micro_batches, 'micro-batch', 'micro-batches')}" if self.micro_batches else ""
         return f"step {self.step}{amid}" + (f", saved as {self.save}" if self.save != self.step else "")
 
@@ -70,7 +73,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Saves:
-    """The saves of a job, by the numbers in their names, ascending. `copied`: the saves of which there is a copy."""
+    """The saves of a job, as the numbers in their names, ascending. `copied` holds the saves that the harness
+    copied."""
 
     made: Sequence[int]
     copied: Sequence[int]
@@ -79,7 +83,8 @@ class Saves:
     option: str = "--save-every"  # option that sets the interval of saves; empty: the trainer's own arguments
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
-        """Returns the restart from the save `found`. Without such a save or its copy, the result holds the reason."""
+        """Returns the planned restart from the save `found`. If there is no such save or no copy, the result says
+        why."""
         if found is None:
             return Moment(words, None, why=self.none_found or rare)
         moment = self.placed(Moment(words, found))
@@ -93,11 +98,11 @@ class Saves:
 
     @property
     def none_found(self) -> str:
-        """Returns a message if the trainer reported saves but the harness found no save; otherwise an empty text."""
+        """Returns a message if the trainer logged saves but the harness found no save, and otherwise an empty text."""
         return "" if self.made else none_found(len(self.told.steps))
 
     def placed(self, moment: Moment) -> Moment:
-        """Returns the planned restart with `step` and `micro_batches` filled in from the log."""
+        """Returns the planned restart, after filling in `step` and `micro_batches` from the run's log."""
         if moment.save is None:
             return moment
         return replace(moment, step=self.told.at(moment.save), micro_batches=self.told.within(moment.save))
@@ -106,7 +111,8 @@ class Saves:
         return None if save is None else next((each for each in self.made if each > save), None)
 
     def every(self, number: int) -> str:
-        """Tells how to make the job save at each multiple of `number`, as `--save-every 5`."""
+        """Returns the option that makes the job save at each multiple of `number`, as `--save-every 5`, or the advice
+        in words."""
         return f"{self.option} {number}" if self.option else f"a save every {number}, by the trainer's own arguments"
 
     @property
@@ -120,8 +126,8 @@ class Saves:
 
 
 def moments(saves: Saves, ends: Sequence[int] | None, last: int) -> list[Moment]:
-    """Returns the restarts in the order in which they are tried. Equal restarts from the same save are merged into one.
-    `ends`: the last steps of the passes over the data. `last`: the last step of the job."""
+    """Returns the planned restarts in the order in which they are tried. Equal restarts from one save are merged into
+    one. `ends` holds the last step of each pass over the data set. `last` is the last step of the job."""
     found = [*_at_ends(saves, ends, last), _amid(saves), *_in_a_row(saves), *_at_the_end(saves, last)]
     kept: dict[object, Moment] = {}  # restart by save, resume and notice, in the place of its first moment
     for each in map(saves.placed, found):
@@ -152,7 +158,7 @@ def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Mo
 
 
 def _amid(saves: Saves) -> Moment:
-    """Returns the restart from the first copied save that lies between two micro-batches of a step."""
+    """Returns the planned restart from the first copied save that was made between two micro-batches of a step."""
     told, amid = saves.told, [each for each in saves.made if saves.told.within(each)]
     if told.a_step is None:
         return Moment(AMID, None, why="the log does not tell how many batches a step takes")
@@ -164,7 +170,7 @@ def _amid(saves: Saves) -> Moment:
 
 
 def _in_a_row(saves: Saves) -> Iterator[Moment]:
-    """Yields restarts in a row: each restart after the first begins from a save that the restart before it made."""
+    """Yields successive restarts: each restart after the first begins from a save of the previous restart."""
     save = saves.first
     yield saves.moment(save, "the first save", "the job made no save")
     for number in range(2, CHAIN + 1):

@@ -20,7 +20,8 @@ from harness.timeline.timeline import Timeline
 
 
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
-    """Reads how far repeats of the run differ from the run. Raises `EventLogError` if a log is unreadable."""
+    """Reads how far repeats of the uninterrupted run differ from this run. Raises `EventLogError` for an unreadable
+    log."""
     run = timeline.load(folder / BASE)
     made = [timeline.load(folder / name) for name in REPEATS if (folder / name).is_dir()]
     found = [resume_comparison.apart(run, each) for each in made if not not_repeated(run, each)]
@@ -32,14 +33,15 @@ def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
 
 
 def not_repeated(run: Timeline, made: Timeline) -> str:
-    """Returns the reason why `made` is no repeat of `run`, such as another seed; empty if `made` is a repeat."""
+    """Returns the reason why `made` is no repeat of `run`, such as another seed, or an empty text for a true repeat."""
     if made.outcome != "completed":
         return f"it {made.outcome or 'was cut off'}"
     return Asked.by(run, resumes_at=0).broken_by(made)
 
 
 def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
-    """Returns how the job of a restart differs from the run's job, such as in the seed; empty if the jobs are equal."""
+    """Returns how a restarted job differs from the planned job, such as in the seed. The text is empty for equal
+    jobs."""
     asked = Asked.by(run, nodes=moment.nodes)
     if moment.ranks is not None:
         asked = _changed(asked, ranks_per_node=moment.ranks)
@@ -50,7 +52,8 @@ def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
 
 
 def began_again(made: Timeline) -> str:
-    """Returns a message if workers of a restart started a second time by themselves; otherwise an empty text."""
+    """Returns a message if workers of a restarted job started a second time by themselves, and otherwise an empty
+    text."""
     worked = [each for each in made.processes if each.restored_step is not None or each.first_step is not None]
     if len(worked) == len({each.rank for each in worked}):
         return ""
@@ -72,8 +75,9 @@ def judge_restart(
     files: bool = False,
     tensors: Sequence[str] = (),
 ) -> Tried:
-    """Judges one restart. `beside`: files outside the saves that the restart did not write. `files`: True if missing
-    files are an error. `tensors`: differing tensors in the restart's first save that differs from the run's."""
+    """Judges one restart. `beside` names files, other than saves, that the restart did not write. If `files` is True,
+    such files are an error. `tensors` names the tensors that differ in the restart's first save that is not equal to
+    the run's save."""
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
     compared = compare(usual, again, moment)
@@ -101,7 +105,7 @@ def _with_names(found: Finding, tensors: Sequence[str]) -> Finding:
 
 
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
-    """Returns a message if a restart ended wrongly, or an empty text. An early end by the harness is no error."""
+    """Returns a message if a restarted job ended wrongly, or an empty text. An early end by the harness is no error."""
     last, told = run.reached_step, int(again.steps.step.max(initial=0))
     reached = max(told, moment.step)
     if again.outcome == "completed" and not steps and reached < last:
@@ -114,7 +118,8 @@ def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
 
 
 def judge_sweep(sweep: Sweep, folder: pathlib.Path) -> Sweep:
-    """Judges a sweep again, from the event logs. Earlier findings on missing files stay, as no log lists files."""
+    """Judges all restarts of a sweep again, from their event logs. Earlier findings on missing files stay, because no
+    event log lists files."""
     usual = usual_of(folder, sweep)
     tried = [
         judge_restart(

@@ -1,4 +1,4 @@
-"""Classifies a restart on a damaged checkpoint, from the restart's log and the log of the run before it."""
+"""Classifies a restart on a damaged checkpoint by its event log and the event log of the run that saved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Came(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Restart:
-    """The log of one restart. `step`: the step that all ranks restored, as logged or as their first step shows."""
+    """The contents of a restart's log. `step` is the step that all ranks restored, as logged or as their first step
+    shows."""
 
     step: int | None
     told: bool  # it said that it passed a checkpoint over
@@ -48,7 +49,8 @@ class Answer:
 
 
 def read_restart(folder: pathlib.Path) -> Restart:
-    """Reads a restart's log from a run's folder. A restart without a readable log counts as having restored nothing."""
+    """Reads the log of a restart from its folder. A restart without a readable log counts as having restored
+    nothing."""
     try:
         log = reading.read(folder / "events")
     except EventLogError:
@@ -67,7 +69,7 @@ def read_restart(folder: pathlib.Path) -> Restart:
 
 
 def _losses(log: reading.Log) -> tuple[Losses, int | None]:
-    """Returns all logged losses, and the first logged step."""
+    """Returns all logged losses by rank and step, and the first logged step."""
     found: dict[tuple[int, int], float] = {}
     first: int | None = None
     for writer in (writer for writer in log.writers if writer.role == "trainer"):
@@ -79,7 +81,8 @@ def _losses(log: reading.Log) -> tuple[Losses, int | None]:
 
 
 def apart(losses: Losses, usual: Losses) -> float | None:
-    """Returns the largest relative difference of losses of the same rank and step; `None` if nothing is in common."""
+    """Returns the largest relative difference between two losses of equal rank and step, or `None` if there are
+    none."""
     common = [(losses[key], usual[key]) for key in losses.keys() & usual.keys()]
     return max((_difference(one, other) for one, other in common), default=None)
 
@@ -94,8 +97,9 @@ def _difference(one: float, other: float) -> float:
 def answer(
     restart: Restart, newest: int, usual: Losses, tolerance: float, tensor_bytes: int, ended: str, left: bool
 ) -> Answer:
-    """Classifies a restart. `newest`: the step that an undamaged restart restores. `tolerance`: the allowed relative
-    difference of losses. `ended`: how the job failed; empty if it did not. `left`: an undamaged save was left."""
+    """Classifies a restart. An undamaged restart restores the step `newest`. Losses may differ by the ratio
+    `tolerance`. `ended` says how the job failed, if it failed. `left` is True if the job still had an undamaged
+    save."""
     if restart.step is None:
         if ended or restart.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")
@@ -123,7 +127,8 @@ def answer(
 
 
 def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
-    """Classifies a start from scratch. Such a start loads no save, so different losses do not prove loaded damage."""
+    """Classifies a restart that began from scratch. Such a restart loads no save, so different losses do not prove that
+    it loaded damage."""
     if left and not restart.told:
         if restart.tells:
             return Answer(Came.SCRATCH, 0, "it reported nothing, and an undamaged save was there", judged)

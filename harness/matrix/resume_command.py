@@ -33,7 +33,7 @@ def sweep(
     also_with: list[str],
     json: bool,
 ) -> int:
-    """Restarts the job from its saves and prints the results. Returns the exit code."""
+    """Restarts the job from several of its saves and prints the results. Returns the exit code."""
     _check_heard(plan, "--ranks-per-node", "{ranks_per_node}", _with(plan, ranks_per_node=ranks_per_node))
     further = [*dict.fromkeys(_words(plan, each) for each in also_with)]
     setting = Setting(reports, engine, stop, note, _seconds(budget), files, ranks_per_node, further)
@@ -68,7 +68,8 @@ def _words(plan: Plan, given: str) -> tuple[str, ...]:
 
 
 def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
-    """Sets the plan's steps and interval of saves. Raises `UsageError` if the trainer takes no such option."""
+    """Sets the number of steps and the interval of saves in a plan. Raises `UsageError` if the trainer takes no such
+    option."""
     rhythm = plan.workload.checkpoint.model_copy(update={"every_steps": save_every, "every": None})
     for name, word, fields in (
         ("--steps", "{steps}", {"steps": steps}),
@@ -81,7 +82,8 @@ def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
 
 
 def _with(plan: Plan, **fields: object) -> Plan:
-    """Returns the plan with these fields of the workload replaced. A field that is `None` is not replaced."""
+    """Returns the plan with new values of the given workload fields. A field that is given as `None` keeps its
+    value."""
     given = {name: value for name, value in fields.items() if value is not None}
     return plan.model_copy(update={"workload": plan.workload.model_copy(update=given)})
 

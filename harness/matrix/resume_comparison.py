@@ -1,7 +1,7 @@
 """Compares a job that was restarted from a save with the run that made the save.
 
-Findings go from cause to consequence: the restored save, the samples, the learning rate, the figures, the next save.
-If a save lies in the middle of a gradient accumulation, the restarted job may do the whole step again, or only the
+Findings go from cause to consequence: the restored save, the samples, the learning rate, losses and gradients, the next
+save. After a save in the middle of a gradient accumulation, the restarted job may do the whole step again, or only the
 remaining micro-batches of the step.
 """
 
@@ -55,8 +55,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Usual:
-    """The uninterrupted run. `exact`: no repeat of the run is known to differ by any bit. `apart`: the largest relative
-    difference of each figure between the run and its repeats. `repeats`: the number of repeats."""
+    """The uninterrupted run, with the number of its `repeats`. `exact` is True if no repeat differed by any bit.
+    `apart` holds the largest relative difference between run and repeats, by logged quantity such as `loss`."""
 
     run: Timeline
     ends: Sequence[int]  # last steps of the passes over the data
@@ -66,17 +66,18 @@ class Usual:
     repeats: int = 0
 
     def tolerance(self, figure: str) -> float | None:
-        """Returns the allowed relative difference of a figure; `None` if repeats differ too much to judge it."""
+        """Returns the allowed relative difference of losses or gradient norms, or `None` if repeats differ too much."""
         most = 0.0 if self.exact else TOLERANCE * self.apart.get(figure, np.inf)
         return most if most < TOO_WIDE else None
 
     def same_in_repeats(self, figure: str) -> bool:
-        """Tells whether a figure is the same in all repeats. A learning rate may differ if it depends on the loss."""
+        """Returns True if all repeats logged equal values, such as equal learning rates. A learning rate may depend on
+        the loss."""
         return self.exact or not self.apart.get(figure)
 
     @property
     def too_few(self) -> str:
-        """Returns a message if there are too few repeats to tell an error from chance; otherwise an empty text."""
+        """Returns a message if there are too few repeats to tell an error from chance, and otherwise an empty text."""
         if self.repeats >= (1 if self.exact else REPEATS):
             return ""
         made = f"{counted(self.repeats, 'repeat')} of the run" if self.repeats else "no repeat of the run"
@@ -85,7 +86,7 @@ class Usual:
 
 @dataclass
 class Compared:
-    """The result of a comparison. `values`: the number of compared values, by kind."""
+    """The result of a comparison of restart and run. `values` counts the compared values, by kind."""
 
     found: list[Finding]
     values: dict[str, int]
@@ -107,17 +108,17 @@ def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
 
 
 def on_other_ranks(usual: Usual, again: Timeline, moment: Moment) -> Compared:
-    """Finds the differences between the uninterrupted run and a restart on another number of ranks.
-    Only the restored save and the samples are compared. Each sample must come once in a pass over the data. The figures
-    of a step may differ, as a step on other ranks may hold more samples and round differently."""
+    """Finds the differences between the uninterrupted run and a restart on another number of ranks. Only the restored
+    save and the samples are compared. Each sample must come once in a pass over the data set. Losses may differ,
+    because a step on another number of ranks may hold more samples and round differently."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _once_in_the_pass(usual, again, moment.step, compared)
     return compared
 
 
 def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
-    """Tells whether a repeat has the run's figures, weights and saves, bit for bit; `False` if nothing can be compared.
-    Also returns the largest relative difference of each figure."""
+    """Returns True if a repeat has the run's losses, weights and saves, bit for bit, or False if nothing can be
+    compared. Also returns the largest relative difference, by logged quantity."""
     found, told = dict[str, float](), 0
     for name in (*COMPUTED, "lr", "applied"):
         both = _told_by_both(usual, repeat, name, untold=-1 if name == "applied" else None)
@@ -134,7 +135,7 @@ def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
 
 
 def same_tensors(run: Timeline) -> list[Finding]:
-    """Finds saves of different steps that hold the same tensors, by the harness's digests."""
+    """Finds saves of different steps that hold equal tensors, by the digests that the harness took."""
     held, at = dict[str, list[int]](), told_saves(run).at
     for step, event in published(run).items():
         if event.get("tensors") and event.get("tensor_count"):
@@ -144,7 +145,7 @@ def same_tensors(run: Timeline) -> list[Finding]:
 
 
 def published(run: Timeline) -> dict[int, Mapping[str, Any]]:
-    """Returns the newest event `checkpoint.published` of each save, by the number in the save's name."""
+    """Returns the newest event `checkpoint.published` of each save. Keys are the numbers in the saves' names."""
     return {event["step"]: event for event in run.published if type(event.get("step")) is int}
 
 
@@ -154,7 +155,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
-    """Finds out whether a restart used another save than planned, from its logged restores and its first step."""
+    """Finds out whether a restart loaded another save than planned, by its logged restores and its first step."""
     told = {each.restored_step for each in first_processes(again)} - {None}
     first = int(again.steps.step.min()) if len(again.steps) else None
     stride = max(usual.run.stride, again.stride)
@@ -211,7 +212,8 @@ def _by_pass(usual: Usual, steps: Sequence[int]) -> list[list[int]]:
 
 
 def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: Sequence[int]) -> str:
-    """Describes how the samples of the steps `odd` differ. A sample counts as repeated if it comes twice in a pass."""
+    """Describes how the samples of the steps `odd` differ. A sample that comes twice in a pass over the data counts as
+    repeated."""
     number = int(np.searchsorted(usual.ends, odd[0]))
     begin = [0, *usual.ends][number]
     came, due = mine.together(odd), theirs.together(odd)
@@ -225,9 +227,9 @@ def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: S
 
 
 def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
-    """Checks that each sample comes once in the first pass, either before the save in the run or after the save in the
-    restart. Samples that only fill up the last step may come twice. Later passes are not checked, as a later pass may
-    begin within a step, and hold samples that the first pass dropped."""
+    """Checks that each sample comes once in the first pass over the data: in the run before the save, or in the restart
+    after the save. Samples that only fill up the last step may come twice. Later passes over the data are not checked,
+    because such a pass may begin within a step, and may hold samples that the first pass dropped."""
     kind = samples.told_kind(again, usual.run)
     if kind is None:
         _position_gaps(usual.run, again, step, compared)
@@ -255,7 +257,7 @@ def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compar
 
 
 class _Consumed:
-    """The samples of all ranks of a run together, by step."""
+    """The samples that all ranks of a run consumed together, by step."""
 
     def __init__(self, run: Timeline, kind: samples.Kind):
         self._run, self._kind = run, kind
@@ -269,12 +271,12 @@ class _Consumed:
         return self.between(step, step)
 
     def between(self, first: int, last: int) -> Counter[int]:
-        """Returns the samples of the steps `first` to `last`, both included."""
+        """Returns the samples that all ranks consumed from step `first` to step `last`, both included."""
         begin, end = np.searchsorted(self._step, [first, last + 1])
         return self._items(self._rows[begin:end])
 
     def left(self, step: int, done: int, a_step: int) -> Counter[int]:
-        """Returns the samples of this step that remain after each rank did `done` micro-batches of the step."""
+        """Returns the samples of `step` that remain after each rank did `done` micro-batches of this step."""
         rows = self._rows[self._step == step].tolist()
         items = [self._run.samples.expanded(self._run.steps.samples[row : row + 1]).tolist() for row in rows]
         return Counter(item for each in items for item in each[len(each) * done // a_step :])
@@ -288,12 +290,14 @@ class _Consumed:
         return Counter(self._run.samples.expanded(self._run.steps.samples[rows]).tolist())
 
     def many(self, number: int) -> str:
-        """Returns a number of samples in words, or of batches if the log holds only digests of each rank's batch."""
+        """Returns a number of samples in words. If the log holds only digests of each rank's batch, the text counts
+        batches."""
         return counted(number, "sample") if self._kind == "samples" else counted(number, "batch", "batches")
 
 
 def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> None:
-    """Compares positions in the data, for logs without sample indices. Step `amid` may be partial and is left out."""
+    """Compares how far run and restart came in the data at each step, for logs without sample indices. The step `amid`
+    is left out, because the restart may do only a part of this step."""
     for name, words in (("first", "position in the data"), ("count", "number of samples")):
         both = _told_by_both(usual, again, name, untold=-1)
         both = both.at(both.step != amid)
@@ -304,7 +308,7 @@ def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> 
 
 
 def _position_gaps(usual: Timeline, again: Timeline, step: int, compared: Compared) -> None:
-    """Checks that each step begins at the sample where the step before ended, for logs without sample indices."""
+    """Checks that each step begins at the sample where the previous step ended, for logs without sample indices."""
     before, after = losses.surviving(usual.steps), losses.surviving(again.steps)
     found = samples.by_places(after)
     compared.values[Kind.SAMPLES.name] = 0 if found.why else len(after)
@@ -324,9 +328,10 @@ def _position_gaps(usual: Timeline, again: Timeline, step: int, compared: Compar
 def _figure(
     usual: Usual, again: Timeline, moment: Moment, name: str, kind: Kind, tolerance: float | None, compared: Compared
 ) -> None:
-    """Compares one figure. `tolerance`: the allowed relative difference; `None`: the values are not compared.
-    The first value after the save may be a mean over fewer steps if the save lies between two logged steps. A loss may
-    be a sum over fewer micro-batches if the save lies within a step. The first value is then skipped."""
+    """Compares one logged quantity, such as the loss. `tolerance` is the allowed relative difference. If `tolerance` is
+    `None`, the values are not compared. The first value after a save between two logged steps may be a mean over fewer
+    steps. The first loss after a save within a step may be a sum over fewer micro-batches. Such a first value is
+    skipped."""
     both = _told_by_both(usual.run, again, name)
     stride = max(usual.run.stride, again.stride)
     between = (kind is Kind.COMPUTED and moment.step % stride) or (name == "loss" and moment.micro_batches)
@@ -371,7 +376,8 @@ def _weights(usual: Timeline, again: Timeline, compared: Compared) -> None:
 
 
 class _Both(NamedTuple):
-    """Values that both logs hold for the same step and rank. `alone`: the number of values that only the run logged."""
+    """Values that both logs hold for equal step and rank. `alone` counts the values that only the uninterrupted run
+    logged."""
 
     step: Ints
     rank: Ints
@@ -384,7 +390,8 @@ class _Both(NamedTuple):
 
 
 def _told_by_both(usual: Timeline, again: Timeline, name: str, untold: int | None = None) -> _Both:
-    """Pairs the values of both runs. `untold`: the mark of a missing value; `None` for floats, whose mark is a NaN."""
+    """Pairs the logged values of run and restart. `untold` marks a missing value. For floats, `untold` is `None`,
+    because NaN marks a missing value."""
     ours, theirs = losses.by_rank(again.steps), losses.by_rank(usual.steps)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     rows = ours.row[left]
@@ -402,8 +409,8 @@ def _is_told(values: Any, untold: int | None) -> Bools:
 
 
 def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) -> None:
-    """Compares the saves that run and restart both made, up to the first difference, and finds a missing save.
-    A restart may save later than the run if the job saves by time, or if the run never made the restored save."""
+    """Compares the saves that run and restart both made, up to the first difference, and reports a missing save. A
+    restart may save later than the run if the job saves by time, or if the restored save is not one of the run's."""
     mine, other, save = published(again), published(usual.run), moment.save or 0
     due = sorted(at for at in other if at > save and usual.saves.at(at) < again.reached_step)
     until = due[0] if due and save in other and usual.run.saves_every_s is None else NEVER
@@ -427,7 +434,8 @@ def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) ->
 
 
 def first_other_save(usual: Usual, again: Timeline, save: int) -> int | None:
-    """Returns the number of the restart's first save with other tensors than the run's save; `None` if none differs."""
+    """Returns the first save in which the restart's tensors differ from the run's, by its number, or `None` if there is
+    none."""
     mine, other = published(again), published(usual.run)
     both = sorted(at for at in mine.keys() & other.keys() if at > save)
     digests = ((at, mine[at].get("tensors"), other[at].get("tensors")) for at in both if usual.exact)

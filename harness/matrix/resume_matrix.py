@@ -1,9 +1,10 @@
 """Runs a job once without faults, then restarts the job from selected saves of that run (a sweep).
 
-The run is in `REPORTS/<name>/base`. Each folder `REPORTS/<name>/copies/<step>` holds the run's saves, copied when the
-save of that step was the newest. The restarts are in `REPORTS/<name>/resumed/<n>`. Most restarts end some steps after
-their next save. The file `REPORTS/<name>/resume.json` holds the results so far, so that a stopped sweep can continue.
-No fault is needed: a bug in resuming depends on the restored save, and not on how the job died.
+The run without faults is in `REPORTS/<name>/base`. Each folder `REPORTS/<name>/copies/<step>` holds copies of the run's
+saves, made when the save of this step was the newest. The restarts are in `REPORTS/<name>/resumed/<n>`. The harness
+ends most restarts some steps after their first save. The file `REPORTS/<name>/resume.json` holds the results so far, so
+that a stopped sweep can continue. No fault is needed: a bug in resuming depends on the restored save, and not on how
+the job died.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ REASON_CHARS_MAX = 300
 
 @dataclass(frozen=True)
 class Setting:
-    """The options of a sweep, the folder for its reports, and the function `tell` that shows progress messages."""
+    """The options of a sweep over saves, the folder for its reports, and the function `tell`, which shows messages."""
 
     reports: pathlib.Path
     backend: Backend
@@ -81,22 +82,23 @@ class Setting:
 
 
 class _NotHad(Exception):
-    """The job cannot make the planned restart, or nothing in the restart can be compared."""
+    """Raised if the job cannot make a planned restart, or if nothing in the restart can be compared."""
 
 
 class _Lost(Exception):
-    """A planned restart cannot be tried, although the job made the save. The sweep then cannot pass."""
+    """Raised if a planned restart cannot be tried although the job made the save. A sweep with such a restart cannot
+    pass."""
 
 
 class _Stopped(Exception):
-    """The user asked to stop. The unfinished restart is not judged."""
+    """Raised if the user asks to stop. The unfinished restart is not judged."""
 
 
 def run_sweep(plan: Plan, setting: Setting) -> Sweep:
     """Restarts a job from its saves, or continues a stopped sweep of the same job and code.
 
     Raises `ChaosError` if the job fails without faults. Raises `CannotRunError` if the harness cannot see the job's
-    saves, or if a restart would report lines of the run's old logs as new."""
+    saves, or if a restart would report old log lines as new."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"this needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     if plan.workload.trainer.reader() is not None:
@@ -112,7 +114,8 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Locks a sweep's folder. Raises `UsageError` if it is in use, holds a killed run, or was not made by a sweep."""
+    """Locks a sweep's folder. Raises `UsageError` if the folder is in use, holds a killed run, or was not made by a
+    sweep."""
     if folder.exists() and not (folder / JOURNAL).is_file():
         raise UsageError(f"{folder} is there, and no sweep made it; move it away")
     if not folder.exists():
@@ -130,7 +133,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _saving_option(plan: Plan) -> str:
-    """Returns `--save-every` if the trainer's command takes the interval of saves; otherwise an empty text."""
+    """Returns `--save-every` if the interval of saves is part of the trainer's command, and otherwise an empty text."""
     every = plan.workload.checkpoint
     other = every.model_copy(update={"every_steps": every.every_steps + 1, "every": None})
     changed = plan.model_copy(update={"workload": plan.workload.model_copy(update={"checkpoint": other})})
@@ -227,8 +230,9 @@ class _Sweep:
         return sweep
 
     def _variants_of_first_save(self) -> Iterator[Moment]:
-        """Yields restarts of the job from its first save, on another number of ranks or with other arguments.
-        A restart on other ranks needs a save between two steps, as other ranks would divide a step differently."""
+        """Yields restarts of the job from its first save, on another number of ranks or with other arguments. A restart
+        on another number of ranks needs a save between two steps, because more or fewer ranks divide a step
+        differently."""
         asked, rare, setting = self.plan.workload, "the job made no such save", self.setting
         whole = next((each for each in self.saves.made if not self.saves.told.within(each)), None)
         begin = "the first save" if whole == self.saves.first else "the first save between two steps"
@@ -305,7 +309,8 @@ class _Sweep:
         return tried
 
     def _restart(self, name: str, source: pathlib.Path, moment: Moment) -> tuple[pathlib.Path, Outcome]:
-        """Makes one restart. The restart is repeated once if it ran another job, or if its workers started twice."""
+        """Makes one restart. Repeats the restart once if it ran another job than planned, or if its workers started
+        twice."""
         follow = self._follows(moment)
         for last in (False, True):
             place = self._place(name, source)
@@ -322,8 +327,8 @@ class _Sweep:
         return place, outcome
 
     def _follows(self, moment: Moment) -> bool:
-        """Tells whether a restart runs to the end of the job. One restart from each kind of save does, if the time
-        allows. A restart ends early if the next restart in a row of resumes begins from a save of this restart."""
+        """Returns True if a restart is to run to the end of the job. If time allows, one restart from each kind of save
+        runs to the end. A restart ends early if a later restart begins from one of its saves."""
         if moment.elsewhere or any(each.moment.kind == moment.kind and each.to_end for each in self.sweep.tried):
             return False
         row = (each for each in self.todo if each.save is not None and each.resume == moment.resume + 1)
@@ -339,7 +344,7 @@ class _Sweep:
         return judge_restart(self.usual, moment, place, seconds, beside, self.setting.files, tensors)
 
     def _other_tensors(self, moment: Moment, place: pathlib.Path) -> Sequence[str]:
-        """Finds the restart's first save that differs from the run's save, and names the differing tensors."""
+        """Names the tensors that differ in the restart's first save that is not equal to the run's save."""
         again = timeline.load(place)
         save = resume_comparison.first_other_save(self.usual, again, moment.save or 0)
         if moment.elsewhere or save is None:
@@ -348,7 +353,8 @@ class _Sweep:
         return other_tensors(self.plan, place, save, set(map(str, theirs)))
 
     def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> Forgotten:
-        """Finds files outside the saves that a restart did not write. A restart on other ranks is not checked."""
+        """Finds files, other than saves, that a restart did not write. A restart on another number of ranks is not
+        checked."""
         after = self.saves.after(moment.save)
         was, following = (self.folder / COPIES / str(save) for save in (moment.save, after))
         ended = outcome.outcome == "completed"
@@ -365,8 +371,8 @@ class _Sweep:
             return Forgotten(unseen=str(error)[:REASON_CHARS_MAX])
 
     def _followed_until_ns(self, copy: pathlib.Path, save: int) -> int:
-        """Returns the time (ns, as in file times) when the run was some steps past the save. A restart ends about at
-        this point, and need not have files that the run wrote later."""
+        """Returns the time (ns, as in file times) when the run was some steps past the save. A restart ends at about
+        this step, and need not have files that the run wrote later."""
         place, listing = look(self.plan, copy)
         saved_ns = max((place.changed_ns(path) for each in listing.finished[:1] for path in each.files), default=0)
         progress, step = self.usual.run.progress, self.saves.told.at(save)
@@ -374,9 +380,8 @@ class _Sweep:
         return saved_ns + (int(ends[-1] - ends[0]) if len(ends) else 0)
 
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment, follow: bool) -> bool:
-        """Tells whether a restart may end: the next save is finished, and some steps are done after that save.
-        On other ranks, the restart must finish the pass over the data instead. With `follow`, a restart never ends
-        early."""
+        """Returns True if a restart may end: its next save is finished, and some more steps are done. A restart on
+        another number of ranks must instead finish the pass over the data set. With `follow`, no restart ends early."""
         if follow:
             return False
         step, save = moment.step, moment.save or 0
@@ -442,7 +447,8 @@ class _Sweep:
         return place
 
     def _repeat(self) -> bool:
-        """Repeats the run once more, if needed to tell an error from chance. Returns whether a repeat was made."""
+        """Repeats the run once more, if this is needed to tell an error from chance. Returns True if a repeat was
+        made."""
         made = self.usual.repeats
         if self.no_repeat or not self.usual.too_few or (made and time.monotonic() + self.whole_s > self.until_s):
             return False
@@ -471,7 +477,7 @@ class _Sweep:
         return plan if name in (BASE, *REPEATS) else plan.model_copy(update={"abort": self.limits})
 
     def _execute(self, plan: Plan, place: pathlib.Path, watch: drill.Watch | None = None) -> Outcome:
-        """Runs a plan in this folder. Raises `_Stopped` if the user ended the run."""
+        """Runs a plan in the folder `place`. Raises `_Stopped` if the user ended the run."""
         watch = watch or drill.Watch(self.stop, lambda _: False)
         outcome = execute(plan, place, self.backend, watch, watch.end)
         if self.stop.asked:
@@ -510,7 +516,7 @@ class _Sweep:
 
 @dataclass
 class _Notice(drill.Watch):
-    """Watches a job that gets a preemption notice. `taken`: the node was taken away after the notice."""
+    """Watches a job that gets a preemption notice. `taken` becomes True when the harness takes the node away."""
 
     taken: bool = False
 

@@ -22,7 +22,8 @@ def write(found: Sweep, folder: pathlib.Path) -> None:
 
 
 def plain(found: Sweep) -> dict[str, Any]:
-    """Returns the results as JSON values. The number `schema` is raised whenever a value changes its meaning."""
+    """Returns the results of a sweep as JSON values. The number `schema` is raised whenever a value changes its
+    meaning."""
     tried = [
         {
             "moment": each.moment.told,
@@ -92,7 +93,7 @@ def facts(found: Sweep) -> list[str]:
 
 
 def _followed(found: Sweep) -> str:
-    """Tells which kinds of restart ran to the end of the job, and which kinds ended some steps after a save."""
+    """Says which kinds of restart ran to the end of the job, and which kinds ended some steps after a save."""
     ends = dict.fromkeys(each.moment.kind for each in found.tried if each.to_end)
     others = dict.fromkeys(each.moment.kind for each in found.tried if each.moment.kind not in ends)
     words = (
@@ -116,7 +117,7 @@ def _files(found: Sweep) -> str:
 
 
 def followed(tried: Tried) -> str:
-    """Returns the number of compared steps, and says if the restart ran to the end of the job."""
+    """Returns the number of compared steps as a text, which also says if the restart ran to the end of the job."""
     return f"{tried.steps}, to the end" if tried.to_end else str(tried.steps)
 
 

@@ -27,8 +27,9 @@ REPEATS = ("repeat", "repeat-2", "repeat-3")  # names of repeats of the run, mad
 
 
 class Forgotten(NamedTuple):
-    """Findings on files outside the saves that a restart did not write. `compared`: the number of the run's files that
-    were looked for. `unseen`: the reason why the run's files could not be looked for."""
+    """Findings on files, other than saves, that a restart did not write. `compared` counts the files of the
+    uninterrupted run that the harness looked for in the restart. `unseen` is the reason why the harness could not look
+    for files."""
 
     words: tuple[str, ...] = ()
     compared: int = 0
@@ -40,9 +41,10 @@ NONE_FORGOTTEN = Forgotten()
 
 @dataclass(frozen=True)
 class Tried:
-    """One restart, in `folder`. `found`: differences from the uninterrupted run. `ended`: how it ended wrongly, if it
-    did. `compared`: the number of compared values, by kind. `to_end`: the restart ran to the end of the job. `tensors`:
-    names of tensors in the restart's save that differ from the run's. `unsure`: why the result is inconclusive."""
+    """The result of one restart. `found` lists differences from the uninterrupted run. `ended` says how the restart
+    ended wrongly, or is empty. `compared` counts the compared values, by kind. `to_end` is True if the restart ran to
+    the end of the job. `tensors` names tensors that differ from the run's. `unsure` says why the result is
+    inconclusive."""
 
     moment: Moment
     folder: str
@@ -62,12 +64,13 @@ class Tried:
 
     @property
     def waits(self) -> bool:
-        """Tells whether more repeats of the run are needed to judge the restart, as its difference may be chance."""
+        """Returns True if more repeats of the run are needed, because the restart's difference may be chance."""
         return bool(self.unsure) and bool(self.compared)
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict. A restart is inconclusive if it did steps of which nothing could be compared."""
+        """Returns the verdict on one restart. A restart is inconclusive if it did steps but no value could be
+        compared."""
         if not self.right:
             return Verdict.FAIL
         if self.unsure:
@@ -76,7 +79,7 @@ class Tried:
 
     @property
     def words(self) -> list[str]:
-        """Returns how the restart ended wrongly, or else its differences in words, causes before consequences."""
+        """Returns a text on the restart's wrong end, or else a text for each difference from the run, causes first."""
         return [self.ended] if self.ended else [each.words for each in self.found]
 
     @property
@@ -93,7 +96,8 @@ class Tried:
 
 @dataclass
 class Sweep:
-    """The state of a sweep. `code`: commit and digests of the code. `not_tried`: omitted restarts and the reasons."""
+    """The state of a sweep. `code` holds commit and digests of the trainer's code. `not_tried` lists omitted restarts
+    and why."""
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
 
@@ -122,12 +126,13 @@ class Sweep:
 
     @property
     def known_saves(self) -> str:
-        """Returns the number of saves in words. If the harness found no save, the saves in the trainer's log count."""
+        """Returns the number of saves in words. If the harness found no save, saves in the trainer's log are
+        counted."""
         return counted(len(self.saves), "save") if self.saves or not self.told else counted(self.told, "told save")
 
     @property
     def findings(self) -> list[str]:
-        """Returns the findings on the run's saves, and the first difference of each wrong restart. A difference that
+        """Returns what is wrong with the run's saves, and the first difference of each wrong restart. A difference that
         several restarts share is listed once."""
         tried = []
         for first, *others in self.causes:
@@ -139,7 +144,7 @@ class Sweep:
 
     @property
     def causes(self) -> list[list[Tried]]:
-        """Groups the wrong restarts by the text of their first difference, without regard to numbers in the text."""
+        """Groups the wrong restarts by the text of their first difference. Numbers in the text do not matter."""
         found: dict[str, list[Tried]] = {}
         for each in self.wrong:
             found.setdefault(_FIGURE.sub("#", each.words[0]), []).append(each)
@@ -151,12 +156,13 @@ class Sweep:
         return [each for each in self.tried if not each.right and not self.spoilt_by(each)]
 
     def spoilt_by(self, tried: Tried) -> Tried | None:
-        """Returns the restart that made the save from which `tried` began, if both went wrong, perhaps by one error."""
+        """Returns the restart that made the save from which `tried` began, if both went wrong. One error may then
+        explain both restarts."""
         before = None if tried.right else self.before_in_row(tried.moment)
         return None if before is None or before.right else before
 
     def before_in_row(self, moment: Moment) -> Tried | None:
-        """Returns the restart that made the save from which this resume begins, if any."""
+        """Returns the earlier restart that made the save from which the restart `moment` begins, if any."""
         if moment.resume == 1:
             return None
         first = (each for each in self.tried if each.moment.resume == moment.resume - 1)
@@ -165,7 +171,8 @@ class Sweep:
         return next((each for each in before if each.moment.resume > 1 or each.moment.save == begun), None)
 
     def told_once(self) -> list[tuple[Tried, Sequence[str]]]:
-        """Returns each restart with its differences in words. A difference seen before is not spelled out again."""
+        """Returns each restart with its differences in words. A difference that several restarts share is spelled out
+        once."""
         first = {id(each): cause[0] for cause in self.causes for each in cause[1:]}
         return [(each, self._words(each, first)) for each in self.tried]
 
@@ -176,14 +183,15 @@ class Sweep:
 
     @property
     def compared(self) -> dict[str, int]:
-        """Returns the number of compared values of all restarts, by kind."""
+        """Returns how many values were compared in all restarts together, by kind."""
         kinds = {kind: 0 for each in self.tried for kind in each.compared}
         return {kind: sum(each.compared.get(kind, 0) for each in self.tried) for kind in kinds}
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict. A restart for which the job made no save does not count. The sweep is inconclusive if a
-        restart from an existing save was not tried, or if the logs hold neither samples nor losses."""
+        """Returns the verdict on a sweep. A restart for which the job made no save does not count. The sweep is
+        inconclusive if a restart from an existing save was not tried, or if the logs hold neither samples nor
+        losses."""
         if self.findings:
             return Verdict.FAIL
         shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
@@ -192,12 +200,12 @@ class Sweep:
 
     @property
     def unsure(self) -> list[Tried]:
-        """Returns the restarts whose result is inconclusive, and that showed no certain difference."""
+        """Returns the restarts that showed no certain difference, but have an inconclusive result."""
         return [each for each in self.tried if each.unsure and each.right]
 
     @property
     def _files_unseen(self) -> str:
-        """Returns why files outside the saves were not judged, though `--files` asks for that, or an empty text."""
+        """Returns why files other than saves were not judged although `--files` asks for it, or an empty text."""
         if not self.files:
             return ""
         unseen = next((each for each in self.tried if each.beside.unseen), None)
@@ -207,7 +215,7 @@ class Sweep:
 
     @property
     def why(self) -> str:
-        """Returns the reason of the verdict in one sentence."""
+        """Returns the reason of the sweep's verdict in one sentence."""
         if self.findings:
             wrong = len(self.wrong)
             first = f"{wrong} of {counted(len(self.tried), 'restart')} went wrong; " if wrong else ""
@@ -234,7 +242,7 @@ def store(sweep: Sweep, folder: pathlib.Path) -> None:
 
 
 def is_in(folder: pathlib.Path) -> bool:
-    """Tells whether this folder holds a sweep, judged or not."""
+    """Returns True if this folder holds a sweep, judged or not."""
     return (folder / RESUMED).is_dir() and (folder / BASE).is_dir()
 
 

@@ -1,4 +1,5 @@
-"""Adds the sweep (restarts of a job from its saves) to suites, to stored results, and to the pre-launch checklist."""
+"""Adds the sweep (restarts of a job from several of its saves) to suites, stored results and the pre-launch
+checklist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds contradictions between the times in a log, such as a writer that does not use the clock that it claims."""
+"""Finds contradictions between times in a log, such as a process that uses another clock than its log header names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.units import format_duration
 
 
 def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
-    """Yields contradictions between times in a log. `skewed`: a fault sets clocks wrong on purpose."""
+    """Yields contradictions between times in a log. `skewed` is True if a fault sets clocks wrong on purpose."""
     for life in lives:
         if len(life.step_ends) and int(life.step_ends.min()) < life.started - log.uncertainty_ns - JUMP_NS_MIN:
             text = f"steps of rank {life.rank} on {life.key[0]} ended before their process began"
@@ -21,8 +21,8 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
-    """Yields writers that claim the harness's monotonic clock but read another clock, as in a time namespace or on a
-    copied machine. On one clock, wall time minus monotonic time is equal for all writers, except after clock jumps."""
+    """Yields a message for each log that claims the harness's monotonic clock but used another clock, as in a time
+    namespace. On one clock, wall time minus monotonic time is equal in all logs, except after clock jumps."""
     known = sorted(
         {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
     )

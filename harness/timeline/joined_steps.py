@@ -1,8 +1,8 @@
-"""Steps across restarts: a process that restored a state of an unknown step counts its steps from 1 again.
+"""Renumbers steps after a restart: a process that restored a state of an unknown step counts its steps from 1 again.
 
-The process may log the path of the restored checkpoint, or a digest of its content. If another log tells the step of
-this checkpoint, later steps of the process are renumbered to follow that step. If no log tells the checkpoint's step,
-the steps keep their numbers and are not judged.
+The process may log the path of the restored checkpoint, or a digest of its content. If another log names the step of
+this checkpoint, the steps of the process are renumbered to follow this step. If no log names the checkpoint's step, the
+steps keep their numbers and are not judged.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _Commits = dict[tuple[str, object], list[tuple[int, int]]]  # (field, its value)
 
 
 def step_of(restored: Mapping[str, Any]) -> int | None:
-    """Returns the step of a `restored` event; 0 for a start from scratch; `None` if the step is unknown."""
+    """Returns the step of a `restored` event, 0 for a start from scratch, or `None` if the step is unknown."""
     if "step" in restored:
         return int(restored["step"])
     return 0 if restored.get("source") == SCRATCH else None
 
 
 def join(writers: Sequence[Writer]) -> None:
-    """Renumbers steps in place where a log names a restored checkpoint of a known step. `writers`: sorted by start."""
+    """Renumbers, in place, the steps after each restore of a known checkpoint. `writers` are sorted by start."""
     commits: _Commits = {}
     for writer in writers:
         base = 0
@@ -43,7 +43,7 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """Renumbers the steps after this restore. Returns the number that was added to each original step number. `base`:
+    """Renumbers the steps after one restore. Returns the number that was added to each original step number. `base` is
     the number that was added to the steps before this restore."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
@@ -63,7 +63,7 @@ def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: i
 
 
 def _names(event: Mapping[str, Any], place: str) -> Iterator[tuple[str, object]]:
-    """Yields the keys by which a checkpoint can be found: the digest of its content first, then its path."""
+    """Yields the names by which a checkpoint can be looked up: the digest of its content first, then its path."""
     for kind, field in (("content", "content"), ("path", place)):
         if event.get(field):
             yield kind, event[field]

@@ -1,11 +1,12 @@
-"""Derives from the log when each process ran, in which world, and which steps were not rolled back.
+"""Derives from the log when each process ran, in which process groups, and which steps were not rolled back.
 
-A *life* is one worker process. A *world* is a set of processes that formed a process group together. A process that
-survives the loss of a peer may be in several worlds, one for each `rendezvous`. An *epoch* is a series of steps of one
-world without a rollback, so its step numbers only grow. A *stretch* is the part of an epoch that one process did. A
-step is *complete* when every rank of its world that has a log has done this step. The *lineage* is the chain of epochs
-that led to the final state. The chain goes from the last epoch back to the epoch that wrote the restored checkpoint,
-and so on to the start. A step *survives* if the final state includes this step; all other steps were rolled back.
+A *life* is one worker process. A *world* is one process group. A process that survives the loss of a peer may be in
+several process groups, one for each `rendezvous`. An *epoch* here is a training period: the steps of one process group
+up to a rollback or the next group. A *stretch* is the series of steps that one process did in one training period. A
+step is *complete* when every rank of its process group that has a log has done this step. The *lineage* is the chain of
+training periods that led to the final state. The chain goes from the last period back to the period that wrote the
+restored checkpoint, and so on to the start. A step *survives* if the final state includes it. Other steps were rolled
+back.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CLEAN_CODES = (0, EXIT_LEFT)
 
 @dataclass(eq=False)
 class Life:
-    """One worker process. `gone`: when the process had certainly ended. `leaving`: when the process began to exit."""
+    """One worker process. The process began to exit at time `leaving`, and had certainly ended at time `gone`."""
 
     index: int
     writer: Writer
@@ -80,7 +81,7 @@ class Life:
 
     @property
     def last_useful(self) -> int:
-        """Returns when the process last started, joined a world, restored a state or ended a step."""
+        """Returns when the process last started, joined a process group, restored a state or ended a step."""
         return max(self.started, self.last_step_end, *self.joins, *(int(event["at"]) for event in self.restores))
 
     @property
@@ -88,21 +89,20 @@ class Life:
         return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
 
     def join(self, at: int, size: int, world: int) -> None:
-        """Adds a join to a world, for a process that did not report this join."""
+        """Records that the process joined a process group at time `at`, if the process did not log this itself."""
         place = bisect.bisect(self.joins, at)
         for told, value in ((self.joins, at), (self.sizes, size), (self.worlds, world)):
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """Returns the index of the process's world at this moment. Before the first join, the first world counts. The
-        index is -1 if the process never joined a world."""
+        """Returns the index of the process group to which the process belonged at this time. Before the first join,
+        returns the first group. Returns -1 if the process never joined a group."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
 @dataclass
 class World:
-    """Processes that formed one process group. `members`: maps each rank to its process. `joined`: the time at which
-    the last member joined."""
+    """One process group. `members` maps each rank to its process. `joined` is the time of the last member's join."""
 
     size: int
     members: dict[int, Life] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class World:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Steps `first` to `last` of one world, without a rollback. `kept`: the last step not rolled back (-1: none)."""
+    """A training period: steps `first` to `last` of one process group. Later steps than `kept` were rolled back."""
 
     world: int  # row of its world
     size: int  # ranks of the world
@@ -140,10 +140,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The steps `first` to `last` that one process did in one epoch. `restored`: the restore before these steps, if
-    any. `before`: the last step of this process before these steps. `later`: further restores, each with the step after
-    it. `stride`: the smallest difference between two consecutive step numbers (0: there is only one step). `jumps`:
-    pairs of consecutive steps whose numbers differ by more than the stride."""
+    """The steps `first` to `last` that one process did in one training period. `restored` is the restore before these
+    steps, if any. `before` is the previous step of this process. `later` holds further restores, each with the step
+    after it. `stride` is the smallest difference between consecutive step numbers (0: only one step). `jumps` holds
+    pairs of consecutive steps that lie further apart."""
 
     process: int  # row in Timeline.processes
     epoch: int  # row in Timeline.epochs
@@ -161,7 +161,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Progress:
-    """One row for each complete step, sorted by `end`, the time at which the last rank finished the step."""
+    """The complete steps as columns, sorted by `end`, which is the time at which the last rank finished the step."""
 
     step: Ints
     begin: Ints  # when the first rank began it
@@ -174,8 +174,7 @@ class Progress:
 
 
 def find_lives(log: Log, planned_world_size: int) -> list[Life]:
-    """Returns one `Life` per worker process with a log, in order of start. If a log exists twice, the longer copy
-    counts."""
+    """Returns each worker process with a log, in order of start. If a log exists twice, the longer copy counts."""
     found: list[Life] = []
     originals = _originals(log)
     joined_steps.join(originals)
@@ -198,7 +197,7 @@ def find_lives(log: Log, planned_world_size: int) -> list[Life]:
 
 
 def _originals(log: Log) -> list[Writer]:
-    """Returns the logs of worker processes in order of start, without copies, which have the same first line."""
+    """Returns the logs of worker processes in order of start. Of logs with equal first lines, the longest counts."""
     found: dict[str, Writer] = {}
     for writer in log.writers:
         if writer.role == "trainer":
@@ -240,7 +239,7 @@ def _read_life(life: Life) -> None:
 
 
 def _logged_before(step: Ints, end: Ints) -> Bools | None:
-    """Marks rows that repeat the step and the end of an earlier row. Returns `None` if there are no such rows."""
+    """Marks logged steps that repeat an earlier line's step number and end time. Returns `None` if none do."""
     if not (np.diff(step) <= 0).any():
         return None
     order = np.lexsort((step, end))
@@ -250,7 +249,7 @@ def _logged_before(step: Ints, end: Ints) -> Bools | None:
 
 
 def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
-    """Gives each process the `worker.exit` event of its launcher, matched by process id, or else by local rank."""
+    """Assigns each `worker.exit` event of a launcher to its worker process, by process id, or else by local rank."""
     by_place = grouped(((life.key, life.local_rank), life) for life in lives)
     by_pid = grouped(((life.key, life.pid), life) for life in lives)
     for event in exits:
@@ -262,8 +261,8 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """Sets when each process ended: the earliest of the end of its node, the start of its successor, and its exit. The
-    exit is known from the launcher, or else from the process, or else from the injected kills (`killed`)."""
+    """Sets when each process ended: when its node ended, its successor started, or it exited, whichever came first. The
+    exit is known from the launcher's log, else from the process's log, else from the injected kills (`killed`)."""
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
     for life in lives:
@@ -283,9 +282,9 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 
 
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
-    """Marks processes that exited without an error, but whose log lacks its end. The log stops in the middle of a line,
-    or before the job's last step without the exit event that the process promised to log. `codes`: the exit code of the
-    command on each node. If the exit code of a node's last worker process is unknown, this code is used."""
+    """Marks processes that exited without an error, but have an incomplete log. The log stops in the middle of a line,
+    or before the job's last step without the exit event that the process promised to log. `codes` holds the exit code
+    of each node's command. If the exit code of a node's last worker process is unknown, this code is used."""
     last = {(life.key, life.local_rank): life for life in lives}
     over = max((life.last_step_end for life in lives), default=0)
     furthest = max((life.last_step for life in lives), default=0)
@@ -299,7 +298,7 @@ def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
 
 
 def form_worlds(lives: Sequence[Life]) -> list[World]:
-    """Groups processes that joined the same process group into worlds. A join begins a new world if the last world is
+    """Finds the process groups that the logged joins formed. A join begins a new process group if the last group is
     full, has another size, already has this rank, or has lost a member."""
     joins = sorted((at, life.index, order) for life in lives for order, at in enumerate(life.joins))
     worlds: list[World] = []
@@ -321,7 +320,7 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 
 def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
-    """Returns a message on the first world whose ranks report different names of their process group."""
+    """Returns a message on the first process group to which its ranks gave different names."""
     names: dict[int, dict[str, int]] = {}
     for life in lives:
         told = {e["at"]: e.get("world") for e in life.writer.events if e.get("event") == "rendezvous"}
@@ -335,8 +334,8 @@ def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
 
 
 def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
-    """Returns a message on the first worker that reported one group size at its start, and only other sizes when
-    joining. In an elastic job, a worker may first join a smaller group."""
+    """Returns a message on the first worker that logged one group size at its start, and only other sizes when joining.
+    A worker of an elastic job may join a smaller group first."""
     for life in lives:
         told = life.writer.header.get("world_size")
         if told is not None and life.told_joins and life.sizes and told not in life.sizes:
@@ -346,8 +345,8 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
 
 
 def impossible_places(lives: Sequence[Life]) -> list[str]:
-    """Names the first worker with an index beyond the size of its axis, with one axis twice, or with axes that held
-    another number of ranks before in a world of the same size. Experts lie across the other axes."""
+    """Returns a message on the first worker with impossible mesh coordinates: an index beyond the size of its axis, one
+    axis twice, or axes (other than `ep`) that held another number of ranks before in a group of equal size."""
     usual: dict[tuple[Any, ...], int] = {}
     for life in lives:
         told = [event.get("axes") or () for event in life.writer.events if event.get("event") == "coordinates"]
@@ -362,9 +361,9 @@ def impossible_places(lives: Sequence[Life]) -> list[str]:
 
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
-    """Returns True if a process can join a world. `order`: the number of worlds that the process was in before. A
-    survivor joins the world that formed after the loss. A new process joins the world for which it was started. If
-    survivors take part, ranks are assigned anew."""
+    """Returns True if a process can have joined this process group. `order` counts the groups to which the process
+    belonged before. A survivor joins the group that formed after the loss. A new process joins the group for which it
+    was started. If survivors take part, ranks are assigned anew."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
     renumbered = order > 0 or world.renumbered
@@ -372,7 +371,7 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:
-    """Counts the ranks of a world that have no log, neither from a member nor from another process at that time."""
+    """Counts the ranks of a process group for which there is no log from any process of that time."""
     if world.whole:
         return 0
     until = max(life.last_step_end for life in world.members.values())
@@ -382,7 +381,7 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
-    """Adds to a new world each surviving process that does steps there, but never reported that it joined."""
+    """Adds to a new process group each surviving process that does steps there, but never logged that it joined."""
     going = [life for life in lives if life.worlds]
     for number, world in enumerate(worlds):
         if world.whole:
@@ -398,8 +397,8 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
-    """Returns the worlds in order of time, including worlds that formed without a report. If a trainer never reports a
-    process group, the processes that go on after a loss form a smaller world."""
+    """Returns all process groups in order of time, including groups whose joins were not logged. If a trainer never
+    logs a join, the processes that go on after a loss form a smaller group."""
     if any(life.told_joins for life in lives):
         return worlds
     for number in range(len(worlds)):
@@ -420,7 +419,7 @@ def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
 
 
 def _steps_on(life: Life, number: int, at: int) -> bool:
-    """Returns True if a process did at least one more step after the step under way at `at`, in the same world."""
+    """Returns True if a process did another step after the step under way at time `at`, in the same process group."""
     place = life.worlds.index(number) + 1
     until = life.joins[place] if place < len(life.joins) else NEVER
     first, last = np.searchsorted(life.step_ends, [at, until], "right")
@@ -430,8 +429,9 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
 def gather(
     table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
-    """Returns the columns of all steps in order of their ends, the epochs, the complete steps, and the stretches. The
-    columns of `table` are freed one by one, so that memory holds each step once. `committed`: commit times by step."""
+    """Returns the columns of all steps in order of their ends, the training periods, the complete steps, and each
+    process's steps by period. The columns of `table` are freed one by one, so that memory holds each step once.
+    `committed` holds the commit times of checkpoints by step."""
     rows = len(table["end"])
     process, label = np.full(rows, -1), np.zeros(rows, np.int64)
     stretches: list[Stretch] = []
@@ -469,8 +469,8 @@ def gather(
 
 
 def cells(*keys: Ints) -> tuple[Ints, int]:
-    """Returns a number for each row, equal for rows with equal keys, and an upper limit of these numbers. The keys are
-    small integers. If the range of the keys is much larger than the number of rows, the function sorts them."""
+    """Returns a number for each row of `keys` (small integers), and an upper limit of these numbers. Equal rows get
+    equal numbers. If the range of the keys is much larger than the number of rows, the function sorts the rows."""
     number, span = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
@@ -484,7 +484,7 @@ def cells(*keys: Ints) -> tuple[Ints, int]:
 
 
 def _labels(life: Life) -> Ints:
-    """Returns a label for each step. The label combines the world and the number of rollbacks in this world so far."""
+    """Returns a label for each step, made of the index of the process group and its number of rollbacks so far."""
     step, end = life.writer.steps["step"], life.step_ends
     if not len(step):
         return np.zeros(0, np.int64)
@@ -503,7 +503,7 @@ def _labels(life: Life) -> Ints:
 
 
 def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
-    """Yields the series of steps (stretches) of a process. The field `epoch` holds a label that `gather` replaces."""
+    """Yields the steps of a process by training period. The field `epoch` holds a label, which `gather` replaces."""
     step, end = life.writer.steps["step"], life.step_ends
     if life.repeated is not None:
         step, end, label = step[~life.repeated], end[~life.repeated], label[~life.repeated]
@@ -530,7 +530,7 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """Returns the row of the first step after a restore, found by step number if several steps end at that time."""
+    """Returns the index of the first step after a restore. If several steps end at this time, numbers decide."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)
@@ -543,8 +543,8 @@ def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
 def _complete(
     columns: Mapping[str, Column], epoch: Ints, size: Ints, heard: Ints, cut: Sequence[tuple[int, int]]
 ) -> tuple[Bools, Progress]:
-    """Marks the rows that belong to a complete step, and returns the complete steps. `heard`: number of ranks with a
-    log, by epoch. `cut`: epoch and last step of each log whose end is lost."""
+    """Marks the rows that belong to a complete step, and returns the complete steps. `heard` holds the number of ranks
+    with a log, by training period. `cut` holds period and last step of each log with a lost end."""
     if not len(epoch):
         return np.zeros(0, bool), no_progress()
     group, groups = cells(epoch, columns["step"])
@@ -566,7 +566,7 @@ def _complete(
 
 
 def _final_restore(lives: Sequence[Life]) -> int | None:
-    """Returns the step of the last restore in the log, if no process did a step afterwards; else `None`."""
+    """Returns the step of the last restore in the log, or `None` if any process did a step after this restore."""
     restores = [(event["at"], step_of(event)) for life in lives for event in life.restores]
     if not restores:
         return None
@@ -582,7 +582,7 @@ def _lineage(
     committed: Mapping[int, list[int]],
     final_restore: int | None,
 ) -> list[Epoch]:
-    """Returns the epochs. Walks back from the last epoch through the checkpoints from which each epoch started."""
+    """Returns the training periods. Walks back from the last period along the checkpoints that the job restored."""
     n = len(worlds)
     first, last = np.full(n, NEVER), np.full(n, -1)
     np.minimum.at(first, epoch, columns["step"])
@@ -606,8 +606,8 @@ def _lineage(
 def _parent(
     child: int, step: int, first: Ints, last: Ints, begin: Ints, committed: Mapping[int, list[int]]
 ) -> int | None:
-    """Returns the epoch before `child` that wrote the checkpoint of `step`: the newest epoch that committed this
-    checkpoint, else the newest epoch that did this step, else the newest epoch whose first step is not later."""
+    """Returns the training period, earlier than `child`, that wrote the checkpoint of `step`. The result is the newest
+    period that committed the checkpoint, else the newest that did the step, else the newest that began earlier."""
     earlier = range(child - 1, -1, -1)
     if step == NEVER:
         return next(iter(earlier), None)
@@ -620,7 +620,7 @@ def _parent(
 
 
 def pairwise_epochs(progress: Progress) -> list[tuple[int, int]]:
-    """Returns the half-open row range of each epoch in `progress`, in order of time."""
+    """Returns the half-open range of rows in `progress` for each training period, in order of time."""
     if not len(progress):
         return []
     cuts = np.flatnonzero(np.diff(progress.epoch)) + 1

@@ -1,4 +1,4 @@
-"""Marks on the time axis: each event of the log that can change the phase of the job."""
+"""Finds the marks of a log: the moments at which the phase of the job can change, such as a fault's injection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.timeline.sorted_events import CLEAN_CODES, OUTCOMES, Story, key_of
 
 
 def of(story: Story) -> Iterator[Event]:
-    """Yields every mark that can change the phase of the job."""
+    """Yields every mark of the log, which is an event that can change the phase of the job."""
     yield from _fault_marks(story)
     yield from _node_marks(story)
     yield from _agent_marks(story)
@@ -42,7 +42,7 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 
 def _node_marks(story: Story) -> Iterator[Event]:
-    """Yields a mark when a node is allocated or lost. A node that a fault takes is lost from the injection on."""
+    """Yields a mark whenever a node is allocated or lost. A node that a fault takes is lost from the injection on."""
     struck = {
         key_of(target): fault.injected
         for fault in reversed(story.faults)
@@ -99,8 +99,7 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
 
 
 def _evidence(story: Story) -> Iterator[Event]:
-    """Yields a mark for each sign that a worker or a launcher noticed a failure.
-    The harness knows of each fault injection, but an injection is no sign that the job noticed a failure."""
+    """Yields a mark for each sign that a worker or a launcher noticed a failure. A fault injection is no such sign."""
     struck = {key_of(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
     for life in story.lives:
         for event in life.writer.events:
@@ -120,8 +119,7 @@ def _evidence(story: Story) -> Iterator[Event]:
 
 
 def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
-    """Yields a sign of a failure at each restart of a rank.
-    The restart of one rank does not make the workers of other ranks useless to the job."""
+    """Yields a mark for each restart of a rank, a sign of a failure. The job can still use workers of other ranks."""
     seen_ranks: set[int] = set()
     for life in lives:
         if life.rank in seen_ranks:
@@ -142,8 +140,8 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
-    """Yields marks for the start, the exit and the last use of each worker. A worker is useless to the job from
-    the first sign of a failure after its last join, restore or step."""
+    """Yields marks for the start and the exit of each worker, and for the time from which the job can no longer use it.
+    This time is the first sign of a failure after the worker's last join, restore or step."""
     # When each began to join its first process group; `None`: it never said so.
     joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
     telling = any(begin is not None for begin in joined)

@@ -1,9 +1,10 @@
 """Finds the phase of the whole job at each moment of a run, such as `detect` or `restore`.
 
-A mark is a change at one instant: a fault strikes, a worker notices a failure, an old process is gone. An epoch is a
-period of training without a rollback. Within an epoch the job is `running`, or in `recompute` until a step passes the
-furthest step reached before. A *gap* lies between the last complete step of one epoch and the first complete step of
-the next. In a gap, the phase of the job follows from all marks so far. The phases cover the whole run without overlap.
+A mark is a change at one instant: a fault strikes, a worker notices a failure, an old process is gone. A training
+period is the steps of one process group without a rollback. Within a training period, the job is `running`, or in
+`recompute` until a step passes the furthest one reached before. A *gap* lies between the last complete step of one
+training period and the first complete step of the next. In a gap, all earlier marks decide the phase. The phases cover
+the whole run without overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from harness.timeline.phase_names import PHASES
 
 
 class Mark(Enum):
-    """A kind of change that may alter the phase of the job."""
+    """A kind of event that may change the phase of the job."""
 
     STRIKE = auto()  # a fault acts
     KILL_STRIKE = auto()  # a fault takes processes or a node: it must be noticed anew
@@ -53,8 +54,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Segment:
-    """The whole job was in `phase` during [begin, end). In the phase `running`, new steps complete. The first start of
-    the job also has phases, such as `startup`, but is no outage. The phase `finish` follows the last planned step."""
+    """One phase of the whole job, from time `begin` to `end`. In the phase `running`, new steps complete. The first
+    start of the job has phases, too, such as `startup`, but is no outage. `finish` follows the last planned step."""
 
     phase: str
     begin: int
@@ -78,7 +79,7 @@ class Gap:
 
 @dataclass
 class _State:
-    """The state of the job, from which its phase follows."""
+    """The facts about the job at one moment that decide its phase."""
 
     struck: bool = False
     noticed: bool = False  # somebody in the job knows
@@ -147,20 +148,20 @@ class _State:
                 self.aborted = True
 
     def progressed(self) -> None:
-        """Notes that a step is complete, which ends the outage."""
+        """Records that a step is complete, which ends the outage."""
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """Notes that progress stopped. Earlier signs of a failure count only if a fault or eviction notice had come."""
+        """Records that progress stopped. Earlier signs of a failure count only after a fault or an eviction notice."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True
 
     def phase(self, gap: Gap, settled: bool) -> str:
-        """Returns the phase of this state. The checks follow the usual order of a recovery.
+        """Returns the job's phase at this moment. The checks follow the order in which a recovery usually goes.
 
-        `settled`: all node losses of this gap are past, so the job waits for exactly `gap.nodes` nodes. Before the last
-        node loss, the job waits for at least as many nodes as it has."""
+        If `settled`, all node losses of this gap are past, so the job waits for exactly `gap.nodes` nodes. Before the
+        last node loss, the job waits for at least as many nodes as it has."""
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"
@@ -181,7 +182,7 @@ class _State:
 
 
 def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
-    """Returns the phases (segments) of all periods without a complete step, in order. `marks` need not be sorted."""
+    """Returns the phases (segments) of all times without a complete step, in order. `marks` need not be sorted."""
     state, segments = _State(), list[Segment]()
     ordered = sorted(marks, key=lambda event: event.at)
     losses = [event for event in ordered if event.mark is Mark.NODE_LOST]
@@ -209,7 +210,7 @@ def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
 
 @dataclass(frozen=True)
 class Episode:
-    """An outage from `t_stop`, the last complete step's end, until a step passes the furthest step before the stop."""
+    """An outage, from the end of the last complete step until a step passes the furthest step reached before."""
 
     t_stop: int  # end of the last complete step
     t_first: int | None  # end of the first new complete step
@@ -224,13 +225,13 @@ class Episode:
 
     @property
     def phases_ns(self) -> dict[str, int]:
-        """Returns the total time of each phase in ns, in the usual order of phases."""
+        """Returns how long each phase of the outage took in all, in ns, in the usual order of phases."""
         sums = {phase: sum(s.end - s.begin for s in self.segments if s.phase == phase) for phase in PHASES}
         return {phase: amount for phase, amount in sums.items() if amount}
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
-    """Returns the periods of the phases `running` and `recompute`, some empty, and the outages without their phases."""
+    """Returns the segments of the phases `running` and `recompute` (some empty), and the outages without phases."""
     segments, episodes = list[Segment](), list[Episode]()
     open_at: int | None = None  # row of the last complete step before the episode that is open
     best = np.maximum.accumulate(progress.step) if len(progress) else progress.step
@@ -255,7 +256,7 @@ def _episode(progress: Progress, row: int, regained: int | None, furthest: int) 
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """Sorts segments by time, joins neighbours of the same phase and epoch, and drops empty segments."""
+    """Sorts segments by time, joins neighbours that have equal phase and training period, and drops empty segments."""
     result: list[Segment] = []
     for segment in sorted(segments, key=lambda s: s.begin):
         if result and (result[-1].phase, result[-1].epoch) == (segment.phase, segment.epoch):
@@ -266,7 +267,7 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def clipped(segments: Sequence[Segment], begin: int, end: int) -> list[Segment]:
-    """Returns the parts of consecutive segments within [begin, end)."""
+    """Cuts consecutive segments to the time from `begin` to `end`, and returns those that are left."""
     first = bisect.bisect_right(segments, begin, key=lambda each: each.end)
     last = bisect.bisect_left(segments, end, key=lambda each: each.begin)
     inside = segments[first:last] if begin < end else ()

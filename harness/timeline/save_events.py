@@ -1,8 +1,8 @@
-"""Finds when a checkpoint that several ranks save together is complete: each rank logs the commit of its own part.
+"""Finds when a checkpoint that several ranks save together is complete. Each rank logs when its part is committed.
 
-A checkpoint of several ranks is complete once the last rank that began it has committed its part. Earlier commits of
-the checkpoint are renamed to `checkpoint.part`, so that nobody takes the checkpoint for restorable. All checkpoints of
-the run together show how many ranks commit a checkpoint. If one rank commits for all, its commit is enough.
+A checkpoint of several ranks is complete once the last rank that began it has committed its part. The commit events of
+earlier parts are renamed to `checkpoint.part`, so that the checkpoint does not yet count as restorable. All checkpoints
+of the run together show how many ranks commit a checkpoint. If one rank commits for all ranks, this commit is enough.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Committers = Mapping[int, int]  # ranks of a world → how many processes commit
 
 
 class SaveWorld(NamedTuple):
-    """The process group (world) of the rank that logged a checkpoint event, by its number and its size in ranks."""
+    """The process group of the rank that logged a checkpoint event: its index (`world`) and its size in ranks."""
 
     world: int
     ranks: int
@@ -31,7 +31,7 @@ class SaveWorld(NamedTuple):
 
 @dataclass
 class _Save:
-    """One checkpoint of one world: the processes that began and committed it, and the rows of the commit events."""
+    """One checkpoint of a process group: which processes began it, which committed it, and the commit events' rows."""
 
     ranks: int
     began: set[int] = field(default_factory=set)
@@ -40,13 +40,12 @@ class _Save:
 
 
 def family(path: object) -> str:
-    """Returns a checkpoint's file name with each number replaced by `#`. Checkpoints of one series share this name."""
+    """Returns a checkpoint's file name with `#` for each number, a name that all checkpoints of a series share."""
     return re.sub(r"\d+", "#", str(path or "").rstrip("/").rpartition("/")[2])
 
 
 def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int, int]:
-    """Returns, by world size, the largest number of processes that committed one checkpoint. `places`: the world of
-    each event."""
+    """Returns how many processes commit one checkpoint at most, by world size. `places` holds the groups of events."""
     found: dict[int, int] = {}
     for save in _saves(events, places):
         found[save.ranks] = max(found.get(save.ranks, 0), len(save.done))
@@ -54,12 +53,12 @@ def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int
 
 
 def together(one: Committers, other: Committers) -> dict[int, int]:
-    """Returns, by world size, the larger count of committing processes of two runs of the same job."""
+    """Merges two runs' counts of committing processes (by world size), and keeps the larger count of each size."""
     return {ranks: max(one.get(ranks, 0), other.get(ranks, 0)) for ranks in one.keys() | other.keys()}
 
 
 def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Committers) -> list[dict[str, Any]]:
-    """Returns copies of the events. Commits of a checkpoint that is still incomplete are named `PART`."""
+    """Returns copies of the checkpoint events. Commits of a still incomplete checkpoint are renamed `PART`."""
     result = [dict(event) | ({"event": COMMITTED} if event["event"] == PART else {}) for event in events]
     everyone = any(most == ranks > 1 for ranks, most in usual.items())
     for save in _saves(events, places):
@@ -74,7 +73,7 @@ def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Commit
 
 
 def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
-    """Yields the checkpoints one by one. If a process begins or commits the same step again in the same world, a new
+    """Yields the checkpoints one by one. If a process begins or commits a step again in one process group, a new
     checkpoint begins. A line that was logged twice counts once."""
     current: dict[tuple[object, int], _Save] = {}
     last: dict[tuple[int, str, object], int] = {}  # time at which each process told the same before

@@ -28,7 +28,7 @@ _COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
 
 @dataclass(frozen=True)
 class Slot:
-    """One GPU of one node incarnation, allocated to the job in [allocated, released)."""
+    """One GPU of a node (or of the node's replacement), which the job had from time `allocated` to time `released`."""
 
     node: str  # name of the node
     incarnation: int  # of the node
@@ -49,9 +49,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The log of one launcher. `met`: the ends of its rendezvous with the other launchers, in order of time.
-    `code`: the exit code that the launcher logged, if any. `left`: the launcher logged that it exits. `gaps`: the
-    missing lines of the launcher's log."""
+    """The log of one launcher. `met` holds the ends of its rendezvous with other launchers, in order of time. `code` is
+    the exit code that the launcher logged, if any. `left` is True if it logged its exit. `gaps` lists missing lines."""
 
     key: Key
     began: int
@@ -83,7 +82,7 @@ class FaultRecord(Consequences):
 
 
 def acted_at(fault: FaultRecord) -> int:
-    """Returns the time at which a fault acted. The caller knows that the fault acted."""
+    """Returns the time at which a fault acted. Call this only for a fault that acted."""
     assert fault.injected is not None
     return fault.injected
 
@@ -94,7 +93,7 @@ def first_strike(faults: Iterable[FaultRecord]) -> int:
 
 
 class Story:
-    """A log whose events are grouped by subject. Each list of events is in order of time."""
+    """A log with its events grouped by subject. Each list of events is in order of time."""
 
     def __init__(self, log: reading.Log):
         self.log = log
@@ -129,24 +128,24 @@ class Story:
         return inner if isinstance(inner, dict) else {k: v for k, v in event.items() if k not in _COMMON}
 
     def told_events(self) -> dict[str, int]:
-        """Returns the last time of each kind of event that workers and launchers logged, except steps."""
+        """Returns when workers or launchers last logged each kind of event, except steps."""
         writers = (writer for writer in self.log.writers if writer.role != "harness")
         events = sorted((event["at"], str(event.get("event", ""))) for writer in writers for event in writer.events)
         return {name: at for at, name in events}
 
     def drill(self, name: str) -> dict[str, Any] | None:
-        """Returns the last event of a restart that the harness makes after the run, or `None` if no such restart began.
-        The key `begun` of the result holds the first event of the restart."""
+        """Returns the last event of a restart test that the harness makes after the run, or `None` if the test never
+        began. The key `begun` of the result holds the first event of the test."""
         begun = self._last(f"{name}.started")
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
 
     def told(self, name: str) -> list[dict[str, Any]]:
-        """Returns the harness's events of this name."""
+        """Returns the events with this name that the harness logged."""
         return [event for event in self.harness if event["event"] == name]
 
     def of_trainers(self, *names: str) -> list[dict[str, Any]]:
-        """Returns the named events of all workers in order of time, each with its rank, node and process."""
+        """Returns the events with these names of all workers in order of time, each with its rank, node and process."""
         found = [
             {"rank": life.rank, "node": life.key[0], "incarnation": life.key[1], "process": life.index} | event
             for life in self.lives
@@ -156,7 +155,7 @@ class Story:
         return sorted(found, key=lambda event: event["at"])
 
     def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[save_events.SaveWorld]:
-        """Returns the world of each event's worker at that time, or the newest world if the worker joined none."""
+        """Returns the process group of each event's worker at that time. A worker that never joined gets the newest."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
         planned, found = PlannedSize.of(self.plan).assumed_world_size, []
         for event in events:
@@ -167,7 +166,7 @@ class Story:
         return found
 
     def _exits(self) -> list[dict[str, Any]]:
-        """Returns the worker exits that launchers logged, and the exits of node commands, whose `rank` is `None`."""
+        """Returns the worker exits that launchers logged, and the exits of nodes' commands (with `None` as rank)."""
         found = []
         for key, event in ((key_of(agent.header), event) for agent in self.agents for event in agent.events):
             if event["event"] == "worker.exit":
@@ -191,8 +190,8 @@ class Story:
         ]
 
     def launched(self, life: Life) -> int:
-        """Returns the end of the launcher's last rendezvous before this worker started. If a worker exited in between,
-        returns the start of this worker."""
+        """Returns when the launcher's last rendezvous before this worker's start ended. If another worker exited in
+        between, returns when this worker started."""
         told = self._launches.get(life.key, [])
         place = bisect.bisect_right(told, (life.started, True)) - 1
         return told[place][0] if place >= 0 and told[place][1] else life.started
@@ -207,8 +206,8 @@ class Story:
 
     @functools.cached_property
     def _ends(self) -> dict[tuple[Key, Any], list[tuple[int, bool]]]:
-        """Maps each place (a node, and a rank or `None`) to when processes there ended, and whether they did so by
-        themselves: neither a fault nor their launcher killed them, nor was their node taken."""
+        """Maps each pair of node and rank (or `None`) to the ends of its processes: the time, and True if the process
+        ended by itself. Killed processes, and processes of a taken node, did not end by themselves."""
         ends = [((each["key"], each["rank"]), (each["at"], each["code"] not in KILLED)) for each in self.exits]
         ends += [((slot.key, None), (slot.released, slot.kept)) for slot in self.slots]
         hit = ((target, fault) for fault in self.faults if fault.kills for target in fault.targets)
@@ -216,7 +215,7 @@ class Story:
         return grouped(sorted(ends, key=operator.itemgetter(1)))
 
     def killed(self, key: Key, rank: int | None, since: int) -> int:
-        """Returns when a process that ran at `since` ended by force, or `NEVER` if it did not."""
+        """Returns when the process that ran at time `since` was ended by force, or `NEVER` if it was not."""
         told = (self._ends.get((key, each), []) for each in {rank, None})
         firsts = (ends[place] for ends in told if (place := bisect.bisect_left(ends, (since, False))) < len(ends))
         at, by_itself = min(firsts, default=(NEVER, True))
@@ -229,13 +228,13 @@ class Story:
 
 
 def key_of(event: Mapping[str, Any]) -> Key:
-    """Returns the node and the incarnation that an event, a header or a target names."""
+    """Returns the node's name and incarnation, as an event, a log header or a fault's target gives them."""
     incarnation = event.get("incarnation")  # it may be null in a target
     return str(event.get("node", event.get("host"))), 1 if incarnation is None else int(incarnation)
 
 
 def _span(log: reading.Log) -> tuple[int, int]:
-    """Returns the times of the first and the last event of the run, without events of restarts after the run."""
+    """Returns the times of the run's first and last event. Events of restart tests after the run do not count."""
     firsts = [writer.header["at"] for writer in log.writers]
     events = (event for writer in log.writers for event in writer.events)
     lasts = [event["at"] for event in events if not str(event["event"]).startswith(_AFTER)]
@@ -244,8 +243,8 @@ def _span(log: reading.Log) -> tuple[int, int]:
 
 
 def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) -> tuple[list[Slot], list[str]]:
-    """Returns the job's GPUs, and contradictions about them. A GPU released before its allocation gets no GPU time.
-    `asked`: the planned number of GPUs of a node. Further GPUs, and nodes with impossible names, are left out."""
+    """Returns the job's GPUs, and contradictions in the log about GPUs. A GPU that was released before its allocation
+    gets no GPU time. Each node may have `asked` GPUs. More GPUs, and nodes with impossible names, are left out."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     reasons: dict[Key, str] = {}
@@ -276,7 +275,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) 
 
 
 def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str, Any]]) -> list[FaultRecord]:
-    """Returns one record per injection. A fault that is armed or injected again after it acted gets a new record."""
+    """Returns one record for each injection. A fault that is armed or injected again after acting gets a new record."""
     records: list[dict[str, Any]] = []
     current: dict[str, dict[str, Any]] = {}
     for event in harness:

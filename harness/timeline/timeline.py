@@ -3,7 +3,7 @@
 The code is pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
 Columns are numpy arrays, so that ten million steps fit into memory and are scored in seconds.
 
-The log passes through several modules. `reading` puts all files on one clock. `sorted_events` groups events by subject.
+Several modules process the log. `reading` puts all files on one clock. `sorted_events` groups events by subject.
 `lineage` finds the steps that were not rolled back. `phase_marks` and `phases` find the phases of the job.
 """
 
@@ -58,7 +58,7 @@ _PATIENCE_NS = 10**9  # least patience, in ns, however short the steps are
 
 @dataclass(frozen=True)
 class Steps:
-    """One row per rank and executed step, sorted by `end`. `step` counts completed optimizer steps from 1."""
+    """The executed steps, one row per rank and step, sorted by `end`. `step` counts optimizer steps from 1."""
 
     process: Ints  # row in Timeline.processes
     rank: Ints  # its rank
@@ -130,13 +130,13 @@ class Process:
 
     @property
     def lost(self) -> int:
-        """Returns the number of lines that the log of this process is known to lack."""
+        """Returns how many lines are missing from the log of this process, as far as is known."""
         return self.dropped if self.gaps is None else sum(gap.lines for gap in self.gaps)
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Facts about the rest of the job that are needed to judge one rehearsal, which is one scenario on a longer job."""
+    """The rest of a job, as far as it is needed to judge one rehearsal (one scenario that strikes a longer job)."""
 
     faults: frozenset[str] = frozenset()  # ids of their faults, which are judged in their own windows
     earlier: Sequence[FaultRecord] = field(default=())  # faults that struck before the window
@@ -201,12 +201,12 @@ class Timeline:
 
     @property
     def data_samples(self) -> int | None:
-        """Returns the number of samples in one pass over the data: the largest number that a worker logged."""
+        """Returns the number of samples in one pass over the data set: the largest number that any worker logged."""
         return max(self.data_sizes, default=None)
 
     @property
     def lost(self) -> int:
-        """Returns the number of lines that the job's logs are known to lack."""
+        """Returns how many lines are missing from the job's logs, as far as is known."""
         gaps = [*(each.gaps or () for each in self.processes), *(each.gaps for each in self.launchers)]
         return self.dropped + sum(gap.lines for gap in itertools.chain.from_iterable(gaps) if not gap.full_disk)
 
@@ -221,18 +221,18 @@ class Timeline:
 
     @property
     def largest_world(self) -> int:
-        """Returns the number of ranks in the largest world that did a step, or 0 if no step was done."""
+        """Returns the size, in ranks, of the largest process group that did a step, or 0 if no step was done."""
         return max((epoch.size for epoch in self.epochs), default=0)
 
     @property
     def saves_every(self) -> int | None:
-        """Returns the planned number of steps from one checkpoint to the next, or `None` if none is planned."""
+        """Returns the planned number of steps between two checkpoints, or `None` if the plan sets no such number."""
         steps = ((self.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
         return steps if isinstance(steps, int) else None
 
     @property
     def saves_every_s(self) -> float | None:
-        """Returns the planned seconds from one checkpoint to the next, or `None` if no time is planned."""
+        """Returns the planned seconds between two checkpoints, or `None` if the plan sets no such time."""
         every = ((self.plan.get("workload") or {}).get("checkpoint") or {}).get("every")
         try:
             return Duration(every).s if isinstance(every, str) else None
@@ -249,7 +249,7 @@ class Timeline:
         return min((each.stride for each in self.stretches if each.stride), default=1)
 
     def first_complete(self, step: int | None) -> int:
-        """Returns when this step or a later one was first complete; 0 if this is not known."""
+        """Returns the time (ns) at which this step or a later step was first complete, or 0 if this time is unknown."""
         row = NEVER if step is None else int(np.searchsorted(self._furthest_complete, step))
         return int(self.progress.end[row]) if row < len(self.progress) else 0
 
@@ -259,7 +259,7 @@ class Timeline:
 
     @cached_property
     def rows_by_process(self) -> tuple[Ints, Ints]:
-        """Returns the row numbers of `steps`, grouped by process and in order of time, and the offset of each group."""
+        """Returns the row numbers of `steps`, sorted by process, then by time, and the offset of each process."""
         few = len(self.processes) < 2**15
         owner = self.steps.process.astype(np.int16 if few else np.int64)  # numpy sorts short integers in linear time
         order = np.argsort(owner, kind="stable")
@@ -272,14 +272,14 @@ class Timeline:
 
     @property
     def finished(self) -> bool:
-        """Tells whether the job did all planned steps."""
+        """Returns True if the job did all planned steps."""
         if self.last_told_step is None:
             return self.outcome == "completed"
         return self.reached_step >= self.last_told_step
 
 
 def load(run_dir: pathlib.Path) -> Timeline:
-    """Reads `run_dir/events`. Raises `EventLogError` when the log cannot be read at all."""
+    """Reads the event log of a run and builds its timeline. Raises `EventLogError` if the log is unreadable."""
     return build(reading.read(run_dir / "events"))
 
 
@@ -347,7 +347,7 @@ def build(log: reading.Log) -> Timeline:
 
 
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
-    """Returns the flaws of the event log itself, one sentence each."""
+    """Returns the flaws of the event log, one sentence each."""
     found = [*log.problems, *story.clock_problems, *story.slot_problems]
     wordless = (source for source in log.wordless if not _killed_at_start(source, story, progress))
     found += [f"{visible(source.file)} holds no complete line" for source in wordless]
@@ -363,8 +363,8 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 
 def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
-    """Tells whether a log without a complete line lacks nothing. The process must have ended by force, before the job
-    completed a step since the start of the process."""
+    """Returns True if a log without a complete line is no flaw. Its process was ended by force, and the job completed
+    no step between the start and the end of this process."""
     (key, rank, started), writers = event_log.named(log) or (None, None, 0), story.log.writers
     one_clock = len({each.header.get("clock") for each in writers}) == 1
     beside = next((each.header for each in writers if one_clock or key_of(each.header) == key), None)
@@ -377,8 +377,8 @@ def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
-    """Labels a run's checkpoint commits again, by the number of committing ranks in this and in the fault-free run.
-    A run that ended during its only checkpoint does not show by itself how many ranks commit a checkpoint."""
+    """Labels a run's checkpoint commits again, as the fault-free run may show that more ranks commit a checkpoint. A
+    run that ended during its only checkpoint does not show how many ranks commit one."""
     known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
@@ -386,8 +386,8 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
 
 
 def _places(run: Timeline) -> list[save_events.SaveWorld]:
-    """Returns the world of each checkpoint event: the newest world in which its process did a step by then.
-    A process that did no step gets the newest world of the whole job at that time."""
+    """Returns the process group of each checkpoint event: the newest group in which the event's process did a step by
+    then. If the process did no step, the newest group of the whole job at that time counts."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
     epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
     found = []
@@ -436,7 +436,7 @@ def _process(life: Life, launched: int) -> Process:
 
 
 def _coordinates(life: Life) -> dict[str, tuple[int, int]]:
-    """Returns the index and the size of each mesh axis, as the process last logged them, without impossible indices."""
+    """Returns the process's index on each mesh axis and the axis's size, as last logged, without impossible indices."""
     told = [event for event in life.writer.events if event.get("event") == "coordinates"]
     axes = told[-1].get("axes") or () if told else ()
     places = {str(each["axis"]): (int(each["index"]), int(each["size"])) for each in axes}
@@ -444,7 +444,7 @@ def _coordinates(life: Life) -> dict[str, tuple[int, int]]:
 
 
 def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episode]]:
-    """Returns the segments of the whole run, and its outages (episodes) with their segments."""
+    """Returns the phases (segments) of the whole run, and the outages (episodes) with their phases."""
     segments, episodes = progress_segments(timeline.progress)
     changes = list(phase_marks.of(story))
     segments += walk(_gaps(story, timeline), changes)
@@ -460,9 +460,9 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
 
 
 def _cut_off(timeline: Timeline) -> bool:
-    """Tells whether the run was ended from outside while the job still made progress.
-    The job made progress if no worker or launcher noticed a failure since the last complete step, and no fault acted.
-    The time since the last complete step must also be within `_patience_ns`."""
+    """Returns True if the run was ended from outside while the job still made progress. The job made progress if no
+    worker or launcher noticed a failure and no fault acted since the last complete step. Also, the last complete step
+    must be no older than `_patience_ns`."""
     if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
         return False
     last = int(timeline.progress.end[-1])
@@ -477,7 +477,7 @@ def _cut_off(timeline: Timeline) -> bool:
 
 
 def _patience_ns(timeline: Timeline) -> int:
-    """Returns the time in ns without a complete step after which the job counts as stalled."""
+    """Returns for how long, in ns, the job may do no complete step before it counts as stalled."""
     progress = timeline.progress
     usual = np.diff(progress.end)[np.diff(progress.epoch) == 0]
     longest = int(np.quantile(usual, _USUAL, method="higher")) if len(usual) else 0
@@ -517,7 +517,7 @@ def _gaps(story: Story, timeline: Timeline) -> list[Gap]:
 def _named(
     timeline: Timeline, segments: Sequence[Segment], episodes: Sequence[Episode], gone: Mapping[Key, int]
 ) -> list[Episode]:
-    """Returns the outages (episodes) with their segments and the ids of their faults."""
+    """Returns the outages (episodes) with their phases and the ids of the faults that belong to them."""
     result: list[Episode] = []
     first_start: dict[Key, int] = {}
     for process in timeline.processes:
@@ -534,8 +534,8 @@ def _named(
 
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
-    """Tells whether a fault that no earlier outage has claimed belongs to this outage.
-    A fault that reclaims a node after a notice belongs to the outage in which the node is taken."""
+    """Returns True if a fault that belongs to no earlier outage belongs to this outage. A fault that reclaims a node
+    after a notice belongs to the outage in which the node is taken."""
     struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
@@ -547,8 +547,8 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 def _brought_back(
     timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
 ) -> list[FaultRecord]:
-    """Returns faults whose lost node comes back in this outage, because the return is an effect of the fault, too.
-    A fault that was healed before its node was lost is left out."""
+    """Returns faults that took a node which comes back in this outage, because the return is an effect of the fault,
+    too. A fault that was healed before its node was lost is left out."""
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     return [
         fault

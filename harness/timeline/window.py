@@ -1,12 +1,12 @@
 """The window of one rehearsal: the part of a job's log by which the rehearsal is judged.
 
 A rehearsal is one scenario whose faults strike a longer job. The window of a rehearsal reaches from the event
-`rehearsal.started` to the event `rehearsal.finished`, or to the end of the job. The window is widened to contain each
-outage and each fault that it touches. The window also contains each step that a rollback in the window undid. If two
-rehearsals share an outage, the outage lies in both windows and names the faults of both.
+`rehearsal.started` to the event `rehearsal.finished`, or to the end of the job. If an outage or a fault lies partly in
+the window, the window is widened to contain it. The window also contains each step that a rollback in the window undid.
+If two rehearsals share an outage, the outage lies in both windows and names the faults of both.
 
 The log is first cut at the window's end, as if the job had ended there. The timeline of the cut log is then narrowed to
-the window. So history before the window counts, such as checkpoints to restore. Events after the window do not count.
+the window. So events before the window count, such as checkpoints to restore. Events after the window do not count.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Rehearsed:
 
 
 class JobLog:
-    """The log of a job, which is read once. Each timeline is built from a separate copy of the log."""
+    """The log of a job, which is read from disk once. Each timeline is built from a separate copy of the log."""
 
     def __init__(self, log: Log):
         self.log = log
@@ -61,7 +61,7 @@ class JobLog:
         return timeline.build(_until(self.log, NEVER))
 
     def until(self, at: int) -> Timeline:
-        """Returns the timeline until time `at`, as if the job had done all its planned steps by then."""
+        """Returns the timeline of the job until time `at`, as if the job had done all planned steps by then."""
         end = _last_end(self.whole, at)
         planned = Rehearsed("", {}, self.whole.begin, end, "settled", "")
         reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))
@@ -107,7 +107,7 @@ def rehearsals(log: Log) -> list[Rehearsed]:
 
 
 def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
-    """Returns the part of the fault-free run that has the same steps as the window `run`."""
+    """Returns the part of the fault-free run that has the steps of the window `run`."""
     kept = run.steps.step[run.steps.survives]
     if not len(kept):
         return baseline
@@ -124,9 +124,8 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
-    """Returns the part of a timeline after the start of the window that `_start` finds.
-    Processes keep their times from before the window. Nodes that were allocated earlier, and epochs that began earlier,
-    count as begun at the window's start."""
+    """Returns the part of a timeline that lies in the window from the time that `_start` finds. Processes keep their
+    times from before the window. Nodes and training periods from before count as begun at the window's start."""
     start = _start(whole, begin)
     if start <= whole.begin:
         return whole
@@ -189,13 +188,13 @@ def _faults(rehearsed: Rehearsed) -> frozenset[str]:
 
 
 def _exact(rehearsed: Rehearsed) -> bool:
-    """Tells whether the scenario expects losses that equal those of the fault-free run bit for bit."""
+    """Returns True if the rehearsal's scenario expects losses that equal those of the fault-free run bit for bit."""
     bounds = (rehearsed.plan.get("expect") or {}).get("loss_continuity")
     return isinstance(bounds, Mapping) and bounds.get("mode", "exact") == "exact"
 
 
 def _grown(job: Timeline, found: Rehearsed) -> Span:
-    """Returns the begin and the end of the window, widened to contain each outage and each fault that it touches."""
+    """Returns begin and end of the window, widened to contain each outage and fault that lies partly in it."""
     begin, end = found.begin, job.end if found.end is None or found.outcome not in _OUTCOMES else found.end
     struck = {fault.id: fault.injected for fault in job.faults if fault.injected is not None}
     spans = [
@@ -226,18 +225,18 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
 
 
 def _last_end(job: Timeline, at: int) -> int:
-    """Returns the end of the last complete step until time `at`, or `at` if there is no such step."""
+    """Returns the end of the last step that was complete by time `at`, or `at` if there is no such step."""
     row = _last_row(job, at)
     return int(job.progress.end[row]) if row >= 0 else at
 
 
 def _last_row(job: Timeline, at: int) -> int:
-    """Returns the row of the last complete step until time `at`, or -1 if there is no such step."""
+    """Returns the row, in `progress`, of the last step that was complete by time `at`, or -1 if there is none."""
     return int(np.searchsorted(job.progress.end, at, side="right")) - 1
 
 
 def _until(log: Log, end: int) -> Log:
-    """Returns a copy of the log, as if the job had ended at time `end`."""
+    """Returns a copy of the log that ends at time `end`, as if the job had ended then."""
     keep = log.steps["end"] <= end
     steps = {name: column[keep] for name, column in log.steps.items()}
     place = np.concatenate([[0], np.cumsum(keep)])  # row in the log → row in the copy
@@ -265,7 +264,7 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
-    """Returns the harness's events with the rehearsal's plan first, and an end of the run last if the job went on."""
+    """Returns the harness's events with the rehearsal's plan first. If the job went on, it adds an end-of-run event."""
     first = next(event for event in events if event["event"] == "plan")
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
@@ -281,8 +280,8 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """Returns the window's start: the end of the last complete step before `begin` and before any later step that was
-    rolled back. If an outage lies in between, the window starts at the first step after the outage."""
+    """Returns the window's start. The start is the end of the last complete step before `begin` and before any later
+    step that was rolled back. If an outage lies in between, the window starts at the first step after the outage."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
@@ -298,8 +297,8 @@ def _start(whole: Timeline, begin: int) -> int:
 
 
 def _alive(whole: Timeline, start: int) -> list[bool]:
-    """Marks the processes that ran at the window's start or started later. A process is gone if its exit was seen,
-    another process has its place, or its node was released."""
+    """Marks the processes that ran at the window's start or started later. A process no longer ran if its exit was
+    logged, another process had replaced it, or its node was released."""
     newest = {(p.node, p.incarnation, p.local_rank): p.started for p in whole.processes if p.started <= start}
     released = {(slot.node, slot.incarnation): slot.released for slot in whole.slots}
 
@@ -316,7 +315,7 @@ def _since(each: Teller, start: int) -> Teller:
 
 
 def _renumbered(kept: Sequence[bool]) -> Ints:
-    """Maps each old row number to its new number, or to -1 if the row is dropped."""
+    """Maps each row number to the row's new number after the removal of other rows, or to -1 for a removed row."""
     chosen = np.array(kept, np.bool_)
     return np.where(chosen, np.cumsum(chosen) - 1, -1)
 
@@ -326,7 +325,7 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told_events(whole: Timeline, start: int) -> dict[str, int]:
-    """Returns the kinds of event since `start`. An older kind of event stays if no newer event of this kind was due."""
+    """Returns when each kind of event was last logged. Drops kinds that were due after `start`, but missing."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)
@@ -354,7 +353,7 @@ def _events(events: Iterable[dict[str, Any]], process: Ints, start: int) -> list
 
 
 def _checkpoints(whole: Timeline, process: Ints, start: int) -> list[dict[str, Any]]:
-    """Returns the window's checkpoint events, and the newest commit before them, which a restart may have to load."""
+    """Returns the window's checkpoint events, and the newest commit before the window, which a restart may load."""
     committed = [e for e in whole.checkpoints if e["event"] == "checkpoint.committed" and e["at"] <= start]
     newest = max((event["at"] for event in committed), default=NEVER)
     before = [event | {"process": int(process[event["process"]])} for event in committed if event["at"] == newest]

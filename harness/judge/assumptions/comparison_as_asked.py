@@ -1,11 +1,11 @@
 """Each run that the harness makes for comparison did its planned task and can be compared with the judged run.
 
 Some fault-free runs change their number of ranks like the judged run. After the run, the harness tests a restore of the
-last save (the restore drill). The harness also restarts the job from an older save (the second restart).
+last save (restore drill). The harness also restarts the job from an older save (second restart).
 
-The tolerance band for losses ignores a fault-free run that did not finish, restarted, or began from a save. The band
-also ignores a run with another seed, command or code, or with a loss that is not a number. If a fault-free run is
-unusable, the harness repeats it.
+The tolerance interval of losses is computed without fault-free runs that did not finish, restarted, or began from a
+save. Runs with another seed, command or code, or with a loss that is not a number, are not used for it, either. The
+harness repeats an unusable fault-free run.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from harness.judge.facts.done_again import done_again
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields one text with the first flaw of the restore drill and the first flaw of the second restart."""
+    """Yields one text, which names the first flaw of the restore drill and the first flaw of the second restart."""
     drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
     alone = again.told_alone() if again else ()

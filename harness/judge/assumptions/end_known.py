@@ -24,7 +24,7 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _cut_short(evidence: Analysis, ground: Ground) -> str:
-    """Explains why a recovery's length is not known: the run was stopped before the recovery exceeded its bound."""
+    """Returns a text if the run was stopped during a recovery that had not yet exceeded its limit, or an empty text."""
     if not isinstance(ground.of, Figure) or ground.of.is_over or ground.of.value > ground.bound:
         return ""
     taken = format_duration(round(ground.of.value))

@@ -1,16 +1,16 @@
 """The log shows how each node's command and each worker process ended.
 
-Without a logged exit, a worker counts as dead if other workers then do steps without this worker. A worker also counts
-as dead if another worker takes over the same rank on the same node.
+A worker without a logged exit counts as dead if other workers go on to do steps without it. A worker also counts as
+dead if another worker takes over its rank on its node.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields nodes that worked to the end, but whose command has no reported end. Also yields nodes without a launcher
-    log if launchers on other nodes left logs. A node that the job lost before the end may lack a launcher log. A node
-    whose launcher left no log in the fault-free run may lack one here, too."""
+    """Yields nodes that worked until the job ended, but have no logged end of their command. Also yields nodes without
+    a launcher log if launchers on other nodes left logs. A node that the job lost earlier may lack a launcher log, and
+    so may a node without one in the fault-free run."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
     worked = {p.key for p in run.processes if p.first_step is not None}
     over = run.outcome == "completed" and not run.beside.job_goes_on

@@ -1,8 +1,8 @@
 """Other programs use no more of the host's CPUs than they do in the fault-free runs.
 
-Other programs may use 15 percentage points more of the CPUs than before the first fault or in a fault-free run (the
-larger share counts). If other programs use more, a slow pace is inconclusive, not failed, up to a raised limit. The
-raised limit is at least 1.4 times the limit of `pace`, divided by the square of (1 - extra CPU share).
+Other programs may use 15 percentage points more of the CPUs than before the first fault or in a fault-free run,
+whichever is more. If they use more, a job slower than the limit of `pace` is inconclusive, not failed, up to a higher
+limit. The higher limit is at least 1.4 times the limit of `pace`, divided by the square of (1 - extra CPU share).
 """
 
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils

@@ -1,12 +1,12 @@
 """The log holds each line that was written, and can be read.
 
 Line numbers show which lines are missing. No process is blamed for lines that were lost to a full disk. In a log
-without line numbers, one missing step counts as a lost line. But the process must have had the time for this step, and
-all ranks must have equal weights afterwards.
+without line numbers, one missing step counts as a lost line if the process had the time for this step and all ranks
+have equal weights afterwards.
 
 The run is inconclusive if the harness's own log lacks lines. A fault-free run whose log lacks lines is not used for
 comparison. A log that was shipped twice, or that holds its lines twice, counts once. Lines that are not in order of
-time are sorted. A log without a complete line lacks nothing if its process was killed before the job's next step.
+time are sorted. A log without a complete line is no flaw if its process was killed before the job's next step.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Returns the explanation that a full disk lost the missing lines, or an empty text. Each process that should have
-    written the lines must have lost at least as many lines to a full disk."""
+    """Returns a text if a full disk explains the missing lines, or an empty text. Each process that should have written
+    these lines must have lost at least as many lines to a full disk."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -45,8 +45,8 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
-    """Explains missing events by lost lines, which gaps in the line numbers show. The function `_done_all_the_same`
-    checks logs without line numbers."""
+    """Returns a text if lost log lines explain the missing events, or an empty text. Gaps in the line numbers show lost
+    lines. The function `_done_all_the_same` checks logs without line numbers."""
     run = evidence.run
     older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
     numbered = len(older) < len(ground.processes) or _all_numbered(run)
@@ -56,7 +56,7 @@ def _lines_lost(evidence: Analysis, ground: Ground) -> str:
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Explains why the last step is missing: the harness saw a save of this step, so its log line may be lost."""
+    """Returns a text if the last step is not logged but the harness saw a save of this step, or an empty text."""
     run, last = evidence.run, evidence.run.planned_steps
     if run.finished or not any(each.step == last for each in evidence.saves.store.seen):
         return ""
@@ -67,9 +67,9 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if each log that should hold the absent events lacks at least `ground.lines` lines at that place, as
-    line numbers show. If `ground` does not show which logs should hold the events, one log that lacks the lines is
-    enough. Logs without line numbers are ignored."""
+    """Returns True if, by line numbers, each log that should hold the absent events lacks at least `ground.lines` lines
+    there. If `ground` does not show which logs should hold the events, one log that lacks lines is enough. Logs without
+    line numbers are ignored."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -81,8 +81,8 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
-    """Returns the processes that should have logged the absent events. If `ground` names no processes, returns those
-    whose logs skip the absent steps."""
+    """Returns the processes that should have logged the absent events. If `ground` names no processes, returns the
+    processes with logs that skip the absent steps."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]
@@ -101,8 +101,8 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Explains one unreported step by a lost line. The process must have had the time for the step, and all ranks must
-    have equal weights afterwards."""
+    """Returns a text if a lost line explains one unlogged step, or an empty text. The process must have had the time
+    for the step, and all ranks must have equal weights afterwards."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

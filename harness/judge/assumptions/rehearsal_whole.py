@@ -21,7 +21,7 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
 
 
 def _stopped(evidence: Analysis, ground: Ground) -> str:
-    """Explains why nothing is proved: people stopped or skipped the rehearsal."""
+    """Returns a text if people stopped or skipped the rehearsal, so that it proves nothing, or an empty text."""
     cut = evidence.run.beside.cut_short
     return f"it was {cut}, so this proves nothing" if cut else ""
 

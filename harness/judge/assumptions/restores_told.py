@@ -1,7 +1,7 @@
 """A rank that reports any restores reports all its restores, and the same holds for the ends of its saves.
 
-An unreported end of a save is a flaw only if the process then began another step. The ends of a rank's saves are not
-checked if the rank's steps in the fault-free run did not wait for these ends.
+A save without a logged end is a flaw only if its process then began another step. Saves of a rank are not checked if
+the rank's steps in the fault-free run did not wait for the ends of saves.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

@@ -1,6 +1,6 @@
 """The trainer computes the same values in every run, or values within the spread of its fault-free runs.
 
-If losses differ from the fault-free run's before any fault struck, and go on to differ, the trainer is not
+If losses differ from the fault-free run's before any fault strikes, and differ from then on, the trainer is not
 deterministic. A loss that stays constant only in a run with faults also makes the run inconclusive.
 """
 

@@ -1,6 +1,6 @@
 """Ranks report each checkpoint that appears in the store, except during faults and recoveries.
 
-An unreported checkpoint shows that another program saves into the same store.
+A checkpoint that no rank reports shows that another program saves into the same store.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

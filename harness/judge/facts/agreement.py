@@ -1,4 +1,4 @@
-"""The figures that ranks report for each step, compared with other ranks and with the fault-free run."""
+"""Compares the values that ranks log for each step, such as the loss, between ranks and with the fault-free run."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,15 +25,15 @@ def unbound(evidence: Analysis) -> str:
 
 
 def own_losses(evidence: Analysis) -> bool:
-    """Returns True if each rank of the fault-free run reports its own loss."""
+    """Returns True if ranks of the fault-free run log losses that differ from rank to rank."""
     usual = evidence.fault_free.steps if evidence.fault_free else None
     return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
 
 def disagreements(evidence: Analysis) -> Iterator[Odd]:
-    """Yields figures, such as the loss, that ranks report with different values for one step. If each rank reports its
-    own value, such as its own loss, each value is compared with the same rank of the fault-free run. The fault-free
-    run, or else the steps before the first fault, show which figures each rank reports with its own value."""
+    """Yields a text for each quantity, such as the loss, for which ranks log different values in one step. If values
+    differ between ranks by design, each rank is compared with the same rank of the fault-free run. The fault-free run,
+    or else the steps before the first fault, shows which quantities these are."""
     run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return
@@ -59,8 +59,8 @@ def disagreements(evidence: Analysis) -> Iterator[Odd]:
 
 
 def far_off(evidence: Analysis) -> Iterator[Odd]:
-    """Yields ranks whose own last losses are constant, or mostly higher than 95 % of the fault-free run's last losses.
-    The model replica of a rank with such losses may have diverged or stopped training."""
+    """Yields a text for each rank with constant last losses, or with a median above 95 % of the fault-free last losses.
+    The model replica of such a rank may have diverged or stopped training."""
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not own_losses(evidence):
         return
@@ -79,7 +79,7 @@ def far_off(evidence: Analysis) -> Iterator[Odd]:
 
 
 def untold(evidence: Analysis) -> Iterator[Odd]:
-    """Yields figures that only this run or only the fault-free run reports, so that they cannot be compared."""
+    """Yields a text for each quantity, such as the loss, that only this run or only the fault-free run logs."""
     run, fault_free, comparison, bounds = evidence.run, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -94,8 +94,8 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_changing(comparison: Comparison | None, resized: bool = False) -> Iterator[Odd]:
-    """Yields a loss, gradient norm or time of the gradient sync that stays the same over many steps, though it changes
-    at each of these steps in the fault-free run. `resized`: the number of ranks changed, so sync times do not count."""
+    """Yields a text if a loss, gradient norm or gradient-sync time is constant over many steps, but changes at each of
+    these steps in the fault-free run. If the number of ranks changed (`resized`), sync times are not checked."""
     if comparison is None:
         return
     for name in ("loss", "grad_norm", "sync_ns")[: 2 if resized else 3]:
@@ -108,9 +108,9 @@ def never_changing(comparison: Comparison | None, resized: bool = False) -> Iter
 
 
 def otherwise_again(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a step with another loss or gradient norm when the same process repeated the step with the same samples.
-    The first loss must equal the fault-free run's, bit for bit. This check is made only for `mode: final`. It ignores
-    differences by rounding, repeats after a skipped update, and repeats before the last fault that kills nothing."""
+    """Yields a text if a process repeated a step with the same samples, but got another loss or gradient norm. The
+    first loss must equal the fault-free run's, bit for bit. The check is made only for `mode: final`. Rounding, repeats
+    after a skipped update, and repeats before the last fault that kills nothing are ignored."""
     run, steps, usual, bounds = evidence.run, evidence.run.steps, evidence.fault_free, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or evidence.incomparable or evidence.never_the_same:
         return
@@ -135,8 +135,8 @@ def otherwise_again(evidence: Analysis) -> Iterator[Odd]:
 
 
 def others_consumed(evidence: Analysis) -> Iterator[Odd]:
-    """Yields the number of steps that consumed other samples than the fault-free run. Steps for which the scenario
-    allows other samples are not counted."""
+    """Yields a text with the number of steps that consumed other samples than in the fault-free run. Steps for which
+    the scenario allows other samples are not counted."""
     comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return
@@ -154,8 +154,8 @@ def others_consumed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
-    """Returns the curve of the fault-free run as if that run had also skipped the samples that the trainer was allowed
-    to skip. A step loses its digest of samples if no fault-free batch begins at the shifted position."""
+    """Returns the fault-free run's values by step as if this run, too, had skipped the samples that may be skipped. A
+    step loses its digest of samples if no fault-free batch begins at the shifted position."""
     if not left_out.accepted or not len(fault_free) or (fault_free.first < 0).any():
         return fault_free
     first, order = left_out.moved(fault_free.first), np.argsort(fault_free.first)

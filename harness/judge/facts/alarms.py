@@ -1,8 +1,8 @@
-"""Abnormal steps of a training, and the trainer's alarms about them.
+"""Finds abnormal steps of a training, and checks the trainer's alarms about abnormal steps.
 
 A spike is a lasting rise of the loss or gradient norm, found by the rule that the trainer uses. After a spike, a
-trainer may go back to an earlier step and leave out the samples around the spike once. The trainer must report these
-samples, and its logged steps must show the spike. The trainer must not leave out samples without a spike nearby.
+trainer may go back to an earlier step and leave out the samples around the spike once. The trainer must report the
+left-out samples, and its logged steps must show the spike. A trainer must not leave out samples without a spike nearby.
 
 Alarms are the trainer's reports of abnormal steps. If no fault is active, the logged steps must confirm an alarm.
 """
@@ -33,7 +33,7 @@ Event = Mapping[str, Any]  # of the log: left-out samples, or an alarm
 
 @dataclass(frozen=True)
 class Spike(Abnormal):
-    """A spike of one rank: its loss or gradient norm is far above the usual value from step `step` to step `seen`."""
+    """A spike: one rank's loss or gradient norm is far above the usual value from step `step` to step `seen`."""
 
     seen: int
     end: int  # ns, of the step `seen`
@@ -41,8 +41,8 @@ class Spike(Abnormal):
 
 
 def spikes(run: Timeline) -> list[Spike]:
-    """Returns spikes in order of time. The search begins shortly before the first fault, alarm or report of left-out
-    samples that gives a reason to expect a spike. If nothing gives a reason to expect a spike, the result is empty."""
+    """Returns the loss spikes of a run in order of time. The search begins shortly before the first fault, alarm or
+    report of left-out samples that makes a spike likely. If there is none of these, the result is empty."""
     moments = [acted_at(fault) for fault in _diverging(run.faults)]
     told = [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
     moments += [each["at"] for each in (*told, *run.left_out) if each["at"] >= run.begin]
@@ -54,7 +54,7 @@ def spikes(run: Timeline) -> list[Spike]:
 
 
 def _diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
-    """Returns the faults that struck and make the loss diverge."""
+    """Returns those faults that struck and that make the loss diverge."""
     return [fault for fault in faults if fault.diverges and fault.injected is not None]
 
 
@@ -64,8 +64,8 @@ def after_a_fault(run: Timeline, found: Iterable[Spike]) -> Sequence[Spike]:
 
 
 def unseen(evidence: Evidence) -> str:
-    """Explains why the log cannot show a spike: too few steps report the loss. Returns an empty text if the log can
-    show a spike, or if no fault made the loss diverge."""
+    """Returns a text if too few steps log a loss for the log to show a spike. Returns an empty text if the log can show
+    a spike, or if no fault made the loss diverge."""
     told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
     if not _diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
@@ -73,8 +73,8 @@ def unseen(evidence: Evidence) -> str:
 
 
 def _rows_of_one_rank(run: Timeline) -> Ints:
-    """Returns the rows of the lowest rank that reports a loss, in order of time. Steps that were skipped because of the
-    loss scale are left out."""
+    """Returns the rows (of `run.steps`) of the lowest rank that logs a loss, in order of time. Updates that were
+    skipped because of the loss scale are left out."""
     steps = run.steps
     told = is_told(steps.loss)
     if not told.any():
@@ -88,7 +88,8 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes of loss or gradient norm. A repeated step replaces its first execution and all later steps."""
+    """Yields the spikes of loss or gradient norm. If a step is repeated, the earlier execution of this step and of all
+    later steps is dropped."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -113,18 +114,18 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """`accepted`: sorted ranges of sample positions that the trainer was allowed to leave out. `odd`: the trainer's
-    reports of left-out samples that its logged steps do not confirm."""
+    """The samples that a trainer left out. `accepted` holds sorted ranges of sample positions that the trainer was
+    allowed to leave out. `odd` holds the trainer's reports of left-out samples that its logged steps do not confirm."""
 
     accepted: Sequence[Window] = ()
     odd: Sequence[Odd] = ()
 
     def within(self, begin: int, end: int) -> int:
-        """Counts the positions in this range that the trainer was allowed to leave out."""
+        """Counts the sample positions from `begin` to `end` that the trainer was allowed to leave out."""
         return sum(max(0, min(end, until) - max(begin, first)) for first, until in self.accepted)
 
     def moved(self, first: Ints) -> Ints:
-        """Shifts the first position of each batch by the number of samples that were left out before this batch."""
+        """Adds to each batch's first sample position how many samples the trainer left out before this batch."""
         for begin, end in self.accepted:
             first = np.where(first >= begin, first + end - begin, first)
         return first
@@ -159,8 +160,8 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
 
 
 def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
-    """Yields reasons why the trainer was not allowed to leave out the samples of `event`. The positions of the samples
-    are checked only if the log shows the spike. Otherwise, the number of samples is checked instead."""
+    """Yields reasons why the trainer was not allowed to leave out the samples of `event`. If the log shows the spike,
+    the positions of the samples are checked. Otherwise, the number of samples is checked."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
@@ -224,7 +225,8 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Returns True if an alarm since `begin` names no step, or a step in the range `steps` (`None`: any step)."""
+        """Returns True if the trainer raised an alarm since `begin` that names no step, or a step in the range `steps`.
+        If `steps` is `None`, the alarm may name any step."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
@@ -232,8 +234,8 @@ class Said:
 
 
 def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
-    """Yields abnormal events that the trainer did not report, or whose steps the trainer did not roll back. `kind`: the
-    trainer's name for such events."""
+    """Yields a text for each abnormal event that the trainer did not report, or that it reported without rolling the
+    steps back. `kind` is the trainer's name for such events."""
     said = Said(run, kind)
     for each in found:
         told = said.of(each.begin, each.may_be_named)
@@ -242,8 +244,8 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms that no logged steps confirm and that came while nothing disturbed the job. `at_work`: the windows
-    of disturbances in ns. An alarm is also allowed in the first steps after a window."""
+    """Returns alarms that no logged steps confirm, and that were raised while nothing disturbed the job. `at_work`
+    holds the time windows of disturbances, in ns. Alarms in the first steps after a time window are not returned."""
     over = np.append(run.progress.end, run.end)
     last = np.searchsorted(over, [end for _, end in at_work]) + SETTLING_STEPS
     late = over[np.minimum(last, len(over) - 1)].tolist()
@@ -254,8 +256,8 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
 
 
 def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms that the logged steps contradict. If an alarm names a non-finite figure, finite figures in the log
-    of the same step contradict the alarm."""
+    """Returns alarms that the logged steps contradict. If an alarm reports a non-finite value, finite values in the log
+    of its step contradict the alarm."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
     finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))
@@ -270,7 +272,7 @@ def _about(alarm: Event) -> int:
 
 
 class _Borne:
-    """Checks alarms against the steps of a run. A rank that is slow only because of a busy host is a straggler."""
+    """Checks alarms against the steps of a run. A rank counts as a straggler even if only its host is busy."""
 
     def __init__(self, run: Timeline, found: Sequence[Spike]):
         self.run, self.spikes = run, dict[int, int]()  # step `seen` → when its spike can be seen
@@ -278,8 +280,8 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Event) -> Ints:
-        """Returns rows up to the step that the alarm names, or else up to the time of the alarm. The rows are those of
-        the rank that the alarm is about, or else of the process that raised the alarm."""
+        """Returns the rows of `run.steps` up to the step that the alarm names, or else up to the alarm's time. The rows
+        belong to the rank that the alarm is about, or else to the process that raised the alarm."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
@@ -291,19 +293,20 @@ class _Borne:
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Maps each rank to its processes in order of time, each as start time and row in `Timeline.processes`."""
+        """Maps each rank to its processes in order of time, each as a pair of start time and row in
+        `Timeline.processes`."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 
     @cached_property
     def _by_step(self) -> tuple[Ints, Ints]:
-        """Returns the rows of steps that were not rolled back, sorted by step and then time, and their step numbers."""
+        """Returns the rows of steps that were not rolled back, sorted by step, then by time, and each row's step."""
         rows = np.flatnonzero(self.run.steps.survives)
         rows = rows[np.argsort(self.run.steps.step[rows], kind="stable")]
         return rows, self.run.steps.step[rows]
 
     def by_the_rules(self, alarm: Event) -> bool:
-        """Returns True if the rule for alarms of this kind, applied to the steps, raises the same alarm."""
+        """Returns True if the trainer's rule for this kind of alarm, applied to the logged steps, raises the alarm."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
@@ -316,7 +319,7 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Event) -> bool:
-        """Returns True if the alarm's rank, without waits, was slower than others by about the reported amount."""
+        """Returns True if the rank that the alarm is about was slower, without waits, by about the reported amount."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False

@@ -1,4 +1,4 @@
-"""Figures that scores, charts and forecasts share, computed once for each run."""
+"""Facts about a run that criteria, charts and forecasts share, computed once for each run."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ B = TypeVar("B", bound=Bounds)
 
 
 class Analysis(Evidence):
-    """The evidence and all figures drawn from it. A figure is computed when it is first needed."""
+    """The evidence, and all facts derived from the evidence. A fact is computed when it is first needed."""
 
     @classmethod
     def of(cls, evidence: Evidence) -> Self:
@@ -60,8 +60,8 @@ class Analysis(Evidence):
 
     @cached_property
     def windows(self) -> Sequence[by_time.Window]:
-        """Returns the time windows in ns that faults caused: recoveries and slowed intervals. Without a fault-free run,
-        slowdowns may not be measurable, so the time windows of frozen processes are added."""
+        """Returns the time windows, in ns, in which a recovery went on or a fault slowed the job. Without a fault-free
+        run, slowdowns may not be measurable, so the windows in which processes were frozen are added."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
         stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
         return [*episodes, *((interval.begin, interval.end) for interval in self.slowed.degraded), *stood]
@@ -96,7 +96,7 @@ class Analysis(Evidence):
 
     @cached_property
     def envelope(self) -> Envelope | str:
-        """Returns the tolerance band with which the run is compared, or the reason why there is no band."""
+        """Returns the tolerance interval with which the run is compared, or the reason why there is none."""
         if self.resumed_runs is None or not self.fault_free_curve:
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
@@ -118,7 +118,7 @@ class Analysis(Evidence):
         return never_the_same(self.run, self.comparison)
 
     def bounds(self, of: type[B]) -> B | None:
-        """Returns the bounds of this kind in the scenario; `None` if there are none or they cannot be read."""
+        """Returns the scenario's limits for one criterion, or `None` if there are none or if they cannot be read."""
         written = (self.run.plan.get("expect") or {}).get(next(name for name, each in BOUNDS.items() if each is of))
         with contextlib.suppress(ValidationError):
             return of.model_validate(written) if isinstance(written, Mapping) else None
@@ -126,7 +126,7 @@ class Analysis(Evidence):
 
     @cached_property
     def continuity(self) -> ContinuityBounds | None:
-        """Returns the bounds on the losses' distance from the fault-free run; `None` if there are no such bounds."""
+        """Returns the limits on how far losses may be from the fault-free run's, or `None` if there are none."""
         bounds = self.bounds(ContinuityBounds)
         return bounds if bounds and bounds.against == "fault-free" else None
 
@@ -152,17 +152,17 @@ class Analysis(Evidence):
 
     @cached_property
     def own_weights(self) -> bool:
-        """Returns True if each rank holds its own part of the weights, as the fault-free run shows."""
+        """Returns True if each rank holds a different part of the weights, as the fault-free run shows."""
         return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free)[1])
 
     @cached_property
     def last_apart(self) -> int:
-        """Returns the last step at which the weights of ranks differ, or -1."""
+        """Returns the last step at which ranks that should hold equal weights did not, or -1."""
         return max((each.step for each in self.weights_apart[1]), default=-1)
 
     @cached_property
     def jumps(self) -> Ints:
-        """Returns for each process how often a step number is not the process's previous step number plus one."""
+        """Returns for each process how often the step number did not grow by exactly one from one row to the next."""
         order, begins = self.run.rows_by_process
         far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
         before = np.append(0, np.cumsum(far))
@@ -171,18 +171,18 @@ class Analysis(Evidence):
 
     @cached_property
     def rows_by_step(self) -> tuple[Ints, Ints]:
-        """Returns the rows of all steps, sorted by step, and the step of each row."""
+        """Returns the row numbers of `run.steps`, sorted by step, and the step of each row."""
         order = np.argsort(self.run.steps.step, kind="stable")
         return order, self.run.steps.step[order]
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """Returns the step before the first step of each period between restarts, without fully rolled-back periods."""
+        """Returns the step before the first step of each training period, without wholly rolled-back periods."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
     def missing(self) -> Ints:
-        """Returns the steps that the run lacks; rolled-back executions of a step do not count."""
+        """Returns the steps that the run did not do, or did only in executions that were rolled back."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
         return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
@@ -208,7 +208,7 @@ class Analysis(Evidence):
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:
-        """Maps each node to the time of its last notice to leave that a known cause confirms (see `deaths.given`)."""
+        """Maps each node to the time of its last confirmed notice to leave (see `deaths.given`)."""
         return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
     @cached_property
@@ -225,23 +225,23 @@ class Analysis(Evidence):
         return restarts.restarts(self.run, self.saves)
 
     def no_restart(self) -> str:
-        """Explains that the run proves nothing about restarts because none happened; empty if the job restarted."""
+        """Returns a text if the run proves nothing about restarts because none happened, or an empty text."""
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """Explains why the run proves nothing about damaged checkpoints: no restart, or no damage; else empty."""
+        """Returns a text if the run, without a restart or damage, proves nothing about damaged checkpoints."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")
 
     @cached_property
     def lost_lines(self) -> Sequence[Lost]:
-        """Returns the lines that logs lack, found by line numbers, and the cause of each loss."""
+        """Returns the lines that are missing from logs, as gaps in the line numbers show, and the cause of each gap."""
         return list(lost_lines(self.run, self.taken, self.ends)) if self.run.lost > self.run.dropped else ()
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Returns for each process the time at which a killing fault struck this process, or -1 if none did."""
+        """Returns for each process the time at which a fault that kills struck this process, or -1 if none did."""
         killers = [fault for fault in self.run.faults if fault.kills]
         aimed = [(at, target) for fault in killers for at in fault.strikes for target in fault.targets]
         in_order = sorted(aimed, key=operator.itemgetter(0))

@@ -1,4 +1,4 @@
-"""Lookups by time and place: when things happened, when the run was disturbed, and which worker was on which node."""
+"""Looks things up by time and place, such as when the run was disturbed and which worker was on which node."""
 
 import bisect
 import itertools
@@ -18,7 +18,7 @@ Target = Mapping[str, Any]  # a fault's target: a node, or a rank on it
 
 
 class Moments(Generic[T]):
-    """Items with a time: (time, item)."""
+    """An index of items by time, made from pairs (time, item)."""
 
     def __init__(self, things: Iterable[tuple[int, T]]):
         self._things = sorted(things, key=lambda each: each[0])
@@ -31,7 +31,7 @@ class Moments(Generic[T]):
 
 
 class Spans(Generic[T]):
-    """Items with a time span: (begin, end, item)."""
+    """An index of items by time span, made from triples (begin, end, item)."""
 
     def __init__(self, things: Iterable[tuple[int, int, T]]):
         self._things = sorted(things, key=lambda each: each[1])
@@ -40,7 +40,7 @@ class Spans(Generic[T]):
         self._earliest = list(begins)[::-1]  # earliest begin of this thing and all that end later
 
     def at(self, moment: int) -> Iterator[T]:
-        """Yields the items whose time span includes this moment, in the order of their ends."""
+        """Yields each item with a time span that includes this moment, in the order of the ends."""
         for place in range(bisect.bisect_left(self._ends, moment), len(self._things)):
             if self._earliest[place] > moment:
                 return
@@ -50,7 +50,7 @@ class Spans(Generic[T]):
 
 
 class Located(Generic[T]):
-    """Items with a place and a time span: (node, rank on the node, begin, end, item)."""
+    """An index of items by place and time span, made from tuples (node, rank on the node, begin, end, item)."""
 
     def __init__(self, things: Iterable[tuple[Key, int | None, int, int, T]]):
         found: dict[Key, dict[int | None, list[tuple[int, int, T]]]] = {}
@@ -59,14 +59,14 @@ class Located(Generic[T]):
         self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
 
     def at(self, node: Key, rank: int | None, moment: int) -> Iterator[T]:
-        """Yields the items at this rank (`None`: at any rank of the node) whose time span includes this moment."""
+        """Yields each item of this rank (`None`: any rank of the node) with a time span that includes this moment."""
         ranks = self._spans.get(node, {})
         for each in ranks if rank is None else ranks.keys() & {rank}:
             yield from ranks[each].at(moment)
 
 
 def healed_at(run: Timeline, fault: FaultRecord) -> int:
-    """Returns the time at which the fault was undone; the end of the run if the fault was never undone."""
+    """Returns the time at which the fault was undone, or the end of the run if the fault was never undone."""
     return run.end if fault.healed is None else fault.healed
 
 
@@ -100,7 +100,7 @@ def touches(windows: Sequence[Window], first: int, last: int) -> bool:
 
 
 def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Marks the time intervals [begin, end) that overlap none of the time windows `disturbed`."""
+    """Marks the time intervals, given by `begin` and `end`, that overlap none of the time windows `disturbed`."""
     if not disturbed:
         return np.ones(len(begin), np.bool_)
     lows, highs = np.array(disturbed, np.int64).T
@@ -109,7 +109,7 @@ def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
 
 
 def stretches(rows: Bools) -> list[slice]:
-    """Returns slices of consecutive `True` rows."""
+    """Returns a slice for each sequence of consecutive `True` values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], rows, [False]]).astype(np.int8)))
     return [slice(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
@@ -136,10 +136,10 @@ class Places:
         return any(slot.allocated <= moment <= slot.released for slot in self._slots.get(node, ()))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
-        """Yields the target's workers that were alive at this moment, as rows of Timeline.processes."""
+        """Yields the workers of a fault's target that were alive at this moment, as rows of `Timeline.processes`."""
         return self._lives.at(key_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:
-        """Yields the exits on the target's node from `first` to `last`."""
+        """Yields the exits on the node of a fault's target from time `first` to time `last`."""
         node = key_of(target)
         return self._exits[node].within(first, last) if node in self._exits else iter(())

@@ -1,4 +1,4 @@
-"""Deaths of processes: which deaths does an injected fault explain?
+"""Decides which deaths of processes an injected fault explains.
 
 Each of these rules explains a death. A fault that only slows a job explains no death.
 
@@ -7,11 +7,11 @@ Each of these rules explains a death. A fault that only slows a job explains no 
   joins, running workers may die, because the process group is formed anew. While a fault that may stop a healthy job is
   active (`stops`: a partition, a full store), every worker may die. After a `stops` fault, the workers that were alive
   at its end may die. A peer is excused until it does a step in a new process group or outlives the fault for long (see
-  `_Root`). No peer is excused for a segmentation fault. A peer that logs an error of its own is excused only if a
-  `stops` fault targeted this peer.
+  `_Root`). No peer is excused for a segmentation fault. A peer that calls its end an error is excused only if a `stops`
+  fault targeted this peer.
 * A worker may leave after a confirmed notice (see `given`), or before the job starts again with more ranks.
 
-A worker without a logged end also counts as dead if others did steps without this worker.
+A worker without a logged end also counts as dead if other workers did steps without it.
 """
 
 import bisect
@@ -40,8 +40,8 @@ _OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for
 
 
 class End(NamedTuple):
-    """The end of a process. `rank` is `None` for the end of a node's command, which stands for all its processes.
-    `code` is `None` if nobody logged the end; the process was certainly over at `at`."""
+    """The end of a process. `rank` is `None` for the end of a node's command, which stands for all processes of the
+    node. `code` is `None` if nobody logged the end. At time `at`, the process had certainly ended."""
 
     node: str
     incarnation: int
@@ -63,7 +63,7 @@ class End(NamedTuple):
 
     @property
     def places(self) -> frozenset[_Place]:
-        """Returns the places at which a fault can hit this process: its node, and its rank on this node."""
+        """Returns the places at which a fault can hit this process: its whole node, and its rank on the node."""
         return frozenset((*self.key, rank) for rank in (None, self.rank))
 
     def is_in(self, places: Set[_Place]) -> bool:
@@ -74,7 +74,7 @@ class End(NamedTuple):
 
 
 def describe_alike(alike: Sequence[End], since: int) -> str:
-    """Describes deaths with the same code and error in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
+    """Describes deaths with equal exit code and error in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
     first = min(alike, key=lambda death: death.at)
     told: set[Any] = {death.node if first.rank is None else death.rank for death in alike}
     names, at, several = listed([*map(str, sorted(told))]), format_duration(first.at - since), "s" * (len(told) > 1)
@@ -101,8 +101,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
-    """Yields deaths during the run that no injected fault explains. A worker that ended with code 0 before the last
-    step began counts as dead, too."""
+    """Yields deaths during the run that no injected fault explains. A worker that ended with code 0 counts as dead,
+    too, if it ended before the last step began."""
     released = max((slot.released for slot in run.slots), default=run.end)
     over = released if run.aborted is None else min(released, run.aborted)  # the harness itself causes later ends
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -114,8 +114,8 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yields the time span from each notice of the harness until the harness took the node. In this time span, a job
-    may save and leave without logging the notice."""
+    """Yields the time span from each notice that the harness gave to a node until the harness took the node. In this
+    time span, a job may save and leave without logging the notice."""
     doubt = _doubt(run)
     for fault in run.faults:
         if fault.injected is not None and fault.notice_ns:
@@ -124,10 +124,10 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Returns the notices to leave that a known cause confirms. No death is excused by a notice that only the trainer
-    reports. The harness gives a notice with a fault that takes a node later or that asks a rank to end. An engine gives
-    a notice when it takes a node by its own decision. A straggler may leave while a fault slows its node. The peers of
-    a worker with a notice also get a notice."""
+    """Returns the logged notices to leave that a known cause confirms. A notice that only the trainer reports excuses
+    no death. The harness gives a notice with a fault that takes a node later or that asks a rank to end. An engine
+    gives a notice when it decides to take a node. A straggler may leave while a fault slows its node. The peers of a
+    worker with a notice also get a notice."""
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
@@ -149,7 +149,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
 
 
 def ends_of(run: Timeline) -> list[End]:
-    """Returns the ends of all commands and workers, including those with code 0."""
+    """Returns the ends of all node commands and workers, including ends with code 0."""
     workers = list(enumerate(run.processes))
     there = grouped((each.key, row) for row, each in workers)
     ended = grouped(((*each.key, each.exited), row) for row, each in workers)
@@ -184,8 +184,8 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _vanished(run: Timeline) -> Iterator[End]:
-    """Yields workers that disappeared: others did steps without them, but nobody logged their end or their node's end.
-    Workers that never reached a step are left out, because a launcher without a log may give up a start and try again.
+    """Yields workers that disappeared: other workers did steps without them, but no log has their end or their node's
+    end. Workers that never did a step are left out, because a launcher without a log may give up a start and retry.
     """
     ends = [(slot.released, slot.key) for slot in run.slots]
     ends += [(exit_["at"], key_of(exit_)) for exit_ in run.exits if exit_["rank"] is None]
@@ -202,17 +202,17 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if a worker that is not in a later process group has ended. A worker counts as ended if no log has
-    its exit, or if a later process on its node has its rank."""
+    """Returns True if a worker that a later process group lacks has ended. The worker counts as ended if no log has its
+    exit, or if a later process on its node has its rank."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
 
 @dataclass(frozen=True)
 class _Root:
-    """A cause of deaths: from the time `at` on, peers may die, except peers in the places `beyond`. `unsettled`: worlds
-    (process groups) with a victim; a step in such a world does not prove survival. A step that begins at `survived` or
-    later proves survival. `aim`: the places of targets, whose workers may also log an error of their own."""
+    """A cause of deaths: from time `at` on, peers may die, except at the places `beyond`. A process that did a step in
+    a process group `unsettled`, which had a victim, may still die of this cause. A process that begins a step at
+    `survived` or later has survived. At the places `aim` (the fault's targets), workers may also log an error."""
 
     at: int
     beyond: Set[_Place] = frozenset()
@@ -222,7 +222,7 @@ class _Root:
 
 
 class _Inquest:
-    """The rules that account for a death, and the indexes that the rules need."""
+    """The rules that decide whether a known cause explains a death, and the indexes that these rules need."""
 
     def __init__(self, run: Timeline, everyone: Sequence[End]):
         self._run, self._doubt = run, _doubt(run)
@@ -273,33 +273,33 @@ class _Inquest:
         return any(self._run.processes[row].world_size < largest for row in rows for largest in worlds)
 
     def _is_target(self, death: End) -> bool:
-        """Returns True if the process was alive when a fault that kills acted on its place."""
+        """Returns True if the process was alive when a fault that kills struck its node or its rank."""
         strikes = (first_from(self._strikes.get(place, []), death.started - self._doubt) for place in death.places)
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest time at which a cause of this death may lie: the start of the process, or the end of its
-        first step after its last restart. Worlds (process groups) in `unsettled` are ignored."""
+        """Returns the earliest time at which a cause of this death may lie: the process's start, or the end of the
+        first step of its last process group. Process groups in `unsettled` are ignored."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
-        """Returns True if the cause `root` explains the death. The process must have been alive at that time, and must
-        have died before a step proved its survival."""
+        """Returns True if the cause `root` explains the death. The process must have been alive at the time of the
+        cause, and must have died before a step proved its survival."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)
         return last < root.survived and (not death.error or death.is_in(root.aim))
 
     def _alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
-        """Yields the ends of processes in these places that were alive at `moment`, within the clocks' uncertainty."""
+        """Yields the end of each process at these places that was alive at `moment`, within the clocks' uncertainty."""
         for node, incarnation, rank in places:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields causes of peers' deaths: each strike of the fault, and each end of a victim, because a launcher may
-        start a peer after the strike. If a victim left earlier because of a notice, its departure is a cause, too."""
+        """Yields the causes of peers' deaths after a fault that kills: each strike, and each end of a victim, because a
+        launcher may start a peer after the strike. If a victim left earlier after a notice, this is a cause."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -310,10 +310,10 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields causes of peers' deaths: the end of the fault, and the end of each target that outlived the fault. A
-        process has survived if it begins a step at least a minute after the fault and after the next committed
-        checkpoint. Launchers notice missing heartbeats within a minute. A failed save may show only at the next
-        save."""
+        """Yields the causes of peers' deaths after a fault that may stop a job: its end, and the end of each target
+        that outlived it. A process survived if it begins a step at least a minute after the fault and after the next
+        committed checkpoint. Launchers notice missing heartbeats within a minute. A failed save may show only when the
+        next save ends."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
@@ -323,7 +323,7 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Returns the time of a worker's last log line, because an exit is seen later than it happens."""
+        """Returns the time of a worker's last log line, because exits are logged later than they happen."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return death.at if death.rank is None else max(seen, default=death.started)
 

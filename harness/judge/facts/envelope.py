@@ -1,20 +1,20 @@
-"""The band of mode `envelope`: how far fault-free runs differ in each stretch of steps, and what the band can detect.
+"""The tolerance interval of mode `envelope`: how far a run may differ from a fault-free run, and which errors show.
 
-The judged run and further fault-free runs ("repeats") are compared with one fault-free run. Three limits bound the
-differences of the judged run. Each limit is a multiple of the differences between the repeats and this fault-free run:
+The judged run and further fault-free runs ("repeats") are compared with one fault-free run, in stretches of steps. Each
+of three limits for the judged run is a multiple of the differences between the repeats and this fault-free run:
 
 * `single` limits the difference in each step to 3 times the repeats' largest difference so far. The difference must
-  also be at most 5 times the repeats' largest difference nearby. "Nearby" is the same stretch of steps and its two
-  neighbours, because one run may drift sooner than another run.
+  also be at most 5 times the repeats' largest difference in this stretch of steps and its two neighbours, because one
+  run may drift sooner than another run.
 * `lasting` limits the mean difference of a stretch to 5 times the repeats' largest mean difference in a stretch so far.
-  Means are far below the largest difference, so a lasting deviation is detected long before a step leaves the band.
+  Means are far below the largest difference, so a lasting deviation is detected long before a step exceeds `single`.
 * `soon` limits differences shortly after a run diverges to 10 times the repeats' largest difference after equally many
   steps. Runs that diverge by rounding alone stay close for a while. A resumed run may diverge at its first step. A
-  difference above `soon` is inconclusive, because rounding errors grow faster in some states of the training.
+  difference above `soon` is inconclusive, because rounding errors grow faster in some phases of a training.
 
-The band is never narrower than rounding errors (`_rounding`). A band from a single repeat would fail up to 1 in 10
-healthy runs, because one repeat may stay close by chance. So a band from fewer than `ENOUGH` repeats fails no run, and
-more fault-free runs are made.
+The limits are never below rounding errors (`_rounding`). Limits from a single repeat would fail up to 1 in 10 healthy
+runs, because one repeat may stay close by chance. So limits from fewer than `ENOUGH` repeats fail no run, and the
+harness makes more fault-free runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ DRIFTS = ("loss", "grad_norm")  # the learning rate depends on the step alone: i
 
 
 class Sight(NamedTuple):
-    """The smallest loss deviation, in percent, that the band detects if it lasts from step `first` to step `last`."""
+    """The smallest loss deviation, in percent, that exceeds the limits if it lasts from step `first` to step `last`."""
 
     first: int
     last: int
@@ -44,7 +44,7 @@ class Sight(NamedTuple):
 
 
 class Lasts(NamedTuple):
-    """A lasting deviation: the mean distance of a curve in steps `first`..`last`, and the most that is allowed."""
+    """A lasting deviation: a quantity's mean difference (`apart`) in steps `first` to `last`, and its limit `most`."""
 
     curve: str
     first: int
@@ -65,11 +65,11 @@ class Envelope:
     sizes: frozenset[int]  # numbers of ranks in these runs
 
     def outside(self, found: Comparison) -> dict[str, Bools]:
-        """Marks the steps at which the run differs by more than the limit for a single step."""
+        """Marks the steps at which the run differs from the fault-free run by more than the limit `single`."""
         return {name: found.apart(name) > self.single[name][self._rows(found)] for name in CURVES}
 
     def lasts(self, found: Comparison) -> Lasts | None:
-        """Returns the first stretch of steps whose mean difference is above the limit `lasting`, or `None`."""
+        """Returns the first stretch of steps with a mean difference above the limit `lasting`, or `None`."""
         for name in DRIFTS:
             means = self._means(found, name)
             for row in np.flatnonzero(means > self.lasting[name])[:1].tolist():
@@ -77,7 +77,7 @@ class Envelope:
         return None
 
     def too_soon(self, found: Comparison) -> dict[str, Bools]:
-        """Marks the steps above the limit `soon`, whose difference grew too fast after the run diverged."""
+        """Marks the steps with a difference above the limit `soon`, as it grew too fast after the runs diverged."""
         parted = _parted(found)
         if parted is None:
             return {}
@@ -86,8 +86,8 @@ class Envelope:
         return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
 
     def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
-        """Yields the first step outside the band, and the first stretch of steps whose mean difference is above the
-        limit. `too_soon`: a step above the limit `soon` also counts as outside."""
+        """Yields the first step that exceeds the limit `single`, and the first stretch of steps that exceeds `lasting`.
+        If `too_soon` is True, a step that exceeds `soon` counts, too."""
         early = self.too_soon(found).values() if too_soon else ()
         rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
         if rows.any():
@@ -96,8 +96,8 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """Returns the smallest loss deviation that the band detects if the deviation lasts, for each stretch after the
-        run diverged. The run's own difference is added to the limit."""
+        """Returns, for each stretch of steps after the runs diverged, the smallest lasting loss deviation that would be
+        found. A deviation is found if it exceeds the limit plus the run's present difference."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -108,20 +108,20 @@ class Envelope:
         return [Sight(*self._steps(each), float(percent[each])) for each in told]
 
     def changes_by(self, since: Sight) -> float:
-        """Returns by how many percent the fault-free loss changes from the stretch `since` to the last stretch."""
+        """Returns by how many percent the fault-free loss changes from the stretch of steps `since` to the last one."""
         level = self._level()
         first = level[int(np.searchsorted(self.fault_free.step[self.edges], since.first))]
         return float(100 * abs((level[-1] - first) / level[-1]))
 
     @property
     def blind(self) -> bool:
-        """Returns True if the band detects nothing: it allows one step to differ by the whole range of the loss."""
+        """Returns True if the limits detect nothing: they allow one step to differ by the whole range of the loss."""
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         wide = self.single["loss"] > ulps(self.fault_free.loss)
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Returns True if the band misses small errors at `step`: `soon` allows the mean loss change of a step."""
+        """Returns True if `soon` exceeds the loss's mean change a step, and so hides small errors at `step`."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -130,7 +130,7 @@ class Envelope:
         return np.searchsorted(self.fault_free.step, found.step)
 
     def _means(self, found: Comparison, name: str) -> Floats:
-        """Returns the mean size of the run's differences in each stretch; 0 for a stretch without values."""
+        """Returns the runs' mean absolute difference in each stretch of steps, or 0 for a stretch without values."""
         return _mean(_spread(found, self.fault_free, name), self.edges)
 
     def _level(self) -> Floats:
@@ -142,8 +142,8 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Names a step outside the band before any fault struck; empty if there is none. A step outside the band without a
-    fault shows that the band is too narrow for this job."""
+    """Returns a text if a step exceeds the limits before any fault struck, or an empty text. Such a step shows that the
+    tolerance interval is too narrow for this job."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -155,7 +155,7 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
-    """Returns the band from the repeats of the fault-free run, or the reason why there is no band."""
+    """Returns the tolerance interval that repeats of the fault-free run give, or the reason why there is none."""
     flaws = [evidence.flaw(each) for each in evidence.calibration]
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
@@ -169,8 +169,8 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Fault-free runs that stop or resume at a save. `before` stops at a save. `same` resumes with the same number of
-    ranks. `others` resume with another number of ranks."""
+    """Fault-free runs that stop or resume at a save. The run `before` stops at a save. The run `same` resumes with the
+    same number of ranks. The runs `others` resume with another number of ranks."""
 
     before: Curve
     same: Curve
@@ -183,14 +183,13 @@ class Resumed:
         return _drawn(centre, self.others, self.runs, self.sizes, self.terms)
 
     def repeats(self, fault_free: Curve) -> bool:
-        """Returns True if the run `before` computed exactly the values of the fault-free run."""
+        """Returns True if the values of the run `before` equal those of the fault-free run exactly."""
         return compare(self.before, fault_free).identical
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """Returns two texts on how a fault-free resume changes values: with the same number of ranks, and with another
-    number of ranks. A text is empty if no value changes. A band from the resumed runs would hide changes by the resume
-    itself."""
+    """Returns two texts that say how a resume without a fault changes values: with the same and with another number of
+    ranks. A text is empty if no value changes. Tolerances from resumed runs would hide changes by the resume."""
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.
@@ -208,7 +207,7 @@ def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | N
 
 
 def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = False) -> str:
-    """Names the first steps at which the run `other` is outside the band; empty if there are none."""
+    """Returns a text on the first steps at which the run `other` exceeds the limits, or an empty text."""
     if isinstance(band, str):
         return ""
     first, last = next(iter(band.spans(compare(other, centre), too_soon)), (0, 0))
@@ -216,7 +215,7 @@ def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = F
 
 
 def resumed(evidence: Evidence) -> Resumed | None:
-    """Returns the fault-free runs that resumed; `None` if these runs give no band."""
+    """Returns the fault-free runs that stop or resume at a save, or `None` if they give no tolerance interval."""
     before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
     others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
     at = resize(evidence.run, evidence.fault_free)
@@ -276,9 +275,9 @@ def _drawn(
 
 
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
-    """Returns for each step how far rounding alone may change the value `name`. The limit is 3 times the largest
-    difference soon after two runs diverge. The limit is at most the rounding error of a sum of `terms` terms, and at
-    least one unit in the last place. The limit is zero if enough runs are bit-identical."""
+    """Returns for each step how far rounding alone may change the value `name`. The result is 3 times the largest
+    difference soon after two runs diverge, but at most the rounding error of a sum of `terms` terms, and at least one
+    unit in the last place. If enough runs are bit-identical, the result is 0."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= limits.ENOUGH:
@@ -290,13 +289,13 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
 
 def _distinct(found: Sequence[Comparison]) -> int:
     """Counts the independent runs. Runs that differ from the fault-free run in exactly the same way count once. Runs
-    identical to the fault-free run all count."""
+    that equal the fault-free run all count."""
     parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
     return len(parted) + sum(each.identical for each in found)
 
 
 def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
-    """Returns the runs' difference in each row of the fault-free run; NaN where no finite difference is known."""
+    """Returns the runs' difference at each step of the fault-free run, or NaN at a step without a finite difference."""
     spread = np.full(len(fault_free), np.nan)
     apart = found.apart(name)
     spread[np.searchsorted(fault_free.step, found.step)] = np.where(np.isfinite(apart), apart, np.nan)
@@ -304,7 +303,7 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """Returns the largest difference up to each age plus `SOON`. An age is a number of rows since the runs diverged."""
+    """Returns the largest difference within each number of steps (plus `SOON`) after the runs diverged."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
@@ -312,19 +311,19 @@ def _by_age(spread: Floats, found: Comparison) -> Floats:
 
 
 def _parted(found: Comparison) -> int | None:
-    """Returns the first row at which the two runs differ, or `None`."""
+    """Returns the index of the first compared step at which the two runs differ, or `None`."""
     rows = np.flatnonzero(np.logical_or.reduce([found.differs[name] for name in DRIFTS]))
     return int(rows[0]) if len(rows) else None
 
 
 def _mean(values: Floats, edges: Ints) -> Floats:
-    """Returns the mean of the finite values in each stretch; 0 for a stretch without finite values."""
+    """Returns the mean of the finite values in each stretch of steps, or 0 for a stretch without finite values."""
     told = np.isfinite(values)
     count = np.add.reduceat(told.astype(np.int64), edges)
     return np.asarray(np.add.reduceat(np.where(told, values, 0.0), edges) / np.maximum(count, 1))
 
 
 def _beside(values: Floats) -> Floats:
-    """Returns the largest of each value and its two neighbours."""
+    """Returns for each value the largest of this value and its two neighbours."""
     padded = np.pad(values, 1, mode="edge")
     return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 3).max(axis=1))

@@ -1,4 +1,4 @@
-"""The evidence of a run: the run's own events, and the events of fault-free runs and restarts in the run's folder."""
+"""The evidence about a run: the run's event log, and the logs of fault-free runs and restarts in the run's folder."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ DRILL, SECOND = "drill", "second-restart"  # restarts after the run, on copies o
 
 @dataclass(frozen=True)
 class Evidence:
-    """All logs from which scores are computed: the judged run, its fault-free runs, and restarts made after the run."""
+    """All logs by which a run is judged: the run, its fault-free runs, and the restarts after the run."""
 
     run: Timeline  # the event log of the run
     fault_free: Timeline | None = None  # the same job without a fault
@@ -38,12 +38,12 @@ class Evidence:
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:
-        """Returns the sound fault-free runs: the method `flaw` finds no flaw, so these runs can show usual values."""
+        """Returns the fault-free runs in which the method `flaw` finds no flaw. Such runs can show usual values."""
         return [other for other in (self.fault_free, *self.calibration) if other and not self.flaw(other)]
 
     def flaw(self, other: Timeline, asked: Asked | None = None) -> str:
-        """Explains why the fault-free run `other` is unusable; empty if `other` is sound. `asked` says which job, size
-        and steps `other` should have had; by default all steps from the first on."""
+        """Returns why the fault-free run `other` is unusable, or an empty text if `other` is sound. `asked` says which
+        job, size and steps `other` should have had. By default, `other` should have all steps from the first on."""
         if why := _unfit(self.run, other):
             return why
         if len(other.epochs) != 1:
@@ -59,12 +59,12 @@ class Evidence:
 
     @cached_property
     def resumed_elsewhere(self) -> str:
-        """Explains which run in the field `resumed` did not run as the harness asked, and why; empty if all did."""
+        """Returns which run in the field `resumed` did not run as the harness asked, and why, or an empty text."""
         return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
-    """Loads the evidence for the whole job, or for one rehearsal (one of several fault tests in the same job).
+    """Loads the evidence about the whole job, or about one rehearsal (one of several fault tests in a job).
 
     Raises `EventLogError` if the run's own log cannot be read, and `UsageError` if the log lacks the rehearsal.
     """
@@ -73,7 +73,7 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
 
 
 def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
-    """Adds the fault-free runs and restarts in this folder to a run. Raises `EventLogError` if a log is unreadable."""
+    """Adds the fault-free runs and restarts in `folder` to a run. Raises `EventLogError` if a log is unreadable."""
     held = next((folder / name for name in _FOLDERS if (folder / name / "events").is_dir()), None)
     return Evidence(
         run=run,
@@ -101,7 +101,7 @@ def part_of(whole: Evidence) -> Evidence:
 
 
 def _unfit(run: Timeline, other: Timeline) -> str:
-    """Explains why the fault-free run `other` shows nothing about `run`; the text is empty if `other` is usable."""
+    """Returns why the fault-free run `other` shows nothing about `run`, or an empty text if `other` is usable."""
     if any(fault.injected is not None for fault in other.faults):
         return "a fault struck it"
     if any(not gap.full_disk for each in other.processes for gap in each.gaps or ()):
@@ -114,7 +114,7 @@ def _unfit(run: Timeline, other: Timeline) -> str:
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
-    """Explains why the run's steps cannot be compared one by one with the fault-free run; empty otherwise."""
+    """Returns why the run's steps cannot be compared one by one with the fault-free run, or an empty text."""
     if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
     died = any(deaths.unexplained(fault_free, deaths.ends_of(fault_free)))
@@ -142,11 +142,11 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Explains why a difference from the fault-free run is not counted as an error; empty if the difference may count.
+    """Returns why a difference from the fault-free run does not count as an error, or an empty text if it may count.
 
-    The reason is a differing step that every rank ended well before the first fault struck. From this step on, nearly
-    all steps must differ, because a short difference has another cause. If the first compared step already differs,
-    later steps may be equal. In a run without planned faults and restarts, the differing step may be anywhere."""
+    The reason is a step that differs although every rank ended it well before the first fault struck. From this step
+    on, nearly all steps must differ, because a short difference has another cause. If the first compared step already
+    differs, later steps may be equal. In a run without planned faults and restarts, any step may be the first."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

@@ -1,4 +1,4 @@
-"""The faults of a run: which faults struck, which faults people stopped, and which effects were measured."""
+"""Tells which faults of a run struck, which faults people stopped, and which effects of faults were measured."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ def struck(evidence: Analysis) -> Iterator[FaultRecord]:
 
 
 def stopped(work: Work, fault: FaultRecord) -> int | None:
-    """Returns for how many ns the fault had acted when people stopped the fault too early; `None` if nobody did."""
+    """Returns how many ns a fault had acted when people stopped it too early, or `None` if nobody stopped it."""
     at = fault.cancelled
     if at is None or not work.has_steps or work.last_end <= at:
         return None
@@ -34,7 +34,7 @@ def stopped(work: Work, fault: FaultRecord) -> int | None:
 
 @dataclass(frozen=True)
 class Effect:
-    """A measurement of a fault's effect, or of the end of this effect."""
+    """One measurement: of a fault's effect, or of the end of this effect."""
 
     measured: Any  # as logged; may not be a number
     expected: Any
@@ -53,9 +53,9 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Returns True if the measured amount shows that the fault had an effect. If the unit counts processes or
-        nodes, the fault must hit all planned victims. For other units, any measured amount above 0 is enough. If 0 is
-        expected, at most 0 may be measured. A fault that hit 0 of 0 victims (unit ends in "gone") had no effect."""
+        """Returns True if the measured amount shows that the fault acted. If the unit counts processes or nodes, the
+        fault must hit all planned victims. For other units, any amount above 0 is enough. If 0 is expected, the amount
+        must be at most 0. A fault with 0 of 0 victims (the unit ends in "gone") did not act."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:

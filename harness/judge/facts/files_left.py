@@ -1,4 +1,4 @@
-"""The files beside the saves of a run and of its fault-free run, as the harness saw them after all nodes had ended."""
+"""The files, other than saves, that a run and its fault-free run left, as the harness listed them at the end."""
 
 from harness.judge.facts.evidence import Evidence
 from harness.timeline.timeline import Timeline
@@ -24,7 +24,7 @@ def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
 
 
 def _listed(run: Timeline) -> frozenset[str] | str:
-    """Returns the names of the files that the harness saw, or the reason why the harness does not know all files."""
+    """Returns the names of the files that the harness listed, or the reason why the list is not complete."""
     if run.unseen:
         return f"the harness did not see all files: {run.unseen[0]}"
     if run.files_left is None:

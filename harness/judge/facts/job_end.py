@@ -1,4 +1,4 @@
-"""The end of the job: how far the job came, and what went wrong before."""
+"""Tells how far a job came, and what went wrong before its end."""
 
 from harness.timeline.lineage import NEVER
 from harness.timeline.phase_names import phase_words
@@ -23,7 +23,7 @@ def given_up_early(run: Timeline) -> bool:
 
 
 def spoiler(run: Timeline) -> FaultRecord | None:
-    """Returns the last fault that damaged a checkpoint, if the job restored nothing after this fault."""
+    """Returns the last fault that damaged a checkpoint, or `None` if the job restored a checkpoint after this fault."""
     struck = [fault for fault in run.faults if fault.spoils and fault.injected is not None]
     if not struck or any((process.restored or 0) > (struck[-1].injected or 0) for process in run.processes):
         return None

@@ -1,4 +1,4 @@
-"""How strong the evidence for a fact is. Each fact carries the strength of its own evidence."""
+"""Defines how strong the evidence for a fact can be. Each fact carries the strength of its evidence."""
 
 import enum
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def weakest(*facts: Known) -> By:
 
 @dataclass(frozen=True)
 class Word:
-    """A claim that only the trainer makes, and the time of this claim."""
+    """The time of a claim that only the trainer makes, and the strength of such a claim."""
 
     at: int
     by: By = By.TOLD
@@ -52,7 +52,7 @@ class Abnormal:
 
 @dataclass(frozen=True)
 class Odd:
-    """A fact, in words, that never occurs if the job and the log are correct."""
+    """A text on something that never happens if both the job and its log are correct."""
 
     words: str
     by: By = By.SEEN

@@ -1,4 +1,4 @@
-"""The loss, gradient norm and learning rate of each step that no restart rolled back, compared between two runs."""
+"""Compares two runs by the loss, gradient norm and learning rate of each step that was not rolled back."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -19,8 +19,8 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 @dataclass(frozen=True)
 class Curve:
-    """The values of each step that no restart rolled back, from the lowest rank that logs a loss. If two runs split the
-    model between ranks in different ways, the loss is the mean of all ranks."""
+    """The logged values of each step that was not rolled back, from the lowest rank that logs a loss. If two runs split
+    the model between ranks in different ways, the loss is the mean over all ranks."""
 
     step: Ints
     loss: Floats
@@ -40,14 +40,14 @@ class Curve:
         return type(self)(**{name: column[rows] for name, column in vars(self).items()})
 
     def until(self, later: Self) -> Self:
-        """Returns the steps of this curve before the first step of the curve `later`, followed by `later`."""
+        """Joins two curves: returns this one before the first step of `later`, followed by `later`."""
         kept = vars(self.at(np.flatnonzero(self.step < later.step[0])))
         return type(self)(**{name: np.concatenate([column, getattr(later, name)]) for name, column in kept.items()})
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:
-    """Returns one row per step, without steps that a restart rolled back. If `of_all` is True, the loss is the mean of
-    all ranks that log a loss, weighted by their numbers of samples."""
+    """Returns the values of each step that was not rolled back. If `of_all` is True, the loss is the mean of all ranks
+    that log a loss, weighted by the ranks' numbers of samples."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
@@ -60,7 +60,7 @@ def surviving(steps: Steps, of_all: bool = False) -> Curve:
 
 
 def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
-    """Returns the mean loss of each step. If no rank logs a loss, the result is the NaN for "not logged"."""
+    """Returns each step's mean loss over all ranks, or the NaN for "not logged" if no rank logs a loss of the step."""
     samples, told = steps.rank_samples[rows], is_told(steps.loss[rows])
     weight = np.where(told, samples if (samples[told] > 0).all() else 1, 0)
     total = np.bincount(cell, weight, count)
@@ -71,15 +71,15 @@ def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
 
 
 def counted(steps: Steps) -> Bools:
-    """Marks the rows of steps that no restart rolled back. A step that some rank did not do is marked only if all ranks
+    """Marks the rows of `steps` that were not rolled back. A step that some rank did not do is marked only if all ranks
     did a later step."""
     last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # later steps may have been rolled back
     return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Returns one of `rows` for each step, in order of step. The row comes from the lowest rank that ever logs a loss.
-    In a step that this rank did not do, the row comes from the lowest rank that did the step."""
+    """Returns one of `rows` for each step, in order of steps. The row belongs to the lowest rank that ever logs a loss.
+    If this rank did not do the step, the row belongs to the lowest rank that did."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
     speaker = int(telling.min(initial=np.iinfo(np.int64).max))
@@ -93,7 +93,7 @@ def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The steps that both runs did and that no restart rolled back, row by row."""
+    """The steps that both runs did and did not roll back, with the values of both runs."""
 
     step: Ints
     run: Curve
@@ -107,7 +107,7 @@ class Comparison:
         return float(np.max(self.apart("loss"))) if len(self.step) else None
 
     def alone(self, curve: str) -> Ints:
-        """Returns the steps at which only one run logs the value `curve`. One gap in the fault-free run is ignored."""
+        """Returns the steps at which only one run logs the value `curve`. One missing fault-free value is ignored."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
         return self.step[mine != other if only_mine.sum() > limits.HOLES_MAX else other & ~mine]
@@ -132,7 +132,7 @@ class Comparison:
     @property
     def final_scatter_percent(self) -> float:
         """Returns half the width of the 99 % confidence interval of `final_gap_percent`, from the means of equally long
-        stretches; 0 if there are too few steps."""
+        stretches of steps. Returns 0 if there are too few steps."""
         mine, other = self._last_losses
         length = len(mine) // limits.BLOCKS  # Schmeiser, Batch size effects in the analysis of simulation output, 1982
         if length < 2:
@@ -144,7 +144,7 @@ class Comparison:
 
     @property
     def near_zero(self) -> bool:
-        """Returns True if the mean of the last losses is almost 0, compared with the size and range of the losses."""
+        """Returns True if the fault-free run's last losses are almost 0, compared with the size and range of losses."""
         _, last = self._last_losses
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         size = abs(float(np.mean(last))) if len(last) else np.nan
@@ -152,7 +152,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Returns True if all compared steps are equal bit for bit, and at least one step was compared."""
+        """Returns True if at least one step was compared, and all compared values are equal bit for bit."""
         alone = any(len(self.alone(name)) for name in CURVES)
         return bool(len(self.step)) and self.first_divergent_step is None and not alone
 
@@ -170,25 +170,25 @@ def compare(run: Curve, fault_free: Curve) -> Comparison:
 
 
 def bits(values: Floats) -> Ints:
-    """Returns the bit pattern of each value; all NaNs get the same bit pattern."""
+    """Returns the bit pattern of each value as an integer. All NaNs get the same bit pattern."""
     return np.ascontiguousarray(np.where(np.isnan(values), np.nan, values)).view(np.int64)
 
 
 def unlike(a: Floats, b: Floats) -> Bools:
-    """Marks the rows whose two values differ in any bit. Rows in which only one run logs a value are not marked."""
+    """Marks each place at which the values of `a` and `b` differ in any bit, if both values are logged."""
     return np.asarray((bits(a) != bits(b)) & is_told(a) & is_told(b), np.bool_)
 
 
 def distance(a: Floats, b: Floats) -> Floats:
-    """Returns |a - b|: 0 for equal infinities and for two NaNs, infinite if only one value is a NaN."""
+    """Returns |a - b|. For equal infinities and two NaNs, this is 0. For a NaN and a number, it is infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         apart = np.abs(a - b)
     return np.asarray(np.where(unlike(a, b), np.where(np.isnan(apart), np.inf, apart), 0.0))
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
-    """Returns the steps that both runs did and that no restart rolled back, and for each step the largest loss
-    difference of any rank. Two NaNs differ by 0; a NaN and a number differ by infinity."""
+    """Returns the steps that both runs did and did not roll back, and for each step the largest loss difference of any
+    rank. Two NaNs differ by 0, and a NaN and a number differ by infinity."""
     rows, others = paired(run, fault_free)
     step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
@@ -197,7 +197,7 @@ def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
 
 
 class ByRank(NamedTuple):
-    """The last logged row for each step and rank, without steps that a restart rolled back."""
+    """The last row (of `Steps`) for each step and rank, without rows that were rolled back."""
 
     key: Ints  # step and rank in one number, sorted
     row: Ints  # in `Steps`
@@ -210,7 +210,7 @@ def by_rank(steps: Steps) -> ByRank:
 
 
 def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
-    """Returns pairs of rows, one row of each run: the same step of the same rank."""
+    """Returns the rows of both runs that belong together: equal places in both arrays have equal step and rank."""
     ours, theirs = by_rank(run), by_rank(fault_free)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     return ours.row[left], theirs.row[right]
@@ -222,22 +222,21 @@ def ulps(values: Floats) -> Floats:
 
 
 def terms(run: Timeline) -> int:
-    """Returns how many terms a loss or gradient norm sums: one per parameter, estimated from the size of a save."""
+    """Returns how many terms a loss or gradient norm sums: the number of parameters, estimated from a save's size."""
     told = max((each.get("tensor_bytes") or 0 for each in run.published), default=0)
     return int(max(limits.TERMS_LEAST, told // limits.PARAMETER_BYTES))
 
 
 def rounding(values: Floats, terms: int) -> Floats:
-    """Returns how far two 32-bit sums of the same `terms` terms may differ if the terms are summed in different orders.
-    This limit grows with the square root of `terms`, because rounding errors are random."""
+    """Returns how far two 32-bit sums of the same `terms` terms may differ if the order of the terms differs. The limit
+    grows with the square root of `terms`, because rounding errors are random."""
     # Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019
     return np.asarray(np.sqrt(terms) * ulps(values) / 2)
 
 
 def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> Ints:
-    """Returns the expected steps that the curve lacks, at most `MISSING_MAX`, as a log may claim any step number.
-    `told` holds the expected steps of the fault-free run. If `told` is `None`, every `stride`-th step after `before` is
-    expected."""
+    """Returns the expected steps that the curve lacks, at most `MISSING_MAX`, as a log may claim any step number. The
+    fault-free run's steps `told` are expected, or every `stride`-th step after `before` if `told` is `None`."""
     if not len(curve):
         return np.zeros(0, np.int64)
     if told is None:
@@ -248,7 +247,7 @@ def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> In
 
 
 def by_scale(skipped: Bools) -> Bools:
-    """Marks the skipped updates that dynamic loss scaling explains. `skipped` has one row per update, in order.
+    """Marks the skipped updates that dynamic loss scaling explains. `skipped` has one element an update, in order.
 
     By default, the scale of `torch.amp.GradScaler` starts at 2^16. Each skipped update halves the scale, and 2000
     applied updates in a row double the scale. At a scale of 1, gradients that are NaN or infinite have another cause

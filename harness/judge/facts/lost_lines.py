@@ -1,7 +1,7 @@
-"""Lines missing from the log of a worker or launcher, found by gaps in the line numbers, and the cause of each gap.
+"""Finds lines that are missing from the log of a worker or launcher, by gaps in the line numbers.
 
-A process that logged its own exit, or ended with a clean exit code, wrote all lines of its log. Lines missing from the
-log of such a process were lost in transfer or removed.
+A process that logged its exit, or ended with a clean exit code, wrote all lines of its log. If such a log lacks lines,
+the lines were lost in transfer or removed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ from harness.units import counted, format_duration
 
 @dataclass(frozen=True)
 class Lost:
-    """The lines missing from one log, in words. Lines lost to a full disk are not counted."""
+    """A text on the lines that are missing from one log. Lines that were lost to a full disk do not count."""
 
     words: str
     killed: bool  # the process was killed
 
 
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:
-    """Yields for each log with missing lines a description of these lines. `taken` holds for each process the time at
-    which a fault killed the process, or -1. `ends` holds the ends of all node commands and workers."""
+    """Yields a text for each log that lacks lines. `taken` holds for each process the time at which a fault killed it,
+    or -1. `ends` holds the ends of all node commands and workers."""
     died = {row for end in ends if end.code not in CLEAN_CODES for row in end.processes}
     gone = {slot.key for slot in run.slots if not slot.kept}
     for row, each in enumerate(run.processes):

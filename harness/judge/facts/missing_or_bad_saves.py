@@ -1,8 +1,8 @@
-"""Finds saves that were reported as committed but are missing or bad. Each rule here gives its reason in words.
+"""Finds saves that were logged as committed but are missing or bad. Each rule here gives its reason in words.
 
-If a report and the store differ, the store is right. A save that the harness merely failed to see is not counted as
-missing: each rule about missing saves asks for more evidence. In a store that the harness never saw, no save counts as
-missing. If several rules find the same save, the first rule gives the reason.
+If the log and the store of checkpoints differ, the store is right. A save that the harness merely failed to see does
+not count as missing: each rule about missing saves asks for more evidence. In a store that the harness never saw, no
+save counts as missing. If several rules find one save, the first rule gives the reason.
 """
 
 import itertools
@@ -42,7 +42,7 @@ DIGITS_MAX = 18  # most digits of a size in a log
 
 @dataclass(frozen=True)
 class NoSave:
-    """A save that was reported as committed but is missing or bad."""
+    """A save that was logged as committed but is missing or bad, with the reason `why`."""
 
     save: Save
     why: str
@@ -60,7 +60,7 @@ def missing(store: Store, is_watched: Callable[[str], bool]) -> Found:
 
 
 def bad(store: Store) -> Found:
-    """Yields saves with a wrong content, size or time, as shown by the store or by the trainer's reports."""
+    """Yields saves with a wrong content, size or time, as the store or the trainer's log shows."""
     for rule in (small, empty, hollow, stale, unlike, of_another_step, still_damaged):
         yield from rule(store)
     for rule in (changed, too_early, holds_another, shrunk):
@@ -74,8 +74,8 @@ def bad(store: Store) -> Found:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields consecutive saves that the harness never saw. Each save must have been the newest save for longer than the
-    harness usually needs to see a save. Together, the saves must span several times this delay."""
+    """Yields consecutive saves that the harness never saw. Each of these must have been the newest save for longer than
+    the harness usually needs to see a save. Together, they must have been the newest for several times this delay."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -91,8 +91,8 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that the harness never saw, though the harness saw the next save while both should have been in the
-    store. The fault-free run shows how many of the newest saves should be in the store."""
+    """Yields saves that the harness never saw, though it saw the next save at a time at which both should have been in
+    the store. The fault-free run shows how many of the newest saves should be in the store."""
     number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
@@ -111,8 +111,8 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that are missing after all nodes have ended. The last save must be in the store. The fault-free run
-    shows how many of the newest saves must be there. Saves from before the last restart may be missing."""
+    """Yields saves that are missing from the store after all nodes have ended. The fault-free run shows how many of the
+    newest saves must be there, at least the last one. Saves from before the last restart may be missing."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
     there = set(store.left_steps(last.series))
     if max(there, default=0) > last.step:
@@ -128,8 +128,8 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
-    """Returns how many of its newest saves the fault-free run has at its end; 0 if this is unknown, or if the run has
-    an older save but lacks a newer one. The second result is True if the last save holds its own step number."""
+    """Returns how many of its newest saves the fault-free run still has at its end, or 0 if this is unknown or if an
+    older save outlives a newer one. The second result is True if the content of the last save names the save's step."""
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False
@@ -141,7 +141,7 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault explains this loss. If
+    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault explains the loss. If
     `dated` is True, a save that contains another step number counts as missing."""
     if store.left is None or store.is_hidden(save.last_at, NEVER):
         return False
@@ -155,10 +155,9 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store) -> Found:
-    """Yields saves far smaller than all fault-free saves (or else, than all saves before the first fault). With fewer
-    ranks, saves may be smaller in proportion, unless most saves of the run are as large as fault-free saves. If
-    fault-free sizes are nearly equal, a slightly smaller save is too small, unless the layout of ranks differs from the
-    fault-free run."""
+    """Yields saves that are far smaller than all fault-free saves (or else, than all saves before the first fault).
+    With fewer ranks, saves may be smaller in proportion, unless most saves of the run are as large as fault-free saves.
+    If fault-free sizes are nearly equal, a slightly smaller save is too small, unless the layout of ranks differs."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
@@ -191,7 +190,7 @@ def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
 
 
 def empty(store: Store) -> Found:
-    """Yields saves with a larger share of zeros than any fault-free save. Such zeros are weights or optimizer state
+    """Yields saves with a larger share of zeros than in any fault-free save. Zeros may be weights or optimizer state
     that the trainer never filled."""
     usual = store.usual.undamaged.items() if store.usual is not None else ()
     shares = _by_series((save, seen.zeros) for save, seen in usual)
@@ -212,8 +211,8 @@ def hollow(store: Store) -> Found:
 
 def stale(store: Store) -> Found:
     """Yields saves that hold content of an earlier step, though the optimizer applied updates in between. Such a save
-    equals an earlier save, or more of its tensors are old than in fault-free saves. If one fault-free save has far more
-    old tensors than all others, this one is ignored, and the evidence is weaker."""
+    equals an earlier save, or has a larger share of old tensors than fault-free saves. If one fault-free save has far
+    more old tensors than all others, it is ignored, and the evidence is weaker."""
     for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
         for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
@@ -227,8 +226,8 @@ def stale(store: Store) -> Found:
 
 
 def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, float, bool]]:
-    """Yields saves that hold more content of an earlier step than fault-free saves do. Each result holds the save, the
-    earlier step, the share of old content, the largest usual share, and whether one fault-free save was ignored."""
+    """Yields saves that hold more content of an earlier step than fault-free saves do. Each result is a tuple: the
+    save, the earlier step, the share of old content, the usual share, and True if a fault-free save was ignored."""
     mine, theirs = _shares(store, kind), _shares(store.usual, kind) if store.usual is not None else {}
     before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
     usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
@@ -243,9 +242,9 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
-    """Maps each save to the share of content that an earlier save already held, and to the newest step of such saves. A
-    save counts as earlier only if the optimizer applied updates between the two saves. The result is the share of old
-    bytes or the share of old tensors, whichever is larger."""
+    """Maps each save to the share of its content that earlier saves already held, and to the newest step of these
+    saves. A save counts as earlier only if the optimizer applied updates in between. The share is that of old bytes or
+    of old tensors, whichever is larger."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -260,7 +259,7 @@ def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
 
 
 def _pieces(store: Store) -> Mapping[str, Pieces]:
-    """Maps each kind of digest (reported, of files, of all tensors, of each tensor) to the saves with such a digest."""
+    """Maps each kind of digest (logged, of files, of all tensors, of each tensor) to the saves that have one."""
     seen = store.undamaged.items()
     return {
         "told": ((save, [(1, save.tensors)]) for save in store.whole if save.tensors),
@@ -271,14 +270,14 @@ def _pieces(store: Store) -> Mapping[str, Pieces]:
 
 
 def _bytes_of(tensor: str) -> int:
-    """Returns the size from a text like `BYTES DIGEST`, or 0 if the size is not valid."""
+    """Returns the number of bytes from a text like `BYTES DIGEST`, or 0 if this number is not valid."""
     size = tensor.partition(" ")[0]
     return int(size) if size.isascii() and size.isdecimal() and len(size) <= DIGITS_MAX else 0
 
 
 def unlike(store: Store) -> Found:
-    """Yields saves that differ in a value, such as the number of tensors, that all fault-free saves share. The first
-    save of each run may differ. Saves are compared only between runs with the same numbers and layouts of ranks."""
+    """If all fault-free saves agree on a value, such as the number of tensors, yields the saves with another value. The
+    first save of each run may differ. Only runs with equal numbers and layouts of ranks are compared."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -289,9 +288,9 @@ def unlike(store: Store) -> Found:
 
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
-    """Yields saves that differ in a value, such as the number of tensors, that all saves of other stores share. The
-    first save of each store may differ. Each result holds the save, its value, the value's name, and the shared
-    value."""
+    """If all saves of the other stores agree on a value, such as the number of tensors, yields saves with another
+    value. The first save of each store may differ. Each result is a tuple: the save, its value, the value's name, and
+    the value of the others."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)
@@ -306,8 +305,8 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
-    """Yields saves in which tensors with more than 10 % of the bytes differ from the fault-free save of the same step.
-    Nothing is found unless another save equals its fault-free save in all tensors: contents may differ in each run."""
+    """Yields saves in which tensors with more than 10 % of the bytes differ from the fault-free save of this step. As
+    contents may differ in each run, another save must equal its fault-free save in all tensors."""
     theirs = {(save.series, save.step): {*look.tensors} for save, look in usual.undamaged.items()}
     same: dict[Save, float] = {}
     for save, look in store.undamaged.items():
@@ -320,8 +319,8 @@ def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
 
 
 def of_another_step(store: Store) -> Found:
-    """Yields saves that a process began before the process had done the saved step, or long after that step. Fault-free
-    saves, and saves before the first fault, show how many steps usually lie in between."""
+    """Yields saves that a process began before it had done the saved step, or long after this step. Fault-free saves,
+    and saves before the first fault, show how many steps usually lie in between."""
     mine = _ahead(store)
     usual = [*(_ahead(store.usual).values() if store.usual is not None else ())]
     usual += [ahead for save, ahead in mine.items() if save.last_at < first_strike(store.run.faults)]
@@ -336,8 +335,8 @@ def of_another_step(store: Store) -> Found:
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
-    """Maps each save to the number of steps that the process had done beyond the saved step when the save began. Saves
-    of a step that the process did not report are left out."""
+    """Maps each save to how many steps its process had done beyond the saved step when the save began. If the process
+    did not log the saved step, the save is left out."""
     found: dict[Save, int] = {}
     order, places = store.run.rows_by_process
     for process, saves in grouped((save.process, save) for save in store.whole if save.process >= 0).items():
@@ -352,8 +351,7 @@ def _ahead(store: Store) -> Mapping[Save, int]:
 
 
 def still_damaged(store: Store) -> Found:
-    """Yields saves that were reported under the name of a damaged checkpoint, if the harness saw no new checkpoint
-    under that name."""
+    """Yields saves that were logged under the name of a damaged checkpoint, if the harness saw no new one there."""
     known = [event for fault in store.run.faults for event in fault.damaged if event.get("checkpoint")]
     damaged = {last_name(str(event["checkpoint"])): event["at"] for event in known}
     patience_ns = max(UNSEEN_FACTOR * store.late_ns(max), REMOVAL_NS)
@@ -379,8 +377,7 @@ def shrunk(store: Store) -> Found:
 
 
 def changed(store: Store) -> Found:
-    """Yields saves whose tensors changed after the harness had seen the complete save. A save that grows is not yet
-    complete."""
+    """Yields saves in which tensors changed, without growing, after the harness had seen the complete save."""
     for save in store.named:
         sound = [(each.size, each.digests[1]) for each in store.sound.get(save, ()) if each.size and each.digests[1]]
         if any(size >= later and held != holds for (size, held), (later, holds) in itertools.pairwise(sound)):
@@ -389,7 +386,7 @@ def changed(store: Store) -> Found:
 
 def too_early(store: Store) -> Found:
     """Yields saves that the harness saw complete before any rank had done the saved step. If the job resumed from an
-    older save, all that the harness saw before the first step is ignored."""
+    older save, saves that the harness saw before the first step are ignored."""
     run = store.run
     steps, first = np.unique(run.steps.step, return_index=True)  # rows are in order of time
     done = dict(zip(steps.tolist(), run.steps.end[first].tolist(), strict=True))
@@ -403,7 +400,7 @@ def too_early(store: Store) -> Found:
 
 
 def holds_another(store: Store) -> Found:
-    """Yields saves that contain another step number than the process reported."""
+    """Yields saves that contain another step number than the process logged."""
     for save in store.named:
         steps = {each.step for each in store.looks_at(save) if each.step is not None}
         if steps and save.step not in steps:

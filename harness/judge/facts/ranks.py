@@ -1,7 +1,7 @@
-"""The ranks of each step compared with each other: their reported values, their weights, their samples.
+"""Compares the ranks of each step with each other: their logged values, weights and samples.
 
 If ranks disagree on a value in most steps of the fault-free run, the value is local to each rank. Each rank is then
-compared with the same rank of the fault-free run. A rank that sometimes leaves out a value is still compared.
+compared with the same rank of the fault-free run. A rank that sometimes logs no value is compared, too.
 """
 
 from collections import Counter
@@ -20,13 +20,13 @@ from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 
 def of_ranks(ranks: Sequence[int], size: int) -> str:
-    """Returns the names of ranks in words, as in `ranks 0 and 2 (of 4)`."""
+    """Returns a text that names ranks, as `ranks 0 and 2 (of 4)`."""
     return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
 def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
-    """Compares the weight digests of ranks that should hold the same weights. Returns the number of steps with several
-    such digests, and the steps with different digests, in order of time."""
+    """Compares the digests of weights between ranks that should hold equal weights. Returns the number of steps in
+    which several ranks log a digest, and the steps with different digests, in order of time."""
     steps = run.steps
     rows = np.flatnonzero(steps.weights != 0)
     if not len(rows):
@@ -41,7 +41,7 @@ def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
 
 
 def _apart(steps: Steps, rows: Ints) -> Abnormal:
-    """Describes a step with different weights. Names the ranks outside the majority, or all ranks if there is none."""
+    """Describes a step with different weights. Names the ranks outside the majority, if any, or else all ranks."""
     digests = dict(zip(steps.rank[rows].tolist(), steps.weights[rows].tolist(), strict=True))
     usual, votes = Counter(digests.values()).most_common(1)[0]
     outvoted = votes > len(digests) / 2
@@ -53,8 +53,8 @@ def _apart(steps: Steps, rows: Ints) -> Abnormal:
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
-    """Returns the rows up to step `last` for which the same rank reports the value `name` in both runs. The second
-    result marks the rows in which both runs report the same value."""
+    """Returns the rows of `run` up to step `last` for which the same rank logs the value `name` in both runs. The
+    second result marks the rows with equal values in both runs."""
     rows, others = paired(run, fault_free)
     both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
     rows, others = rows[both], others[both]
@@ -62,15 +62,15 @@ def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple
 
 
 def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
-    """Returns the steps for which several ranks report digests of their weights."""
+    """Returns the steps in which several ranks log digests of their weights."""
     told = (steps.weights != 0) & (True if of is None else of)
     step, count = np.unique(np.unique((steps.step[told] << 32) | steps.rank[told]) >> 32, return_counts=True)
     return np.asarray(step[count > 1], np.int64)
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
-    """Returns the first step with the weights of an older step, and the older step, if updates were applied in between;
-    else `None`. Steps that a restart rolled back do not count. A step at a learning rate of 0 applies no update."""
+    """Returns the first step with the weights of an older step although updates were applied in between, and the older
+    step, or `None`. Rolled-back steps do not count. A step at a learning rate of 0 applies no update."""
     rows = by_rank(steps).row
     updates = np.unique(steps.step[rows][(steps.applied[rows] != 0) & (steps.lr[rows] != 0)])
     rows = rows[steps.weights[rows] != 0]
@@ -82,8 +82,8 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
 
 
 def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
-    """Returns the first step after the fault for which the rank reports a digest of its weights, as a list. The list is
-    empty if the rank reports no such digest before the next restart."""
+    """Returns a list with the first step after the fault in which the rank logs a digest of its weights. The list is
+    empty if the rank logs no digest before the next restart."""
     rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
     rows = rows[np.argsort(steps.begin[rows], kind="stable")]
     told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
@@ -95,8 +95,8 @@ def tells_samples(steps: Steps) -> Bools:
 
 
 def samples_counted(run: Timeline) -> Ints:
-    """Returns the rows of steps in which all ranks report how many samples the rank and the whole batch had. Steps that
-    a restart rolled back are left out."""
+    """Returns the rows of steps in which all ranks log how many samples the rank and the whole batch had. Rolled-back
+    steps are left out."""
     steps, sizes = run.steps, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = np.flatnonzero(steps.survives & steps.complete)
     told = tells_samples(steps)[rows]
@@ -106,8 +106,8 @@ def samples_counted(run: Timeline) -> Ints:
 
 
 def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
-    """Returns the steps, in order, in which the numbers of different samples of all ranks do not add up to the batch
-    size. Each result names the rank with the fewest samples."""
+    """Returns the steps, in order, in which the numbers of samples of all ranks do not add up to the batch size. The
+    text on each step names the rank with the fewest samples."""
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(asked, cell, steps.count[rows])
@@ -126,8 +126,8 @@ def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
 
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Returns per step the number of ranks, the row of the rank with the fewest samples, and the row of the rank with
-    the most samples. `rows` is the result of the function `samples_counted`."""
+    """Returns three arrays with one element a step: the number of ranks, the row of the rank with the fewest samples,
+    and the row of the rank with the most samples. `rows` is the result of the function `samples_counted`."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
@@ -151,7 +151,7 @@ def _exact(steps: Steps, name: str) -> Ints:
 
 
 def telling(steps: Steps, name: str) -> Bools:
-    """Marks the ranks that report the value `name` in more than half of their steps."""
+    """Marks the ranks that log the value `name` in more than half of their steps."""
     rows = np.flatnonzero(steps.survives & steps.complete)
     ranks = int(steps.rank.max(initial=-1)) + 1
     told = np.bincount(steps.rank[rows], weights=_told(steps, name, rows), minlength=ranks)
@@ -159,8 +159,8 @@ def telling(steps: Steps, name: str) -> Bools:
 
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
-    """Returns True if each rank has its own value: ranks disagree in most steps that several ranks report. If no step
-    has several reports, returns True if a higher rank, but not the lowest, reports the value in most of its steps."""
+    """Returns True if the value differs between ranks by design: ranks disagree in most steps for which several ranks
+    log it. If no step has several values, returns True if a higher rank, but not the lowest, usually logs one."""
     rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
     lowest = int(steps.rank[rows].min(initial=len(telling)))
     rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
@@ -175,12 +175,12 @@ def is_local(steps: Steps, name: str, telling: Bools) -> bool:
 
 
 def _rows_of(steps: Steps, telling: Bools) -> Ints:
-    """Returns the rows of the ranks in `telling`, in steps that all ranks did and that no restart rolled back."""
+    """Returns the rows of the ranks in `telling`, in steps that all ranks did and did not roll back."""
     return np.flatnonzero(steps.survives & steps.complete & np.isin(steps.rank, np.flatnonzero(telling)))
 
 
 def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> Bools:
-    """Marks the rows whose value differs from the value in the first row of the same step."""
+    """Marks each row with a value that differs from the value in the first row of its step."""
     first = np.full(count, -1)
     first[cell[::-1]] = rows[::-1]
     exact = _exact(steps, name)
@@ -188,8 +188,8 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 
 
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
-    """Returns the first step in which the ranks in `telling` disagree on the value `name`, and two of these ranks; else
-    `None`. Steps that a restart rolled back do not count."""
+    """Returns the first step in which ranks in `telling` disagree on the value `name`, and the names of two such ranks.
+    Returns `None` if all agree. Rolled-back steps do not count."""
     rows = _rows_of(steps, telling)
     # Other checks find missing values of these figures.
     if name in ("first", "count", *CURVES):
@@ -205,15 +205,15 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
     """Yields for each of loss, gradient norm and learning rate the rows without a value. A row counts only if the same
-    rank reports the value in the fault-free run."""
+    rank logs the value in the fault-free run."""
     rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
-    """Returns the first row whose value differs from that of the same rank in the fault-free run, or `None`. The lowest
-    rank is not compared here, because other checks compare that rank."""
+    """Returns the first row with a value that differs from the same rank of the fault-free run, or `None`. The lowest
+    rank is not compared here, because other checks compare it."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

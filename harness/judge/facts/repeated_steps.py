@@ -1,8 +1,8 @@
-"""Steps that a job repeated after a restart, compared with the first execution of the same steps.
+"""Compares steps that a job repeated after a restart with the previous execution of these steps.
 
 A correct restart repeats the same samples, at the same learning rate, with the same losses. Some jobs do not repeat
 losses bit for bit. In such a job, a repeated loss may differ by about as much as repeated losses did equally many steps
-after earlier restarts. The comparison misses errors in both executions, and errors in steps without a repeat.
+after earlier restarts. The comparison misses errors in both executions, and errors in steps that were done once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
 
 @dataclass(frozen=True)
 class Executed:
-    """The steps of a job in the order of execution: one row per step and rank."""
+    """The steps of a job in the order of execution, as columns with one row for each executed step and rank."""
 
     rank: Ints
     step: Ints
@@ -43,7 +43,7 @@ class Executed:
 
 
 class Off(NamedTuple):
-    """The differences of one value, such as the loss, between two executions: one row per step and rank."""
+    """The differences of one quantity, such as the loss, between two executions, one row for each step and rank."""
 
     after: Ints  # repeated steps of the same restart before this step
     apart: Floats  # difference, as a share of the figure's size
@@ -54,7 +54,7 @@ class Off(NamedTuple):
 
 @dataclass(frozen=True)
 class Again:
-    """The steps that were repeated after one restart, compared with the execution before that restart."""
+    """The steps that were repeated after one restart, compared with the execution before the restart."""
 
     life: int
     first: int
@@ -69,7 +69,7 @@ class Again:
 
     @property
     def apart(self) -> float:
-        """Returns the largest difference of a loss or gradient norm, as a share of its size."""
+        """Returns the largest relative difference of a loss or gradient norm between the two executions."""
         return max((float(off.apart.max(initial=0.0)) for off in self.off.values()), default=0.0)
 
 
@@ -99,7 +99,7 @@ def done_again(told: Executed) -> list[Again]:
 
 
 def _means(told: Executed) -> Bools:
-    """Marks each rank's first row after a restart if most steps lack a row, as this row may be a mean over steps."""
+    """Marks each rank's first logged values after a restart if only some steps are logged, as they may be means."""
     order = np.lexsort((told.step, told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     firsts = np.ones(len(order), np.bool_)
@@ -110,7 +110,7 @@ def _means(told: Executed) -> Bools:
 
 @dataclass(frozen=True)
 class _Figure:
-    """The precision and the usual size of one figure, such as the loss, in a whole log."""
+    """The precision and the typical size of one quantity, such as the loss, in a whole log."""
 
     name: str
     digit: float  # one unit of the last reported digit; 0: a full float
@@ -147,7 +147,7 @@ class _Figure:
 
 
 def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> tuple[int, str]:
-    """Returns the step of a row, and a text with the value of a figure, such as the loss, in both executions."""
+    """Returns the step of a row, and a text with the values of a quantity, such as the loss, in both executions."""
     values = told.figures[name][[before[row], again[row]]]
     was, now = (f"{value:.9g}" for value in values)
     was, now = (was, now) if was != now else (f"{value:.17g}" for value in values)
@@ -180,15 +180,15 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
 
 
 class _Band:
-    """The largest difference of a figure, such as the loss, after earlier restarts, by number of steps since the
+    """The largest difference of a quantity, such as the loss, after earlier restarts, by number of steps since the
     restart. Rounding errors grow with this number."""
 
     def __init__(self) -> None:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the first row whose two executions surely differ too much. The second result is the first row that
-        cannot be judged, because earlier restarts give too little evidence."""
+        """Returns the first row in which the two executions surely differ too much, and the first row that cannot be
+        judged because earlier restarts give too little evidence. Each result may be `None`."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach
@@ -203,7 +203,7 @@ class _Band:
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
 
     def learn(self, off: Off) -> None:
-        """Adds the differences found after a restart. One restart can at most double the largest known difference."""
+        """Takes in the differences after another restart, which can at most double the largest difference so far."""
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1
@@ -217,7 +217,7 @@ class _Band:
 
 
 class Compared(NamedTuple):
-    """The result for one restart: whether the repeated steps gave the same figures, and a description in words."""
+    """The result for one restart. `same` is True if the repeated steps gave equal values."""
 
     same: bool
     words: str
@@ -259,7 +259,7 @@ def compared(found: Sequence[Again]) -> Iterator[Compared]:
 
 
 def values(found: Sequence[Again]) -> list[dict[str, Any]]:
-    """Returns the repeated steps of each restart in the form that report.json uses."""
+    """Returns, for report.json, which steps each restart repeated and how far they differed."""
     return [
         {"restart": each.life, "first": each.first, "last": each.last, "steps": each.steps, "apart": each.apart}
         for each in found

@@ -1,4 +1,4 @@
-"""Checks each rank's weights and batches against other ranks, the fault-free run, and faults that change weights."""
+"""Checks the weights and batches of ranks against other ranks, the fault-free run, and faults that change weights."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ REPLICA, DATA_SKEW = "replica", "data_skew"  # kinds of anomaly as a trainer nam
 
 
 def weights_unseen(evidence: Analysis) -> str:
-    """Explains why the check that ranks hold the same weights is not made; empty if the check is made."""
+    """Returns why ranks' weights are not compared with each other, or an empty text if they are compared."""
     if evidence.own_weights:
         return "the ranks of the fault-free run differ, too"
     return "the log holds no digest of the weights" if _drifted(evidence) and not evidence.weights_apart[0] else ""
@@ -28,8 +28,8 @@ def _drifted(evidence: Analysis) -> Sequence[FaultRecord]:
 
 
 def unnoticed(evidence: Analysis) -> Iterator[Odd]:
-    """Yields faults that changed a rank's weights, if the trainer blamed another rank or did not report the change. A
-    missing report counts only if the rank logged a digest of its weights after the fault."""
+    """Yields a text for each fault that changed a rank's weights if the trainer named another rank or reported nothing.
+    A missing report counts only if the rank logged a digest of its weights after the fault."""
     run, said = evidence.run, Said(evidence.run, REPLICA)
     for fault in _drifted(evidence):
         since = acted_at(fault) - run.uncertainty_ns
@@ -46,8 +46,8 @@ def unnoticed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def other_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yields the first step whose weights differ from the fault-free run, though all earlier steps were equal. If each
-    rank holds its own part of the weights, only steps with the fault-free run's number of ranks are compared."""
+    """Yields a text on the first step with other weights than in the fault-free run, if all earlier steps were equal.
+    If ranks hold different parts of the weights, only steps with the fault-free run's number of ranks count."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -71,8 +71,8 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def same_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a step with the weights of an older step, though the optimizer applied updates in between. No step is
-    yielded if the fault-free run has such a step, too."""
+    """Yields a text on a step with the weights of an older step, if the optimizer applied updates in between and the
+    fault-free run has no such step."""
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
@@ -80,8 +80,8 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_together(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a flaw if no two ranks reported their weights in the same step since the last restart, though ranks of the
-    fault-free run did so."""
+    """Yields a text if, since the last restart, no two ranks logged digests of their weights in one step, but ranks of
+    the fault-free run did so."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
     if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
         return
@@ -94,15 +94,15 @@ def never_together(evidence: Analysis) -> Iterator[Odd]:
 
 
 def batches_unseen(evidence: Analysis) -> str:
-    """Explains why the check that batches are complete is not made; empty if the check is made."""
+    """Returns why it is not checked that batches are complete, or an empty text if it is checked."""
     usual = evidence.fault_free
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
     return "the ranks of the fault-free run leave samples out, too" if also else ""
 
 
 def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
-    """Yields a rank that had no sample of a batch that is large enough for all ranks, or far fewer samples than another
-    rank. The fault-free run shows whether such a difference is usual with the same number of ranks. `rows` is the
+    """Yields a text on a rank without a sample of a batch that is large enough for all ranks, or with far fewer samples
+    than another rank. The fault-free run shows if such a difference is usual at this number of ranks. `rows` is the
     result of `samples_counted`, with at least one row."""
     run, fault_free = evidence.run, evidence.fault_free
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
@@ -129,8 +129,8 @@ def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
 
 
 def samples_untold(evidence: Analysis) -> Iterator[Odd]:
-    """Yields the first step in which a rank does not report its samples, though ranks report samples in other steps or
-    in the fault-free run. The missing report may hide a flaw."""
+    """Yields a text on the first step in which a rank does not log its samples, if ranks do so in other steps or in the
+    fault-free run. The missing value may hide a flaw."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()

@@ -1,5 +1,4 @@
-"""The restarts of a run: the processes that took part, the state that each process restored, and the available
-saves."""
+"""Finds the restarts of a run: which processes took part, which state each restored, and which saves existed."""
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ class PassedOver:
 
 
 class Restore(NamedTuple):
-    """The state that a process reported as restored, and the step that the process did next."""
+    """The state that a process logged as restored, and the step that the process did next."""
 
     process: int  # row in Timeline.processes
     rank: int
@@ -62,18 +61,18 @@ class Restore(NamedTuple):
 
     @property
     def digests(self) -> Word:
-        """Returns the time of this restore, marked as a claim: the trainer alone knows the content that it restored."""
+        """Returns the time of this restore, marked as a claim: only the trainer knows what content it restored."""
         return Word(self.at)
 
     @property
     def said(self) -> str:
-        """Describes the restore in words."""
+        """Returns a text on the restore: which rank restored which step."""
         return f"rank {self.rank} said it restored step {self.step}"
 
     @property
     def is_another(self) -> str:
-        """Describes restored content that differs from the committed content, or returns an empty text. The difference
-        comes from damage, or from a save that nobody saw."""
+        """Returns a text if the restored content differs from the committed content, or an empty text. The cause is
+        damage, or a save that the log lacks."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         where = self.source or "a state"
@@ -81,7 +80,7 @@ class Restore(NamedTuple):
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
         """Returns True if this restore used the damaged checkpoint, after the damage and before the harness saw a new
-        checkpoint there. If the restore names no source, no other checkpoint may have held the same step."""
+        checkpoint there. If the restore names no source, no other checkpoint may have held this step."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
@@ -104,7 +103,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart and the states that processes restored. The start of the job counts as the first restart."""
+    """One restart, and the states that processes restored. The start of the job counts as the first restart."""
 
     number: int  # 0: the start of the job
     epoch: Epoch  # the steps that follow
@@ -120,12 +119,12 @@ class Restart:
 
     @cached_property
     def states(self) -> list[tuple[Restore, int]]:
-        """Returns the restores with a known step, each with that step."""
+        """Returns the restores of a known step, each as a pair of restore and step."""
         return [(each, each.step) for each in self.restores if each.step is not None]
 
     @cached_property
     def from_a_member(self) -> int:
-        """Returns the last step that any process had done before this restart; -1 if all processes are new."""
+        """Returns the last step that any process had done before this restart, or -1 if all processes are new."""
         before = (member.stretch.before for member in self.members)
         return max((step for step in before if step is not None), default=-1)
 
@@ -154,15 +153,15 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
 
 
 def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
-    """Yields restores after which the process did no step. Such a restore belongs to no restart."""
+    """Yields restores after which the process did no step, and which therefore belong to no restart."""
     for number, process in enumerate(run.processes):
         yield from (restore(run, saves, number, told, NEVER) for told in process.idle)
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints (names that differ only in numbers) that this job may restore. A series that
-    the job did restore is included. Any other series is included unless all its saves are exported weights or the last
-    saves of failed processes."""
+    """Returns the series of checkpoints that this job may restore. Names of one series differ only in numbers. A series
+    from which the job restored is included. Any other series is included unless all its saves are exported weights or
+    the last saves of failed processes."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:
@@ -214,7 +213,7 @@ def _passed_over(items: Iterable[object]) -> list[PassedOver]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The saves from which one restart could choose."""
+    """The saves from which one restart could choose a state to restore."""
 
     restart: Restart
     newest: Save | None  # the newest sound save
@@ -224,7 +223,7 @@ class Choice:
 
 
 def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Choice]:
-    """Returns for each restart the saves to choose from. Rollbacks that the job itself decided on are left out."""
+    """Returns for each restart the saves to choose from. Rollbacks by the job's decision are left out."""
     there, found = _There(run, saves), list[Choice]()
     for restart in restarts:
         there.named += restart.passed_over
@@ -239,8 +238,8 @@ def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Ch
 
 
 class _There:
-    """The checkpoints that exist at each restart. If no commit is reported, a checkpoint counts if the harness saw it,
-    or if it was begun and nobody reported its end."""
+    """The checkpoints that exist at each restart. If no commit is logged, a checkpoint counts if the harness saw it, or
+    if the log has its begin but not its end."""
 
     def __init__(self, run: Timeline, saves: Saves):
         self._saves, self._margin_ns, told = saves, run.uncertainty_ns, bool(saves.whole)
@@ -253,7 +252,7 @@ class _There:
         self._went_back: list[tuple[int, int]] = []  # time and step of each rollback; steps ascend
 
     def leave_behind(self, restart: Restart) -> None:
-        """Notes a rollback that the job itself decided on. Earlier saves of undone steps no longer count."""
+        """Records a rollback by the job's decision. Earlier saves of the undone steps no longer count."""
         if restart.states:
             step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:

@@ -1,10 +1,10 @@
-"""The samples that the run consumed, compared with the fault-free run: repeated, skipped, out of order.
+"""Compares the samples that a run consumed with the fault-free run: which were repeated, skipped, or out of order.
 
-In each step, a rank of an observed trainer reports the indices of its samples (`samples`), or a digest of its inputs.
-The multiset of all ranks' samples is compared with that of the fault-free run, for each pass over the data set. Steps
-that a restart rolled back do not count. A run may repeat samples that the fault-free run repeats, such as the padding
-of a sampler. If both runs consume the same number of samples in each step, the same steps are compared. If the numbers
-differ, as after a change of the number of ranks, whole passes over the data are compared.
+In each step, a rank of an observed trainer logs the indices of its samples (`samples`), or a digest of its inputs. The
+multiset of all ranks' samples is compared with that of the fault-free run, for each pass over the data set. Rolled-back
+steps do not count. A run may repeat samples that the fault-free run repeats, such as the padding of a sampler. If both
+runs consume equally many samples in each step, single steps are compared. If the numbers differ, as after a change of
+the number of ranks, whole passes over the data set are compared.
 
 If the order of samples differs between fault-free runs, samples are not compared.
 """
@@ -52,7 +52,7 @@ class Consumed:
 
 
 def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
-    """Returns how the log reports samples: as indices or as digests; `None` for positions in the data, or no report."""
+    """Returns `samples` if the log has sample indices, `digests` if it has digests and no positions, or else `None`."""
     timelines = [each for each in (run, fault_free) if each is not None]
     if any((each.steps.samples >= 0).any() for each in timelines):
         return "samples"
@@ -62,7 +62,7 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 
 def consumed(evidence: Evidence) -> Consumed | None:
-    """Compares the consumed samples with the fault-free run's. Returns `None` without reported indices or digests."""
+    """Compares the consumed samples with the fault-free run's, or returns `None` without logged indices or digests."""
     run, fault_free = evidence.run, evidence.fault_free
     kind = told_kind(run, fault_free)
     if kind is None:
@@ -91,8 +91,8 @@ def consumed(evidence: Evidence) -> Consumed | None:
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Finds repeated and skipped samples from the reported positions in the data. The samples of a step must begin
-    where those of the previous step ended, except for samples that the trainer left out because of a loss spike."""
+    """Finds repeated and skipped samples from logged positions in the data. The samples of a step must begin where
+    those of the previous step ended, except for samples that the trainer left out because of a loss spike."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
@@ -107,8 +107,8 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The rows of a run that can be compared, one per step and rank, without steps that a restart rolled back. All
-    ranks did each of these steps and reported their samples."""
+    """The rows of a run's steps that can be compared, one for each step and rank. All ranks did these steps, logged
+    their samples, and did not roll the steps back."""
 
     def __init__(self, run: Timeline, kind: Kind):
         self.run, self.kind, self.steps = run, kind, run.steps
@@ -122,13 +122,13 @@ class _History:
         self.step, self.data_pass = run.steps.step[self.row], run.steps.data_pass[self.row]
 
     def expanded(self, rows: Ints) -> Ints:
-        """Returns the samples that these rows consumed, row after row."""
+        """Returns the samples that were consumed in these rows of the steps, row after row."""
         if self.kind == "digests":
             return self.steps.digest[rows]
         return self.run.samples.expanded(self.steps.samples[rows])
 
     def counts(self, rows: Ints) -> Ints:
-        """Returns the number of samples that each of these rows consumed."""
+        """Returns how many samples were consumed in each of these rows of the steps."""
         if self.kind == "digests":
             return np.ones(len(rows), np.int64)
         return self.run.samples.counts(self.steps.samples[rows])
@@ -139,8 +139,8 @@ Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
 
 
 def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
-    """Returns the steps that both runs did, and the rows of each run in these steps. A row is left out if the same rank
-    consumed the same samples in the other run."""
+    """Returns the steps that both runs did, and each run's rows of these steps. A row is left out if the same rank
+    consumed equal samples in both runs."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
     ours, other = mine.row[left], theirs.row[right]
@@ -154,8 +154,8 @@ def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
 
 
 def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
-    """Explains why the order of samples may differ from run to run. The second result is True if neither steps before a
-    fault nor other fault-free runs show a fixed order."""
+    """Returns why the order of samples may differ from run to run, or an empty text. The second result is True if
+    neither steps before a fault nor other fault-free runs show a fixed order."""
     run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # lowest step of any rank
     if len(_moved(sides, later)):
@@ -178,8 +178,8 @@ def _moved(sides: Sides, later: int = NEVER) -> Ints:
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares samples step by step. The fault-free run's lowest rank shows each step's pass over the data, as a
-    restarted trainer may count passes from 0. If no rank counts passes, repeated samples show where a pass begins."""
+    """Compares samples step by step. The fault-free run's lowest rank shows to which pass over the data set a step
+    belongs, as a restarted trainer may count from 0. If no rank logs the pass, repeated samples show it."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -198,7 +198,7 @@ def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
 
 
 def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
-    """Marks the surplus samples in `beyond` that the run consumed more than once in the same pass over the data."""
+    """Marks the surplus samples in `beyond` that the run consumed more than once in one pass over the data set."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
     rows = mine.row[np.isin(mine.step, step)]
@@ -215,7 +215,7 @@ def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> 
 
 @dataclass(frozen=True)
 class _Bag:
-    """Consumed samples. Each sample has a rank, and a part of the run: the pass over the data, or the step."""
+    """A bag of consumed samples. Each sample has a rank and a `part`: the pass over the data set, or the step."""
 
     part: Ints
     item: Ints
@@ -223,7 +223,7 @@ class _Bag:
 
     @classmethod
     def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
-        """Collects the samples of these rows. `part` holds the pass or the step of each row."""
+        """Collects the samples of these rows. `part` holds each row's step, or its pass over the data set."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
@@ -232,8 +232,8 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Returns the surplus samples of each bag: those that this bag holds more often than the other bag does. If a bag
-    holds two copies too many of a sample, the last two copies are returned."""
+    """Returns the surplus samples of each bag, which the bag holds more often than the other bag does. If a bag holds
+    two copies too many of a sample, its last two copies are returned."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -242,7 +242,7 @@ def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
 
 
 def _beyond(cell: Ints, allowed: Ints) -> Bools:
-    """Marks items that exceed the allowed number of items in their group. `cell` is the group of each item."""
+    """Marks the surplus items of each group, beyond the first `allowed` ones. `cell` holds the group of each item."""
     order = np.argsort(cell, kind="stable")
     begin = np.searchsorted(cell[order], cell[order])
     late = np.zeros(len(cell), np.bool_)
@@ -251,8 +251,8 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares the passes that both runs completed. A pass is complete if the run began the next pass. The number of
-    padding samples depends on the number of ranks, and varies by less than one sample per rank and pass."""
+    """Compares the passes over the data set that both runs completed. A pass is complete if the run began the next one.
+    The number of padding samples varies with the number of ranks, by less than one sample for each rank and pass."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
     if not len(both):
@@ -268,7 +268,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops the surplus samples of a pass if there are fewer of them than ranks, because they may be padding."""
+    """Drops the surplus samples of a pass over the data set if they are fewer than the ranks, as with padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
@@ -277,8 +277,8 @@ def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
 
 
 def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
-    """Returns the last step of each pass over the data except the last pass; `None` if unknown. A step begins the next
-    pass if most of its samples were already seen in the current pass. `kind` is the result of `told_kind`."""
+    """Returns the last step of each pass over the data set except the last pass, or `None` if unknown. A step begins
+    the next pass if most of its samples already came in the current pass. `kind` is the result of `told_kind`."""
     if kind is None:
         return _told_ends(run)
     history = _History(run, kind)
@@ -299,8 +299,8 @@ def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """Returns the last step of each pass, from the trainer's count of passes, or else from the positions of its samples
-    and the size of the data set."""
+    """Returns the last step of each pass over the data set, by the trainer's count of passes, or else by the positions
+    of its samples and the size of the data set."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass
@@ -318,7 +318,7 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 def _in_words(bag: _Bag, history: _History) -> str:
     """Describes samples by their indices. If all ranks have equally many samples, the text gives their number per rank.
-    If the samples come from several passes over the data, the text gives their share."""
+    If the samples come from several passes over the data set, the text gives their share of all samples."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])

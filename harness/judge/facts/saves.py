@@ -1,4 +1,4 @@
-"""The saves of a run, as its processes reported them, and the damage that faults did to the saves.
+"""Finds the saves that the processes of a run logged, and the damage that faults did to saves.
 
 Saves are indexed by step, by path and by time.
 """
@@ -82,12 +82,12 @@ class Saves:
 
     @cached_property
     def whole(self) -> Sequence[Save]:
-        """Returns committed saves in order of their commits. One rank's part of a checkpoint is not a save."""
+        """Returns committed saves in order of their commits. A part by one rank is no save."""
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
     def store(self) -> Store:
-        """Returns the checkpoints that the harness itself saw in the store."""
+        """Returns the checkpoints in the store, as the harness itself saw them."""
         return Store(self.run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
 
     @cached_property
@@ -97,15 +97,15 @@ class Saves:
 
     @cached_property
     def none(self) -> Mapping[Save, NoSave]:
-        """Maps each committed save that is missing or bad to the reason."""
+        """Maps each committed save that is missing or bad to the reason why it does not count."""
         found: dict[Save, NoSave] = {}
         for none in itertools.chain(self.missing, bad(self.store)):
             found.setdefault(none.save, none)
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Returns True if the harness sees the saves of this series (saves whose names differ only in numbers). If the
-        harness saw any fault-free save, the harness must have seen all fault-free saves of this series."""
+        """Returns True if the harness can see the saves of this series (with names that differ only in numbers). If the
+        harness saw any fault-free save, it must have seen all fault-free saves of this series."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
@@ -115,8 +115,8 @@ class Saves:
 
     @cached_property
     def seen_steps(self) -> frozenset[int] | None:
-        """Returns the steps of all saves that the harness saw; `None` if the harness cannot see the saves of this run,
-        or if the step of a save is unknown."""
+        """Returns the steps of all saves that the harness saw. Returns `None` if the harness cannot see the saves of
+        this run, or if the step of a save is unknown."""
         left = (self.store.left or {}).values()
         known = {each.step for each in self.store.seen} | {each.get("step") for each in left}
         watched = any(map(self._is_watched, {save.series for save in self.store.whole}))
@@ -132,22 +132,22 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Returns the newest step that the harness found in the store at the end, if no process reported a save of that
-        or a later step; else 0."""
+        """Returns the newest step that the harness found in the store at the end, if no process logged a save of this
+        or a later step. Otherwise returns 0."""
         newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
-        """Returns committed saves that are neither missing nor bad. If the trainer reports no saves, returns the saves
+        """Returns committed saves that are neither missing nor bad. If the trainer logs no saves, returns the saves
         that the harness saw."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Returns the saves that the harness saw and whose step the harness could read. The result is empty if the
-        harness saw a save before the job had done the step of this save."""
+        """Returns the saves that the harness saw, if it could read their steps. The result is empty if the harness saw
+        any save before the job had done the saved step."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
@@ -156,18 +156,18 @@ class Saves:
 
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
-        """Maps each step whose saves are all missing or bad to one of these saves."""
+        """Maps each step to one of its missing or bad saves, if the step has no good save."""
         good = {save.step for save in self.good}
         return {none.save.step: none for none in self.none.values() if none.save.step not in good}
 
     @cached_property
     def steps(self) -> Ints:
-        """Returns the steps with a good checkpoint, each once, in order."""
+        """Returns the steps that have a good checkpoint, each once, in order."""
         return np.unique(np.array([save.step for save in self.good if save.step > 0], np.int64))
 
     @property
     def open(self) -> Sequence[Save]:
-        """Returns saves whose end nobody reported, though their process began another step afterwards."""
+        """Returns saves without a logged end, if their process began another step afterwards."""
         return [save for save, end, step in self._followed if save.step >= 0 and end == NEVER > step]
 
     @property
@@ -179,8 +179,8 @@ class Saves:
 
     @cached_property
     def _followed(self) -> Sequence[tuple[Save, int, int]]:
-        """Returns each begun save, the next reported end of a save of the same step and process, and the time at which
-        the process next began a step."""
+        """Returns a triple for each begun save: the save, the next logged end of a save of its step and process, and
+        the time at which the process next began a step."""
         order, places = self.run.rows_by_process
         ended = sorted((save for save in self.all if save.how), key=attrgetter("last_at"))
         ends = grouped(((save.process, save.step), save.last_at) for save in ended)
@@ -194,39 +194,38 @@ class Saves:
         return found
 
     def of_step(self, step: int, until: int) -> bool:
-        """Returns True if a save of this step was begun or committed by `until` and had not failed by then."""
+        """Returns True if a save of this step was begun or committed by the time `until` and had not failed by then."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
     def only_begun(self, step: int, until: int) -> Word | None:
-        """Returns the first report of a save of this step, if nobody had reported a commit by `until`; else `None`."""
+        """Returns the first log entry about a save of this step, or `None` if the log has a commit by `until`."""
         words = self._words.get(step, [])
         done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
         return Word(words[0][0]) if words and not done else None
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
-        """Returns the last step saved at this path by `until`, if the path had never held the step `step` by then; else
-        `None`."""
+        """Returns the last step saved at this path by `until`, or `None` if the path had ever held `step` by then."""
         last = last_by(self._by_path.get(path, []), until)
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Returns the path of the last save by `until` whose path ends in the same name as `path`. The result is empty
-        if `path` is not absolute, or if a save was ever at `path`."""
+        """Returns where a save with the file name of `path` was last made by the time `until`, if never at `path`. The
+        result is empty if `path` is not absolute, or if a save was ever at `path`."""
         paths, by_last_name = self._absolute
         if not path.startswith("/") or path.rstrip("/") in paths:
             return ""
         return last_by(by_last_name.get(last_name(path), []), until) or ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """Returns the digest of the content committed by `until` for this step and path, or else for this step at any
-        path. The result is empty if different digests were reported."""
+        """Returns the digest of the content that was committed by `until` for this step at this path, or else at any
+        path. The result is empty if different digests were logged."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
 
     @cached_property
     def parts(self) -> Mapping[int, Mapping[int, Mapping[str, str]]]:
-        """Maps each step, then each rank and each path, to the digest of the tensors that the rank committed there."""
+        """Maps each step, then each rank, then each path to the digest of the tensors that the rank committed there."""
         found: dict[int, dict[int, dict[str, str]]] = {}
         for save in (save for save in self.all if save.told and save.process >= 0):
             rank = self.run.processes[save.process].rank
@@ -235,12 +234,12 @@ class Saves:
 
     @cached_property
     def damage(self) -> Mapping[str, Sequence[Damage]]:
-        """Maps each fault id to the damage that the fault did."""
+        """Maps each fault's id to the damage that the fault did to checkpoints."""
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a function that is True for saves that no fault until `moment` may have damaged. Such a save was
-        begun after all faults with unknown damage were over, and no save of the same step had known damage by then."""
+        """Returns a function that returns True for a save that no fault until `moment` can have damaged. Such a save
+        was begun after all faults with unknown damage were over, and no save of its step had known damage by then."""
         overs, damaged = self._spoilt
         over = last_by(overs, moment)
 
@@ -252,8 +251,8 @@ class Saves:
 
     @cached_property
     def _spoilt(self) -> tuple[Sequence[tuple[int, int]], Mapping[int, int]]:
-        """Returns the time of each fault with unknown damage, and when this fault and all earlier such faults were
-        over. The second result maps each step with known damage to the time of the first damage."""
+        """Returns a pair of times for each fault with unknown damage: when it acted, and when it and all earlier such
+        faults were over. The second result maps each step with known damage to the time of the first damage."""
         overs, damaged = list[tuple[int, int]](), dict[int, int]()
         spoilers = (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
         for fault in sorted(spoilers, key=acted_at):
@@ -293,8 +292,8 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
-        """Maps each (step, path) to the time and digest of the first report of a content. The key (step, "") stands for
-        all paths. The digest is empty if reports differ."""
+        """Maps each (step, path) to the time and digest with which a content was first logged. The key (step, "")
+        stands for all paths. The digest is empty if logged digests differ."""
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for save in (save for save in self.all if save.told and save.content):
             for key in {(save.step, ""), (save.step, save.path)}:
@@ -304,12 +303,12 @@ class Saves:
 
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:
-        """Maps each step to the time and kind of each event about its saves."""
+        """Maps each step to the times and kinds of the logged events about saves of this step."""
         return grouped((int(e["step"]), (e["at"], e["event"])) for e in self.run.checkpoints if "step" in e)
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """Maps each path to the time and step of each save at that path; a path may be used again."""
+        """Maps each path to the time and step of each save at this path. A job may use a path several times."""
         return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
 
     @cached_property
@@ -318,20 +317,19 @@ class Saves:
 
     @cached_property
     def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
-        """Returns all absolute paths of saves. The second result maps the last part of a path to all saves with this
-        last part: (time, whole path)."""
+        """Returns all absolute paths of saves. The second result maps the last part of a path to pairs (time, whole
+        path) of the saves with this last part."""
         told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
         return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
 
     def _last_of(self, names: frozenset[str], before: int) -> int | None:
-        """Returns the step of the last save under one of these names before the time `before`."""
+        """Returns the step of the last save with one of these names before the time `before`, or `None`."""
         mine = [(save.last_at, save.step) for save in self.all if save.told and names & {*save.path.split("/")}]
         return max((each for each in mine if each[0] < before), default=(0, None))[1]
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Joins the reported begin and end of each save. An end belongs to the save that the process last began for this
-    step."""
+    """Joins the logged begin and end of each save. An end belongs to the process's last begun save of this step."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
         key = event["process"], int(event.get("step", -1))

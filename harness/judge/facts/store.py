@@ -1,4 +1,4 @@
-"""Saves as processes reported them, and as the harness saw them when it looked at the store.
+"""Holds saves as processes logged them, and as the harness saw them when it looked at the store of checkpoints.
 
 The harness looks at the store only from time to time, so a save that is soon overwritten or removed may stay unseen.
 """
@@ -28,7 +28,7 @@ SoundAt = Callable[[int], Callable[["Save"], bool]]  # from a moment to a test: 
 
 @dataclass(frozen=True)
 class Save:
-    """One checkpoint as one process reported it: the begin, the end, or both."""
+    """One checkpoint as one process logged it: its begin, its end, or both."""
 
     step: int  # -1: not known
     process: int  # row in Timeline.processes; -1: no process, or one from before the window
@@ -50,12 +50,12 @@ class Save:
 
     @property
     def at(self) -> int:
-        """Returns the time of the first report of this save."""
+        """Returns the time of the first logged event about this save."""
         return self.begun if self.begun is not None else self.ended or 0
 
     @property
     def last_at(self) -> int:
-        """Returns the time of the last report of this save."""
+        """Returns the time of the last logged event about this save."""
         return self.ended if self.ended is not None else self.at
 
     @cached_property
@@ -64,7 +64,7 @@ class Save:
 
     @property
     def told(self) -> bool:
-        """Returns True if the process reported that the save, or the process's part of it, is committed."""
+        """Returns True if the process logged that the save, or the process's part of the save, is committed."""
         return self.how in (COMMITTED, PART)
 
     @property
@@ -73,19 +73,19 @@ class Save:
 
     @property
     def word(self) -> Word:
-        """Returns the time of this save's last report, marked as a claim of the trainer alone."""
+        """Returns the time of the last logged event about this save, marked as a claim that only the trainer makes."""
         return Word(self.last_at)
 
     @property
     def said(self) -> str:
-        """Describes in words how the save is known."""
+        """Returns a text that says whether the save was logged as committed."""
         committed = f"a checkpoint of step {self.step} had been committed"
         return committed if self.told else f"it had saved step {self.step}, as far as is known"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A complete checkpoint that the harness saw in the store, unchanged between two looks."""
+    """One observation of a complete checkpoint in the store: the harness saw it unchanged in two looks."""
 
     at: int
     step: int | None
@@ -108,7 +108,7 @@ class Seen:
 
     @property
     def zeros(self) -> float:
-        """Returns the share of tensor bytes that lie in tensors of zeros only."""
+        """Returns which share of all bytes of tensors belongs to tensors that hold only zeros."""
         return float(self.told.get("zero_bytes", 0) / max(self.told.get("tensor_bytes", 0), 1))
 
 
@@ -129,31 +129,31 @@ class Store:
             self.left = left if len(left) == run.left.get("count") else None
 
     def name_of(self, save: Save) -> str | None:
-        """Returns the part of the save's path that names a checkpoint that the harness saw; else `None`."""
+        """Returns the part of the save's path that is the name of a checkpoint that the harness saw, or `None`."""
         parts = _last_parts(save.path)
         return next((part for part in parts if part in self.by_name or part in (self.left or ())), None)
 
     def looks_at(self, save: Save) -> Sequence[Seen]:
-        """Returns all observations by the harness of a checkpoint with the name of this save."""
+        """Returns all observations of a checkpoint that has the name of this save."""
         return self.by_name.get(self.name_of(save) or "", [])
 
     def left_of(self, save: Save) -> Mapping[str, Any]:
-        """Returns the checkpoint with the name of this save after all nodes had ended, or an empty mapping."""
+        """Returns what the store held under the name of this save after all nodes had ended, or an empty mapping."""
         return (self.left or {}).get(self.name_of(save) or "", {})
 
     def saw(self, step: int, until: int) -> bool:
-        """Returns True if the harness had seen a whole checkpoint of this step by `until`."""
+        """Returns True if the harness had seen a whole checkpoint of this step by the time `until`."""
         return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
 
     def left_steps(self, series: str | None = None) -> list[int]:
-        """Returns the steps of complete checkpoints (of one series, if given) after all nodes had ended."""
+        """Returns the steps of the complete checkpoints (of `series`, if given) that all nodes left in the end."""
         whole = {path: each.get("step") for path, each in (self.left or {}).items() if each.get("whole")}
         return [step for path, step in whole.items() if isinstance(step, int) and series in (None, family(path))]
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the harness's observations of this save. Observations of one save may differ, because files
-        may arrive one after the other."""
+        """Maps each save to the harness's observations of it. Observations of one save may differ, because files may
+        arrive one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -171,8 +171,8 @@ class Store:
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the harness's observations that show its true content. Observations after a fault that may
-        have damaged the save are left out, and so are observations during the save's removal."""
+        """Maps each save to the observations that show its true content. Observations after a fault that may have
+        damaged the save, and observations during the save's removal, are left out."""
         sound = []
         for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
@@ -182,27 +182,27 @@ class Store:
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
-        """Maps each save to the undamaged content with the largest size that the harness saw of this save."""
+        """Maps each save to the largest undamaged content that the harness saw of it."""
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns the delay in ns from the end of a save until the harness first saw this save. The function `of` picks
-        the median or the maximum over all saves. The result is 0 if the harness saw no save."""
+        """Returns how many ns after its end the harness first saw a save. The function `of` picks the median or the
+        maximum over all saves. The result is 0 if the harness saw no save."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
-        """Returns when the harness saw that this save was gone; `NEVER` if the harness did not see that."""
+        """Returns the time at which the harness saw that this save was gone, or `NEVER` if it did not see this."""
         moments = next((self.removed[part] for part in _last_parts(save.path) if part in self.removed), [])
         return first_from(moments, save.last_at)
 
     def size_of(self, save: Save) -> int | None:
-        """Returns the size of the save in bytes, as the harness saw it, or else as its process reported it."""
+        """Returns the size of the save in bytes, as the harness saw it, or else as its process logged it."""
         seen = self.undamaged.get(save)
         return save.size if seen is None or seen.size is None else seen.size
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """Returns the number of tensors in the save of step `step`, and the smallest number in other saves, if this
-        save has fewer tensors than all others; else `None`. Saves that ended before `since` are ignored."""
+        """If the save of `step` has fewer tensors than all other saves, returns its number of tensors and the smallest
+        number in other saves. Otherwise returns `None`. Saves that ended before `since` are ignored."""
         looks = ((save.step, seen) for save, seen in self.undamaged.items() if save.last_at >= since)
         counts = {number: seen.told.get("tensor_count") for number, seen in looks}
         mine = counts.pop(step, None)
@@ -211,22 +211,21 @@ class Store:
 
     @cached_property
     def named(self) -> Sequence[Save]:
-        """Returns the last save at each path that holds saves of one step only. The result is empty if there is only
-        one such path, because a single path does not show how the trainer names saves."""
+        """Returns the save at each path at which only one step was ever saved. The result is empty if there is only one
+        such path, because a single path does not show how the trainer names saves."""
         steps = grouped((save.path, save.step) for save in self.whole)
         last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
 
     @cached_property
     def trained(self) -> Ints:
-        """Returns the steps whose update was applied, in order."""
+        """Returns, in order, the steps that applied their optimizer update."""
         steps = self.run.steps
         return np.unique(steps.step[steps.applied != 0] if len(steps.applied) else steps.step)
 
     @cached_property
     def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
-        """Maps each series of saves and each property, such as the number of tensors, to the property's value in each
-        save."""
+        """Maps pairs of a series of saves and a property, such as the number of tensors, to each save's value."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
             folder = last_name(save.path.rstrip("/").rpartition("/")[0])
@@ -242,14 +241,12 @@ class Store:
         return found
 
     def is_hidden(self, begin: int, end: int) -> bool:
-        """Returns True if a fault between `begin` and `end` may have kept a save out of the store, or kept the harness
-        from seeing the save."""
+        """Returns True if a fault between `begin` and `end` may have kept a save out of the store or hidden it."""
         return touches(self._hiding, begin, end)
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """Returns the times of faults that may hide saves. A fault is left out if the step of all its damage is
-        known."""
+        """Returns the time windows of faults that may hide saves. Faults with only known damage are left out."""
         windows = []
         for fault in self.run.faults:
             told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)

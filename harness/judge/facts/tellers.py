@@ -1,4 +1,4 @@
-"""How strong the evidence is for each fact that shows an error. Only this file decides how strong evidence is."""
+"""Decides how strong the evidence for each fact is that shows an error. No other file rates evidence."""
 
 from collections.abc import Sequence
 
@@ -26,27 +26,28 @@ STANDSTILL = By.MISSING  # no fault explains the standstill
 
 
 def beside(fault_free: object | None, alone: By) -> By:
-    """Returns the strongest evidence (`SEEN`) if there is a fault-free run to compare with, else `alone`."""
+    """Returns the highest strength (`SEEN`) if there is a fault-free run to compare with, and otherwise `alone`."""
     return alone if fault_free is None else SEEN
 
 
 def node_times(problems: Sequence[str], uncertainty_ns: int, early_ns: int) -> By:
-    """Returns how strong the evidence is that a step lies outside the time for which the job had the node. The strength
-    is `SEEN` (the highest) if the step lies far outside, the clocks are exact and the log has no contradictions."""
+    """Returns how strong the evidence is that a step was done while the job did not have the node. The strength is
+    `SEEN` (the highest) if the step lies far outside this time, clocks are exact and the log is consistent."""
     return TIMES if problems or uncertainty_ns or early_ns <= ALLOCATED_NS else SEEN
 
 
 def figure_again(repeats: bool, name: str) -> By:
-    """Returns how strong the evidence of an error is if a value differs in a second restart."""
+    """Returns how strong the evidence of an error is if a value differs between the run and its second restart."""
     return SEEN if repeats or name == "lr" else By.TOLD  # a learning rate depends on the step alone
 
 
 def went_on(identical: bool) -> By:
-    """Returns how strong the evidence of an error is if a job went on to later steps than another run of the same job.
-    Only identical losses prove an error, because a job may end when its loss is low enough."""
+    """Returns how strong the evidence of an error is if a job did later steps than another run of the job. Only
+    identical losses prove an error, because a job may end when its loss is low enough."""
     return SEEN if identical else By.TOLD
 
 
 def save(told: bool) -> By:
-    """Returns how strong the evidence for a bad save is: strong only if a process logged the commit (`told`)."""
+    """Returns how strong the evidence for a bad save is. Evidence is strong only if a process logged the commit
+    (`told`)."""
     return SEEN if told else By.MISSING

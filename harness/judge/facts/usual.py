@@ -1,11 +1,11 @@
-"""Usual durations, measured in the fault-free runs, and how much slower the judged run was.
+"""Measures how long things usually take in the fault-free runs, and how much slower the judged run was.
 
-*Degraded:* a time interval in which a fault slowed the job without stopping the job.
+*Degraded* means a time interval in which a fault slowed the job without stopping it.
 
-*Pace:* the time of all undisturbed steps after the last recovery, divided by the time of the same steps in the
+*Pace* means the time of all undisturbed steps after the last recovery, divided by the time of these steps in the
 fault-free run at the same world size. Pauses count in both runs. The median step is compared, too, because a pause in
-the fault-free run does not change the median. Because a busy host also slows a healthy job, three more figures are
-measured: the pace before the first fault, the run's fastest stretch, and the slowest stretch without a fault.
+the fault-free run does not change the median. A busy host also slows a healthy job. So three more values are measured:
+the pace before the first fault, the pace of the run's fastest steps, and of the slowest steps without a fault.
 """
 
 import enum
@@ -32,8 +32,8 @@ UNMEASURABLE = "cannot be measured against the fault-free runs"
 
 @dataclass(frozen=True)
 class Times:
-    """The duration of each step that follows another step without a restart in between, in order of time. If a trainer
-    logs only some steps, the time between two logged steps is divided equally among the steps."""
+    """How long each step took, for steps that follow another step without a restart in between, in order of time. If a
+    trainer logs only some steps, the time between two logged steps is divided equally among the steps."""
 
     step: Ints
     after: Ints  # the previous logged step
@@ -57,7 +57,7 @@ class Times:
 
 @dataclass(frozen=True)
 class StepTime:
-    """The time of a step in fault-free runs at one world size."""
+    """How long a step takes, in ns, in fault-free runs at one world size."""
 
     usual: int
     upper: int
@@ -66,7 +66,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Band:
-    """The longest usual time of a step in fault-free runs, without data wait and checkpoint stall."""
+    """The longest usual time of a step in fault-free runs, in ns. Waits for data and checkpoints do not count."""
 
     upper: int
     first: int  # limit for the first step of a process, which warms up
@@ -76,8 +76,7 @@ class Band:
 
 class Usual:
     """Usual durations, from the fault-free runs `runs`. At a world size that no fault-free run has, the judged job's
-    own steps before any fault show the usual time. These steps are few, so a comparison with these steps can find only
-    a standstill."""
+    steps before any fault show the usual time. Such few steps can show only a standstill."""
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
         self.runs, self._own = runs, None if own is None else own.beside.job or own
@@ -89,7 +88,7 @@ class Usual:
 
     @cached_property
     def steps(self) -> dict[int, StepTime]:
-        """Returns step times per world size, except for world sizes whose steps are too short for the log's clock."""
+        """Returns step times by world size. If steps are too short for the log's clock, the size is left out."""
         sizes = ((times, size) for times in self.times for size in np.unique(times.size).tolist())
         by_size = grouped((size, times.taken[times.size == size]) for times, size in sizes)
         found: dict[int, StepTime] = {}
@@ -102,7 +101,7 @@ class Usual:
 
     @cached_property
     def bands(self) -> dict[int, Band]:
-        """Returns the longest usual time of a step per world size. The first step of a process has its own limit."""
+        """Returns the longest usual time of a step by world size. The first step of a process has a separate limit."""
         by_size: dict[int, list[tuple[Ints, Ints]]] = {}
         for run in self.runs:
             steps, first = run.steps, first_rows(run)
@@ -120,7 +119,7 @@ class Usual:
 
     @cached_property
     def own_steps(self) -> dict[int, StepTime]:
-        """Returns step times for world sizes without a fault-free run, from the job's own steps before any fault."""
+        """Returns step times for world sizes that no fault-free run has, from the job's steps before any fault."""
         if self._own is None or first_strike(self._own.faults) == NEVER:
             return {}
         times, found = Times.of(self._own), {}
@@ -139,7 +138,7 @@ class Usual:
 
 
 def first_rows(run: Timeline) -> Bools:
-    """Marks the rows that are the first step of their process."""
+    """Marks the rows (of `run.steps`) that hold the first step of a process."""
     (order, begins), found = run.rows_by_process, np.zeros(len(run.steps), np.bool_)
     found[order[begins[:-1][np.diff(begins) > 0]]] = True
     return found
@@ -150,7 +149,7 @@ def _upper(times: npt.NDArray[Any]) -> int:
 
 
 def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floats:
-    """Returns moving medians of `window` values: by default one around each value, with the end values repeated."""
+    """Returns moving medians of `window` values. By default, the result has one median a value."""
     if of_each:
         values = np.pad(values, (window // 2, window - 1 - window // 2), mode="edge")
     found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, window), axis=1)
@@ -162,7 +161,7 @@ def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floa
 
 @dataclass(frozen=True)
 class Degraded:
-    """An interval in which a fault slowed the job."""
+    """A time interval in which a fault slowed the job."""
 
     fault: str
     begin: int
@@ -174,14 +173,14 @@ class Degraded:
 
 
 def standstill_ns(run: Timeline, interval: Degraded) -> int:
-    """Returns the longest time in ns between the ends of two consecutive steps in the interval."""
+    """Returns the longest time, in ns, between the ends of two consecutive steps in the time interval."""
     first, last = np.searchsorted(run.progress.end, [interval.begin, interval.end], "right")
     return int(np.diff(run.progress.end[max(0, first - 1) : last]).max(initial=0))
 
 
 @dataclass(frozen=True)
 class _Relative:
-    """Step times as multiples of the usual step time at the same world size."""
+    """Step times of a run, as multiples of the usual step time at the same world size."""
 
     begin: Ints
     end: Ints
@@ -209,13 +208,13 @@ class _Relative:
         return np.asarray(both | (self.taken > limits.LONE_FACTOR * self.upper), np.bool_)
 
     def found_fast(self, first: int) -> bool:
-        """Returns True if the job was much faster than usual before the step in row `first`."""
+        """Returns True if the job was much faster than usual before the step with the index `first`."""
         prior = self.taken[max(0, first - limits.STEPS_BEFORE) : first]
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if the job stayed as fast as before row `first` in the few steps up to row `stop` and shortly
-        after. The largest median of five consecutive steps is compared with the median before `first`."""
+        """Returns True if the job stayed as fast in the few steps from index `first` to `stop`, and shortly after, as
+        before. The largest median of five consecutive steps is compared with the median before `first`."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -224,7 +223,7 @@ class _Relative:
 
 
 class Slowed:
-    """The effects of faults on the step times of a job that the faults did not stop."""
+    """Finds how faults changed the step times of a job without stopping the job."""
 
     def __init__(self, run: Timeline, usual: Usual):
         self._run = run
@@ -234,9 +233,9 @@ class Slowed:
 
     @cached_property
     def degraded(self) -> list[Degraded]:
-        """Returns intervals in which a fault slowed the job measurably without stopping it. An interval lasts from the
-        injection to the last slow step before the fault was undone, plus slow steps that follow closely. An interval
-        may span an outage that another fault caused, because steps are measured only outside of outages."""
+        """Returns time intervals in which a fault slowed the job measurably without stopping it. An interval lasts from
+        the injection to the last slow step before the fault was undone, plus slow steps that follow closely. An
+        interval may span an outage by another fault, because steps are measured only outside of outages."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
@@ -259,8 +258,8 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Returns intervals that show the whole effect of a fault. If no fault-free run has the world size, the steps
-        can show only a standstill. In this case, only faults that may stop the job are included."""
+        """Returns the time intervals that show the whole effect of a fault. If no fault-free run has the world size,
+        the steps can show only a standstill. In this case, only faults that may stop the job count."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
@@ -268,10 +267,10 @@ class Slowed:
     def unmeasurable(self) -> list[FaultRecord]:
         """Returns faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. The
         first reason is that no fault-free run has the world size of the steps during or after the fault. The second
-        reason is that most steps were slower than any fault-free stretch, but within a limit that a pause in a
-        fault-free run raised. The third reason is that the job was very fast before the fault: a step within the limit
-        may then take twice as long as before. But a fast job that clearly stayed fast during and after a short fault is
-        measurable."""
+        reason is that most steps were slower than the longest running median of fault-free runs, but within the limit,
+        which a pause in a fault-free run raised. The third reason is that the job was very fast before the fault: a
+        step within the limit may then take twice as long as before. But if such a job clearly stayed fast during and
+        after a short fault, the fault is not returned."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
@@ -291,15 +290,15 @@ class Slowed:
 
     @property
     def another_pace(self) -> bool:
-        """Returns True if the job was much slower or faster than its fault-free runs before a fault that stops nothing.
-        In this case, the fault-free runs had a busier or quieter host and do not show this job's speed."""
+        """Returns True if the job was much slower or faster than its fault-free runs before a fault that kills nothing.
+        The fault-free runs then had a busier or quieter host, and do not show this job's speed."""
         gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns per fault the first step to end after the injection, and the first step to begin after the fault was
-        undone."""
+        """Returns for each fault the index of the first step that ended after the injection, and the index of the first
+        step that began after the fault was undone."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
@@ -313,7 +312,7 @@ def frozen(run: Timeline) -> list[Window]:
 
 
 def stood_frozen(run: Timeline) -> list[Window]:
-    """Returns the windows in which processes were frozen, each extended to the end of the interrupted steps."""
+    """Returns the time windows in which processes were frozen, each extended to the end of the interrupted steps."""
     begin, end = run.steps.begin, run.steps.end
     return [(since, int(end[(begin < until) & (end > until)].max(initial=until))) for since, until in frozen(run)]
 
@@ -418,7 +417,7 @@ def others_share(run: Timeline, begin: int, end: int) -> float:
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Returns the rows of the last undisturbed stretch after `since`: at least `STEPS_MIN` steps at one world size."""
+    """Returns the indices of the last `STEPS_MIN` or more consecutive, undisturbed steps at one size after `since`."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
@@ -430,7 +429,7 @@ def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
 
 @dataclass(frozen=True)
 class _Same:
-    """Steps of a run, each with the time of the same step in the fault-free run that was slowest around this step."""
+    """Steps of a run, each with the time of this step in the fault-free run that was slowest around this step."""
 
     taken: Floats
     usual: Floats  # the fault-free time of the same step, with pauses
@@ -453,10 +452,10 @@ class _Same:
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Returns a lower bound of the pace: the larger of one bound for the median and one bound for the mean. The
-        true median is below its bound with a chance of 5 % (an order statistic; normal approximation). The true mean is
-        below its bound with a chance of 2.5 %. A single pause also raises the scatter, and so lowers the bound for the
-        mean. Pauses at each save, and step times that grow steadily, do not count as scatter."""
+        """Returns a lower confidence bound of the pace, which is the larger of a bound for the median and a bound for
+        the mean. The true median is below its bound with a chance of 5 % (an order statistic; normal approximation).
+        The true mean is below its bound with a chance of 2.5 %. A single pause raises the variance, and so lowers the
+        bound for the mean. Pauses at each save, and step times that grow steadily, do not count as variance."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
@@ -468,8 +467,8 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Returns the time of each sequence of consecutive steps that is a quarter of all steps long. Each time is
-        divided by the time of the same steps in `beside`."""
+        """Returns the durations of all sequences of consecutive steps that hold a quarter of all steps. Each duration
+        is divided by the time of these steps in `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -492,8 +491,8 @@ def _scatter(kind: Floats) -> float:
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
-    """Returns the steps in `rows` that a fault-free run (one of `references`) has, too. If `size` is `None`, each step
-    is compared with the slowest world size."""
+    """Returns the steps in `rows` that also occur in a fault-free run (one of `references`). If `size` is `None`, each
+    step is compared with the world size that was slowest."""
     usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:
@@ -510,14 +509,14 @@ def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int
 
 
 def _worst(prior: Floats, references: Sequence[Times]) -> float:
-    """Returns the time of the slowest stretch without a fault, divided by the median time in its run; at least 1."""
+    """Returns how slow the slowest steps without a fault were: their median over their run's median, at least 1."""
     told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= limits.STEPS_MIN]
     stretches = ((medians(each, limits.STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
     return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])
 
 
 def exit_ns(run: Timeline) -> int | None:
-    """Returns the time from the last step (or the last disturbance, if later) to the end of the last command. Returns
+    """Returns how many ns after the last step (or the last disturbance, if later) the last node command ended. Returns
     `None` if no command ended later, or if the job did not complete."""
     if not len(run.progress) or run.outcome != "completed":
         return None

@@ -1,4 +1,4 @@
-"""The work of a job: how far the job was at a given moment, and when its work ended."""
+"""Tells how far a job was at a given moment, and when its work ended."""
 
 from functools import cached_property
 
@@ -8,7 +8,7 @@ from harness.timeline.timeline import Ints, Timeline
 
 
 class Work:
-    """The progress of a run. All properties except `has_steps` and `finished` need a run with steps."""
+    """The progress of a run. For a run without steps, only the properties `has_steps` and `finished` work."""
 
     def __init__(self, run: Timeline):
         self._run = run
@@ -31,12 +31,12 @@ class Work:
 
     @cached_property
     def over(self) -> int:
-        """Returns the time of the latest step end, save or worker start."""
+        """Returns the time of the latest of all step ends, saves and worker starts."""
         saved = (event["at"] for event in self._run.checkpoints)
         return int(max([self.last_end, *saved, *(process.started for process in self._run.processes)]))
 
     def furthest(self, moment: int) -> int:
-        """Returns the furthest step that had ended by `moment`; 0 if no step had."""
+        """Returns the furthest step that had ended by the time `moment`, or 0 if no step had ended."""
         done = int(np.searchsorted(self._run.steps.end, moment, "right"))
         return int(self._furthest[done - 1]) if done else 0
 

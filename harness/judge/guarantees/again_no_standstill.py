@@ -1,6 +1,6 @@
 """The job never stands still for much longer than without a fault while no fault is at work.
 
-The limit is 4 s between two steps, or 5 times the longest standstill of the fault-free run if that is longer.
+The limit is 4 s between two steps, or 5 times the longest standstill of the fault-free run, if that is longer.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _longest_usual(evidence: Analysis) -> int | None:
-    """Returns the longest time between two steps of the fault-free runs in ns."""
+    """Returns the longest time, in ns, between two successive steps in any fault-free run."""
     return max((int((each.end - each.begin).max(initial=0)) for each in evidence.usual.times), default=None)
 
 

@@ -22,7 +22,7 @@ NAMED_DEATHS = 3  # most kinds of deaths in one breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields one breach for all unexplained deaths: the first few kinds, and the number of the other deaths."""
+    """Yields one breach for all unexplained deaths. The text describes the first kinds and counts the others."""
     run, dead = evidence.run, evidence.deaths_unexplained
     damage = spoiler(run) if dead else None
     kinds: dict[tuple[Any, ...], list[End]] = {}

@@ -2,7 +2,7 @@
 
 A fault must not strike before its planned step or phase, nor more than 5 s after the step or phase, unless the harness
 reads the log late or another fault holds the fault up. Each measurement of its effect must show that the fault acted. A
-node that got a notice must be taken at the announced time. No node comes back if no replacement is planned.
+node that got a notice must be taken at the announced time. If no replacement is planned, no node may come back.
 """
 
 from harness.judge.facts.faults import Effect
@@ -28,8 +28,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a strike before its planned step or phase, or long after it. A fault that is armed waits only for its
-    planned phase. The harness may read of this phase only after arming the fault."""
+    """Yields a flaw if the fault struck before its planned step or phase, or long after it. An armed fault waits only
+    for its planned phase. The harness may learn of this phase from the log only after it armed the fault."""
     run, when, due = evidence.run, evidence.planned_faults.get(fault.id, {}).get("when") or {}, 0
     step, phase, late = when.get("step"), when.get("phase"), SEEN_NS + run.uncertainty_ns
     if not isinstance(step, int | None):
@@ -51,7 +51,7 @@ def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields damaged files that still have the content that the harness saw before the fault acted."""
+    """Yields a flaw for each damaged file that still has the content that the harness saw before the fault acted."""
     for damage in fault.damaged:
         begun = damage["at"] if fault.injecting is None else fault.injecting
         place, digest = str(damage.get("checkpoint")), damage.get("sha256")

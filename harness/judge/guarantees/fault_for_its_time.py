@@ -1,7 +1,7 @@
 """Each fault acts for its planned time, and is undone then.
 
-A fault may end sooner if the job gets rid of the victim, if the job is over, or if people stop the fault. If nobody
-reports the victim's end, it is enough that new process groups do all later steps and the victim logs nothing more.
+A fault may end sooner if the job gets rid of the victim, if the job is over, or if people stop the fault. If no log has
+the victim's end, it is enough that new process groups do all later steps and the victim logs nothing more.
 
 A fault may be undone late: by up to 10 s, or by its planned duration if that is longer.
 """
@@ -14,7 +14,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields faults that were undone too late, too early or never, and faults that had an effect before they acted."""
+    """Yields a flaw if a fault was undone too late, too early or never, or had an effect before it acted."""
     work, lasts = evidence.work, fault.lasts
     if lasts is not None and fault.healed is None and not fault.error and evidence.run.outcome is not None:
         yield f"was never undone; its planned duration is {lasts}"
@@ -32,8 +32,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
-    """Returns True if an exit shows that the job got rid of the victim. A launcher may log no exits. Then new worlds
-    (process groups) must do all later steps, and no process that the fault struck may log anything after the fault."""
+    """Returns True if an exit shows that the job got rid of the victim. If launchers log no exits, new process groups
+    must do all later steps, and no process that the fault struck may log anything after the fault."""
     run, ranks = evidence.run, {target.get("rank") for target in fault.targets} - {None}
     told = any(
         exit_["at"] - (EXIT_TOLD_NS if exit_["rank"] in ranks else 0) <= healed

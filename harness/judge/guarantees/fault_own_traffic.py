@@ -2,10 +2,10 @@
 
 The workers' connections must carry at least 4096 bytes and 200 bytes a second while the fault acts. Fewer bytes may be
 only keep-alive messages of the rendezvous store. If the fault cuts the network, 1000 bytes are enough: a worker that
-gets no answer stops sending. A cut with fewer bytes is not judged if a connection carried 4096 bytes before the cut.
-NCCL traffic avoids a fault of IP traffic if NCCL uses RDMA or another interface, or runs on one node alone. A fault
-that disturbs only the path to the rendezvous store needs no training traffic. Logs of older versions have no byte
-counts, so the guarantee is not judged for these logs.
+gets no answer stops sending. A cut with fewer bytes is not judged if a connection carried 4096 bytes before the cut. A
+fault of IP traffic misses NCCL traffic if NCCL uses RDMA or another interface, or runs on one node alone. A fault that
+disturbs only the path to the rendezvous store needs no training traffic. Logs of older versions have no byte counts, so
+the guarantee is not judged for these logs.
 """
 
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults

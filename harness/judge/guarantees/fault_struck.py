@@ -7,7 +7,8 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields faults that never struck, failed, or have no measured effect. After an early end, none need strike."""
+    """Yields a breach for each fault that never struck, failed, or has no measured effect. If the run was ended early,
+    faults need not have struck."""
     run, work = evidence.run, evidence.work
     records = grouped((record.id, record) for record in run.faults)
     ended = run.beside.cut_short or given_up_early(run)

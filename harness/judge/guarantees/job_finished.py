@@ -12,8 +12,8 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a job that failed, was given up, or did not keep the state of its last step. A failed job is judged even
-    if the log holds no steps."""
+    """Yields a breach if the job failed, was given up, or did not keep the state of its last step. A failed job is
+    judged even if the log holds no steps."""
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)

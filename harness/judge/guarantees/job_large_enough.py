@@ -1,6 +1,6 @@
 """The job does no step with fewer ranks than it needs.
 
-The world is never smaller than `min_nodes` allows.
+The process group is never smaller than the scenario's `min_nodes` allows.
 """
 
 import numpy as np

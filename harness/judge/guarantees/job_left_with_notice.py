@@ -10,8 +10,8 @@ from harness.units import format_duration
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields nodes that left without a notice. A node leaves if it ends with the exit code of a drained node, or with
-    code 0 while others went on."""
+    """Yields a breach for each node that left without a notice. A node leaves if its command ends with the exit code of
+    a drained node, or with code 0 while other nodes go on."""
     run = evidence.run
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
     told = {key_of(notice) for notice in run.notices if notice.get("source") != "peer"}

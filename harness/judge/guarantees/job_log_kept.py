@@ -1,6 +1,6 @@
 """The log of a process that lived holds each line that it wrote.
 
-If a worker or launcher logged its own exit or ended with code 0, each missing line was lost on its way or removed. The
+If a worker or launcher logged its exit or ended with code 0, each missing line was lost in transfer or removed. The
 last lines of a killed process may be missing.
 """
 

@@ -11,7 +11,7 @@ from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields rollbacks by the job's own decision that neither a valid alarm nor an active fault explains."""
+    """Yields a breach for each rollback by the job's decision that no valid alarm and no active fault explains."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     if not any(restart.own_decision for restart in evidence.restarts[1:]):
         return

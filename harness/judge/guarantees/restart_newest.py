@@ -4,9 +4,9 @@ The newest checkpoint has the highest step of all checkpoints that were committe
 each rank saves its own part, the rank that commits its part last commits the checkpoint. A restart may take an older
 checkpoint if the job decided to roll back, or if a fault may have damaged the newer ones. A restart may also take an
 older checkpoint if it reports that it passed over each newer checkpoint. The run fails if the harness had seen a
-passed-over checkpoint complete, and no fault can have damaged this checkpoint. A restart from scratch fails if a
-checkpoint had been committed. Exported weights and the dump of a worker that ends by an error do not count as
-checkpoints, unless the job makes no other saves.
+passed-over checkpoint complete, and no fault can have damaged this checkpoint. The run fails if a job restarts from
+scratch although a checkpoint had been committed. Exported weights and the dump of a worker that ends by an error do not
+count as checkpoints, unless the job makes no other saves.
 """
 
 from harness.judge.facts.restarts import Choice, choices
@@ -32,8 +32,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def older(choice: Choice) -> Breaches:
-    """Yields ranks that restored an older save, though no restart had reported the newest save as passed over. Also
-    yields a new rank that begins no later than the newest save's step and does not report its restore."""
+    """Yields a breach for each rank that restored an older save although no restart had passed over the newest one.
+    Also yields a breach if a new rank begins no later than the newest save's step and does not log its restore."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest
@@ -50,8 +50,8 @@ def older(choice: Choice) -> Breaches:
 
 
 def further_back(evidence: Analysis) -> Breaches:
-    """Yields restarts that lost more steps than the planned saves allow, if the trainer reports neither saves nor
-    restores. If the plan sets no interval between saves in steps, only restarts from the first step are yielded."""
+    """Yields a breach for each restart that lost more steps than the planned saves allow, if the trainer logs neither
+    saves nor restores. If the plan sets no interval in steps, only restarts from the first step count."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

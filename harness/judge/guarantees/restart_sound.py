@@ -9,9 +9,9 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields restores of a save whose tensor bytes a fault lost or changed, if no rank reported the damage. The breach
-    is inconclusive if only the trainer reported that the job saved this checkpoint anew before the restore. Also yields
-    restores whose content differs from the committed content. A restore without a step is not judged."""
+    """Yields a breach for each restore of a save in which a fault damaged tensors, if no rank reported the damage. The
+    breach is inconclusive if only the trainer says that the job saved this checkpoint anew before the restore. Also
+    yields a breach for each restore of other content than was committed. A restore without a step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

@@ -21,8 +21,8 @@ Pair = tuple[Save, Save]
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields files that two ranks wrote. Ranks that write at the same time may mix their bytes in one file. Ranks that
-    write one after the other are a breach only if their bytes differ."""
+    """Yields breaches for files that two ranks wrote. Ranks that write at the same time may mix their bytes in one
+    file. If ranks write one after the other, their bytes must differ for a breach."""
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
@@ -42,8 +42,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _alone(evidence: Analysis) -> list[Pair]:
-    """Returns pairs of saves that two ranks began or committed at one path, if one rank alone does so without a fault.
-    Runs with other world sizes or layouts of ranks are not compared."""
+    """Returns pairs of saves by two ranks at one path, if only one rank saves there in the fault-free run. Runs with
+    other world sizes or layouts of ranks are not compared."""
     usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
     if usual is None or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
         return []
@@ -54,7 +54,7 @@ def _alone(evidence: Analysis) -> list[Pair]:
 
 
 def _rewritten(store: Store) -> Iterator[Save]:
-    """Yields saves whose files changed, or grew for no known reason, after the harness had seen the complete save."""
+    """Yields saves with files that changed, or grew for no known reason, after the harness saw the complete save."""
     for save in store.named:
         looks = [each for each in store.sound.get(save, ()) if each.digests[1]]
         pairs = itertools.pairwise((each.size or 0, each.digests[0]) for each in looks)
@@ -64,23 +64,23 @@ def _rewritten(store: Store) -> Iterator[Save]:
 
 
 def _written(save: Save) -> int:
-    """Returns the time at which the files of this save were completely written."""
+    """Returns the time (ns) at which all files of this save were written."""
     return (save.begun or 0) + (save.write_ns or 0)
 
 
 def _collisions(evidence: Analysis) -> Sequence[Pair]:
-    """Returns pairs of saves of one step for which two ranks of one process group wrote the same file."""
+    """Returns pairs of saves of one step for which two ranks of a process group wrote one file."""
     run, saves = evidence.run, evidence.saves
     run_id = str(run.plan.get("run_id"))
 
     def is_one_file(save: Save) -> bool:
-        """Returns True if the save is one file. A folder may hold a file of each rank."""
+        """Returns True if the save is a single file, and not a folder, which may hold a file of each rank."""
         alone = len(save.files) == 1 and save.path.rpartition("/")[2] == save.files[0]
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(pair: Pair) -> bool:
-        """Returns True if two ranks wrote the same file. Ranks on two nodes count only if the harness sees the file in
-        the shared store: two nodes may each have a disk of their own at the same path."""
+        """Returns True if two ranks wrote one file. Ranks on two nodes count only if the harness sees the file in the
+        shared store: each node may have a separate disk at this path."""
         mine, theirs = (run.processes[save.process] for save in pair)
         path = pair[0].path
         seen = any(path.endswith(f"/{each.path}") for each in saves.store.looks_at(pair[0]))
@@ -91,7 +91,7 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
 
 
 def _pairs(run: Timeline, saves: Iterable[tuple[str, Save]]) -> list[Pair]:
-    """Returns pairs of saves of one step and path by two ranks of one group, if both processes lived at both times."""
+    """Returns pairs of saves of one step and path by two ranks of a process group that both lived at both times."""
     worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
 
     def are_beside(one: Save, other: Save) -> bool:

@@ -9,7 +9,7 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a store that holds too many checkpoints at the end of the run, compared with the fault-free run."""
+    """Yields a breach if the store ends with too many more checkpoints than in the fault-free run."""
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is not None and not nothing(evidence):
         count, known = _left(run), _left(evidence.fault_free)

@@ -29,7 +29,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _applied_by_one_run(evidence: Analysis) -> Breaches:
-    """Yields an update that only one of the run and the fault-free run applied, though all losses are the same."""
+    """Yields a breach if only the run or only the fault-free run applied an update, but all losses are equal."""
     steps, fault_free, compared = evidence.run.steps, evidence.fault_free, evidence.comparison
     if fault_free is None or compared is None or not compared.identical:
         return

@@ -1,6 +1,6 @@
-"""Figures of abnormal events, and the time from the start of a memory leak until the trainer reported the leak.
+"""Counts abnormal events, and measures the time from the start of a memory leak until the trainer reported the leak.
 
-The events are loss spikes, ranks whose weights differ from the majority, and batches with missing samples. The
+The events are loss spikes, weights of ranks that differ from the majority, and batches with missing samples. The
 guarantees `result.*` judge these events. Loss and gradient norm are sums over all ranks, so they prove nothing about
 one rank. A rank's weight digest (`weights`) and sample count (`rank_samples`) can prove a flaw of this rank.
 """
@@ -22,7 +22,7 @@ from harness.timeline.timeline import Timeline
 
 
 class Sign(Score):
-    """The figures that one guarantee judges, and the reason if the guarantee is not judged."""
+    """Measures the values that one guarantee is about, and says why the guarantee is not judged, if so."""
 
     section = "metrics"
 
@@ -55,7 +55,7 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
 
 
 class MemoryGrowth(Score):
-    """Judges whether the trainer reports a rank whose memory leaks before the kernel kills this rank. A missing report
+    """Judges whether the trainer reports that a rank's memory leaks before the kernel kills this rank. A missing report
     fails only if a scenario expects the report, because a job may also recover by a restart."""
 
     name = "memory_growth"

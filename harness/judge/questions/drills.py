@@ -1,4 +1,4 @@
-"""Figures of the two restarts that the harness makes after the run: the restore drill and the second restart."""
+"""Measures the two restarts that the harness makes after the run: the restore drill and the second restart."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Figures of faults: the training traffic that network faults disturbed, and the number of effects that ended."""
+"""Measures the training traffic that network faults disturbed, and counts the effects of faults that ended."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from harness.timeline.timeline import FaultRecord, Timeline
 
 
 class OwnTraffic(Score):
-    """Training traffic disturbed by network faults (`fault.traffic`). The summary names faults that slowed nothing."""
+    """How much training traffic network faults disturbed. The summary names faults that slowed nothing."""
 
     name = "own_traffic"
     order = 46
@@ -58,7 +58,7 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 
 
 class EffectEnd(Score):
-    """Counts faults whose effect was over after the harness undid the fault (`fault.ended`). A fault that kills
+    """Counts faults with an effect that ended after the harness undid the fault (`fault.ended`). A fault that kills
     processes is counted only if the end of its effect was measured."""
 
     name = "effect_end"

@@ -1,8 +1,8 @@
-"""Files that the fault-free run left beside its saves and this run did not, such as an export or an evaluation.
+"""Finds files other than saves, such as an export, that the fault-free run left and this run did not.
 
 The harness itself lists the files of both runs after all nodes have ended. Names that differ only in a number count as
-one name: the number may be a step, a time or a process. The contents of files are not compared. Missing files are
-judged only if a scenario sets a bound.
+one name, because the number may be a step, a time or a process. The contents of files are not compared. Missing files
+are judged only if a scenario sets a bound.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class FilesBesideSaves(Score):
 
 
 def _not_written(missing: Sequence[str]) -> str:
-    """Describes the missing files. The text is empty if no file is missing."""
+    """Returns a text that names the missing files, or an empty text if no file is missing."""
     if not missing:
         return ""
     named = ", ".join(f"{'…' * (len(name) > NAME_CHARS_MAX)}{name[-NAME_CHARS_MAX:]}" for name in missing[:NAMED_MAX])

@@ -1,8 +1,8 @@
-"""Figures of the job as a whole.
+"""Measures the job as a whole, and whether it fails fast.
 
-Fail fast: a job that cannot go on ends soon, by itself, and says why. An early end frees the job's GPUs for other jobs.
-Fail fast is judged only if a scenario expects the job to give up, for example because no replacement comes for a lost
-node. A job that goes on to its last step does not meet this expectation.
+A job fails fast if it ends soon, by itself, and says why, once it cannot go on. An early end frees the job's GPUs for
+other jobs. Fail fast is judged only if a scenario expects the job to give up, for example because no replacement comes
+for a lost node. A job that goes on to its last step does not meet this expectation.
 """
 
 from harness.judge.bounds import FailFastBounds, JobBounds
@@ -66,7 +66,7 @@ class FailFast(Score):
 
 
 def _taken(evidence: Analysis) -> tuple[int | None, float | None]:
-    """Returns the time from the first fault until the last command ended on nodes that the job kept. Also returns the
+    """Returns how many ns after the first fault the last command ended on nodes that the job kept. Also returns the
     GPU-seconds that the job held in this time."""
     run, struck = evidence.run, first_strike(evidence.run.faults)
     commands = (end for end in run.exits if end["rank"] is None)

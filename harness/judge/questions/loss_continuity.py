@@ -1,7 +1,7 @@
-"""Loss continuity: how far the losses of the run, without rolled-back steps, are from the fault-free run's losses.
+"""Judges loss continuity: how far the losses of the run are from the fault-free run's, without rolled-back steps.
 
-Compared are the loss, gradient norm and learning rate of each step that was not rolled back. Samples that were repeated
-or never seen are counted, too. The guarantees `result.*` judge all other figures of a step.
+The loss, gradient norm and learning rate of each step that was not rolled back are compared. Samples that were repeated
+or skipped are counted, too. The guarantees `result.*` judge all other values of a step.
 """
 
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ class LossContinuity(Score):
 
 
 def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Summarizes the comparison. If each rank reports its own loss, the summary names the compared rank."""
+    """Returns the comparison in words. If each rank logs a separate loss, the text names the compared rank."""
     said = {
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
@@ -73,8 +73,8 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
-    """Compares repeated steps with their first execution. The comparison misses an error that both executions have, and
-    any error in a step that was done only once."""
+    """Compares repeated steps with their first execution. The comparison misses an error in both executions, and any
+    error in a step that was done only once."""
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
@@ -109,7 +109,7 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
 
 
 def _amounts(consumed: Consumed) -> tuple[str, str]:
-    """Describes repeated samples in one text and skipped samples in another; a count of 0 gives an empty text."""
+    """Returns a text on repeated samples and a text on skipped samples. A text is empty without such samples."""
     if consumed.kind == "places":
         told = ((consumed.repeated, "repeated"), (consumed.skipped, "skipped"))
         one, two = (
@@ -135,7 +135,7 @@ def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, mode: Verdict) -
 
 
 def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, dict[str, Any]]:
-    """Returns the comparison with the fault-free run as a line of the report, and further values for report.json."""
+    """Compares the run with the fault-free run. Returns a line of the report, and further values for report.json."""
     comparison = evidence.comparison
     if comparison is None or evidence.incomparable:
         return line(MODE, bounds.mode, None, evidence.incomparable, COMPARED), {}
@@ -172,8 +172,8 @@ def _percent(value: float | None) -> str:
 
 
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
-    """Counts the steps, without rolled-back ones, whose loss or gradient norm is not finite. Returns `None` if the
-    fault-free run reports no loss."""
+    """Counts the steps (without rolled-back ones) that have a loss or gradient norm that is not finite. Returns `None`
+    if the fault-free run logs no loss."""
     if comparison is None or not np.isfinite(comparison.fault_free.loss).any():
         return None
     odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
@@ -183,8 +183,8 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
-    """Returns a line of the report that fails if `outside` marks a step as too far from the fault-free run. The reason
-    names the first such step and the figures that are too far off."""
+    """Returns a line of the report, which fails if `outside` marks a step as too far from the fault-free run. The
+    reason names the first such step and the values that are too far off."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     steps = len(comparison.step)
     if not found:
@@ -201,8 +201,8 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Compares loss, gradient norm and learning rate with the range (band) around fault-free runs. A figure outside the
-    range fails. Inside, a figure is inconclusive if its distance grows faster than between fault-free runs."""
+    """Compares loss, gradient norm and learning rate with the tolerance interval of fault-free runs. A value outside
+    fails. A value inside is inconclusive if its distance grows faster than between fault-free runs."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}
@@ -224,7 +224,7 @@ def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, 
 
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
-    """Yields kinds of errors that the tolerance band of fault-free runs cannot show, each with the reason."""
+    """Yields kinds of errors that the tolerance interval of fault-free runs cannot show, each with the reason."""
     comparison, band = evidence.comparison, evidence.envelope
     if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
         return
@@ -246,8 +246,8 @@ def _reach(values: dict[str, Any]) -> str:
 
 
 def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iterator[dict[str, Any]]:
-    """Yields the rise of the loss at each resume whose steps were not rolled back. The `spike` is this rise minus the
-    rise of the fault-free run at the same step."""
+    """Yields how much the loss rises at each resume with steps that were not rolled back. The `spike` is this rise
+    minus the fault-free run's rise at the same step."""
     mine = dict(zip(curve.step.tolist(), curve.loss.tolist(), strict=True))
     told = zip(comparison.step.tolist(), comparison.fault_free.loss.tolist(), strict=True) if comparison else ()
     usual: dict[int, float] = dict(told)

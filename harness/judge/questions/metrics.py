@@ -1,4 +1,4 @@
-"""Figures that a scenario may bound one by one: step times, checkpoints, resumes, alarms."""
+"""Measures values that a scenario may limit one by one: step times, checkpoints, resumes, alarms."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
     """Groups the saves of single processes into checkpoints, by step and process group. A new checkpoint begins
-    whenever a process begins to save the same step again."""
+    whenever a process begins to save a step again."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -85,8 +85,8 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts checkpoints by result. A checkpoint is committed once the last rank commits its part. A checkpoint that
-    was begun but not committed has failed, unless one of its processes died."""
+    """Counts committed and failed checkpoints. A checkpoint is committed once the last rank commits its part. A
+    checkpoint that was begun but not committed has failed, unless one of its processes died."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):
@@ -111,7 +111,7 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
 
 
 def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
-    """Maps each fault to the times, in order, at which the outages by this fault ended."""
+    """Maps each fault's id to the times, in order, at which the outages by this fault ended."""
     ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
     return grouped((fault, at) for at, fault in ended)
 

@@ -1,8 +1,8 @@
-"""Reactions of the job to the notice that a node will be taken. The report always shows these reactions, and a scenario
-may set a bound on ignored notices.
+"""Counts how the job reacts to notices that a node will be taken. The report always shows these reactions, and a
+scenario may limit the number of ignored notices.
 
-The job acts on a notice if any rank reports the notice, saves or leaves before the node is taken. A save that was due
-anyway counts as a reaction, too: nothing distinguishes this save from a save because of the notice.
+The job acts on a notice if any rank logs the notice, saves or leaves before the node is taken. A save that was due
+anyway counts as a reaction, too, because it looks like a save because of the notice.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ class Notices(Score):
 
 def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
     """Yields one text for each notice to a node that had working ranks and was then taken. The text says that the
-    notice was ignored. The text is empty if any rank acted, even if no step followed the notice."""
+    notice was ignored, and is empty if any rank acted on the notice, even if no step followed."""
     run, ends = evidence.run, evidence.run.steps.end
     released = {slot.key: slot.released for slot in run.slots if not slot.kept}
     for target in fault.targets if fault.injected is not None and fault.notice_ns else ():
@@ -62,8 +62,8 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
 
 
 def _acted(evidence: Analysis, given: int, taken: int) -> bool:
-    """Returns True if a rank reported a notice, saved or left between the times `given` and `taken`. The limits allow
-    for the uncertainty of the clocks."""
+    """Returns True if a rank logged a notice, saved or left between the times `given` and `taken`, within the
+    uncertainty of the clocks."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     left = (process.left for process in run.processes if process.left is not None)
     found = np.array([*(each["at"] for each in (*run.notices, *run.checkpoints, *run.exits)), *left], np.int64)

@@ -1,8 +1,8 @@
-"""Recovery time: from the last step before progress stopped until the job does a step that it had not done before.
+"""Judges the recovery time: from the last step before progress stopped until the job does a step for the first time.
 
-The time is measured from logged steps alone, so it means the same for any trainer. The phases of a recovery partition
-the recovery time, so the sum of the phases is exactly this time. If a fault only slows the job, the time runs from the
-fault until steps are as fast as in the fault-free run again.
+The time is measured from logged steps alone, so its meaning does not depend on the trainer. The phases of a recovery
+add up to exactly the recovery time. If a fault only slows the job, the recovery time is measured from the fault until
+steps are as fast as in the fault-free run again.
 """
 
 from collections import Counter
@@ -85,8 +85,8 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 
 def _stuck(run: Timeline, episode: Episode) -> str:
-    """Explains why the job did not recover from an outage. Names the phase in which the harness gave the job up, or the
-    longest phase of a job that died."""
+    """Returns why the job did not recover from an outage. The text names the phase in which the harness gave the job
+    up, or the longest phase of a job that died."""
     text = f"never recovered after step {episode.furthest_step}"
     if not episode.segments:
         return f"{text}: no step came after"
@@ -100,7 +100,7 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Compares each recovery time with the limit `allowed`. Recoveries without an end come first, then the longest
+    """Compares each recovery time with the limit `allowed`. Recoveries that never ended come first, then the longest
     ones. If the recovery from some fault could not be measured, a last line gives the reason `unmeasured`."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
@@ -125,7 +125,7 @@ def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Explains why the job's recovery from some fault was not measured, or returns an empty text."""
+    """Returns why the job's recovery from some fault was not measured, or an empty text if all were measured."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
     measured = {interval.fault for interval in evidence.slowed.measured}

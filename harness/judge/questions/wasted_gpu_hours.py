@@ -1,4 +1,4 @@
-"""Wasted GPU-hours: the wasted part of all allocated GPU time, and the part of this waste that faults caused."""
+"""Measures wasted GPU time: the wasted share of all allocated GPU time, and how much of this waste faults caused."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -63,7 +63,7 @@ def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds, lack
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Explains why the cost of faults is not known, or returns an empty text."""
+    """Returns why the GPU time that faults wasted is not known, or an empty text if it is known."""
     run = evidence.run
     if not run.reached_step:
         return "no step was completed"

@@ -1,13 +1,13 @@
-"""The job after its last recovery: its pace, its GPUs in use, its rhythm of saves, the time of its exit.
+"""Judges the job after its last recovery: its speed, its GPUs in use, how regularly it saves, and how soon it exits.
 
-`harness.judge.facts.usual` defines the pace. The number of GPUs that the job *uses* is its number of ranks, times the
+`harness.judge.facts.usual` defines the pace. The number of GPUs that the job *uses* is its number of ranks times the
 GPUs per rank of the fault-free run. The job *has* the GPUs that stay allocated until the end of the run. A new GPU
-counts only after a waiting time: three times as long as the fault-free run took from its first allocation to its first
-step. The waiting time begins when the GPU is allocated and the launcher on its node has logged a line.
+counts only after a waiting time, which is three times as long as the fault-free run took from its first allocation to
+its first step. The wait begins when the GPU is allocated and the launcher on its node has logged a line.
 
 A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
 committed a checkpoint near the due step: at most half an interval between saves earlier, and before the next due step.
-So a late save counts as made. A save that was not made counts as missed only if nothing disturbed the job at that time.
+So a late save counts as made. A save that was not made counts as *missed* only if nothing disturbed the job then.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ Lines = Sequence[Expectation] | str  # expectations, or the reason why nothing i
 
 
 class _Again(Score):
-    """A family of expectations, such as on the pace, that is judged by default if the evidence allows it."""
+    """A group of expectations, such as on the speed after the last recovery, that is judged by default if possible."""
 
     def __init__(self, name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]):
         self.name, self.order, self._judged = name, order, judged
@@ -105,7 +105,7 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns the GPUs that the job kept to its end. GPUs on nodes that left after a notice, or that a notice calls
+    """Returns the GPUs that the job kept to its end. GPUs of nodes that left after a notice, or that a notice calls
     stragglers, are left out."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
@@ -119,7 +119,7 @@ def _first_step_ns(run: Timeline) -> int:
 
 
 def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
-    """Counts the final steps that left a GPU idle. `ready`: for each GPU, the time from which the job can use it."""
+    """Counts how many of the last steps, in a row, left a GPU idle. `ready` holds when each GPU became usable."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
@@ -173,7 +173,7 @@ def _tells_saves(evidence: Analysis) -> bool:
 
 
 def _usual_saves(evidence: Analysis) -> Ints:
-    """Returns the steps of the fault-free run's committed checkpoints, in order. If the judged run reports no
+    """Returns, in order, the steps of which the fault-free run committed checkpoints. If the judged run logs no
     checkpoints, returns the steps of checkpoints that the harness saw in the fault-free run."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
@@ -182,8 +182,8 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Returns for each due save True if the run made this save. Only saves due after the first disturbance count. A
-    save that was not made counts only if nothing disturbed the job and no other save was being written at that time."""
+    """Returns an array with True for each due save that the run made. Only saves due after the first disturbance count.
+    A save that was not made counts only if nothing disturbed the job and no other save was being written then."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
     order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts
