@@ -153,7 +153,7 @@ league: $(VENV)/.ready ## Known training stacks against faults: ARGS='--stacks d
 
 .PHONY: healthy
 healthy: $(VENV)/.ready ## Healthy jobs over all scenarios and stacks: is one accused? Takes hours, and goes on where it ended: ARGS='--busy --at-once 2'
-	@$(PY) benches/healthy.py $(ARGS)
+	@$(PY) -m benches.healthy $(ARGS)
 
 .PHONY: docs
 docs: $(VENV)/.ready-dev $(VENV)-site/.ready ## Writes again what is generated of docs/, and builds the site: build/site/index.html

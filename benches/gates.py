@@ -116,8 +116,7 @@ def recoveries(figures: dict[str, Any]) -> list[float]:
 
 def kept() -> dict[str, Any]:
     """What each gate answered, from docs/gates.json."""
-    found: dict[str, Any] = json.loads(KEPT.read_text())
-    return found
+    return json.loads(KEPT.read_text())
 
 
 def table(answers: dict[str, Any]) -> str:

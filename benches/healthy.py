@@ -2,7 +2,7 @@
 
 None may be accused; how many prove nothing is told, with the reasons.
 
-    python benches/healthy.py [--runs 300] [--busy] [--at-once 2] [--folder reports/healthy] [--stored] [--keep]
+    python -m benches.healthy [--runs 300] [--busy] [--at-once 2] [--folder reports/healthy] [--stored] [--keep]
 
 Run N takes the N-th of all scenarios and stacks in turn. A round has five seeds, two rounds have the same, and all runs
 share the folder of fault-free runs, so that most are compared with a kept one, as the runs of a team are. With `--busy`
@@ -32,8 +32,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import league
-
+from benches import league
 from harness.errors import INTERRUPTED
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.report import markdown

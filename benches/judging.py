@@ -1,6 +1,6 @@
 """How long two versions take to judge the same log: 125, 500 and 1,000 ranks × 1,000 steps with 20 restarts.
 
-    python benches/judging.py --old CHECKOUT [--ranks 125 500 1000] [--steps 1000] [--restarts 20] [--tries 1] [--day]
+    python -m benches.judging --old CHECKOUT [--ranks 125 500 1000] [--steps 1000] [--restarts 20] [--tries 1] [--day]
 
 `--day`: each restart is a rehearsal of a game day with a fault-free run beside it; all of the day is judged.
 Each version reads the log in a process of its own, one after the other; only reading and judging it is timed. It reads
@@ -18,8 +18,7 @@ import sys
 import tempfile
 from typing import Any
 
-from scoring import write_log
-
+from benches.scoring import write_log
 from harness.gameday.day import FILE
 from harness.gameday.day_plan import plan_day
 
@@ -114,7 +113,7 @@ def timed(
 ) -> tuple[float, float, float, str]:
     """Seconds to read, seconds to judge, seconds of CPU to judge, and the verdict."""
     environment = os.environ | {"PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", ALONE + START + program, checkout, run_dir, small]
+    command = [sys.executable, "-c", ALONE + START + program, str(checkout), str(run_dir), str(small)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=run_dir)
     if done.returncode:
         sys.exit(done.returncode)

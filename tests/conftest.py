@@ -25,9 +25,9 @@ gc.disable()  # until all is collected: what is made by then stays, and looking 
 
 # A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.
 # `make explore` tries others.
-NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]}
-settings.register_profile("same", derandomize=True, **NO_CLOCK)
-settings.register_profile("explore", max_examples=1000, **NO_CLOCK)
+NO_CLOCK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+settings.register_profile("same", NO_CLOCK, derandomize=True)
+settings.register_profile("explore", NO_CLOCK, max_examples=1000)
 settings.load_profile("same")
 
 

@@ -4,14 +4,15 @@ import contextlib
 import http.server
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from email.message import Message
 from typing import Any, NamedTuple
 
 
 class Asked(NamedTuple):
     method: str
     path: str  # with its query
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
 
 

@@ -27,7 +27,7 @@ def lack(item: pytest.Item) -> str:
     if skip := evaluate_skip_marks(item):
         return skip.reason or "a mark"
     place = item.callspec.params.get("place") if hasattr(item, "callspec") else None
-    if hasattr(place, "lack"):  # of a conformance test
+    if place is not None and hasattr(place, "lack"):  # of a conformance test
         return str(place.lack())
     reasons = (_lack_of(each) for each in called(item))
     return next((reason for reason in reasons if reason), "")

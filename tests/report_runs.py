@@ -85,7 +85,7 @@ def no_outage() -> Scorecard:
 def hostile() -> Scorecard:
     """Names and reasons that try to be markup."""
     evil = '<script>alert("x")</script>|`*_\x1b[31m\u202e\x9b2J[red]'
-    card = spot_evict()
+    card = replace(spot_evict(), run_id=evil, scenario=evil, title=evil, backend=evil)
     run, effects = card.evidence.run, ({"measured": evil, "unit": evil},)
     run = replace(
         run,
@@ -101,7 +101,6 @@ def hostile() -> Scorecard:
     )
     return replace(
         card,
-        **dict.fromkeys(("run_id", "scenario", "title", "backend"), evil),
         reasons=[evil, evil],
         environment={evil: evil},
         metrics={evil: evil},

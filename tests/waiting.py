@@ -6,14 +6,14 @@ for ever. What has to be fast is measured in `benches/`, beside something else i
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 HANG_S = 600.0
 LOOK_S = 0.01  # between two looks
 
 
-def until(look: Callable[[], T], what: object) -> T:
+def until(look: Callable[[], T | Literal[False] | None], what: object) -> T:
     """What `look` sees once there is something to see. `what` says what was waited for; a function says it at the end."""
     deadline = time.monotonic() + HANG_S
     while not (seen := look()):

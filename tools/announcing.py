@@ -119,10 +119,10 @@ class Announcer:
         return getattr(self._config, "cache", None)  # not there with -p no:cacheprovider
 
     def _write(self, *lines: str) -> None:
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        for line in lines if reporter else ():
-            reporter.ensure_newline()
-            reporter.write_line(line)
+        if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
+            for line in lines:
+                reporter.ensure_newline()
+                reporter.write_line(line)
 
 
 def reason(report: Any) -> str:

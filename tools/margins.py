@@ -153,8 +153,8 @@ def by_function(ufunc: Any, how: str, inputs: Sequence[Any], options: Mapping[st
     if ufunc.__name__ in COMPARISONS:
         by_operator, rule = comparing()
         if by_operator or isinstance(value, np.ndarray):
-            note(*inputs, rule)
-    return combined(ufunc.__name__, *inputs, value) if ufunc.__name__ in RULES else value
+            note(inputs[0], inputs[1], rule)
+    return combined(ufunc.__name__, inputs[0], inputs[1], value) if ufunc.__name__ in RULES else value
 
 
 def by_array_function(function: Any, args: Any, options: Any) -> Any:
@@ -172,8 +172,8 @@ class Recorder:
     plain: int | float
     slopes: Mapping[str, Any]
 
-    def __array_ufunc__(self, ufunc: Any, how: str, *inputs: Any, **options: Any) -> Any:
-        return by_function(ufunc, how, inputs, options)
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return by_function(ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         return by_array_function(function, args, options)
@@ -184,7 +184,7 @@ class Recorder:
     def __abs__(self) -> Any:
         return self if self.plain >= 0 else -self
 
-    def __round__(self, digits: int | None = None) -> Any:
+    def __round__(self, digits: Any = None, /) -> Any:
         return recorder(round(self.plain, digits), self.slopes)
 
     def __floordiv__(self, other: Any) -> Any:
@@ -246,8 +246,8 @@ class Recorders(np.ndarray[Any, Any]):
     def __array_finalize__(self, made_from: Any) -> None:
         self.slopes = {}
 
-    def __array_ufunc__(self, ufunc: Any, how: str, *inputs: Any, **options: Any) -> Any:
-        return by_function(ufunc, how, inputs, options)
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return by_function(ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         return by_array_function(function, args, options)

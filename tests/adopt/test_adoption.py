@@ -173,7 +173,7 @@ def test_a_mesh_is_proposed_if_all_ranks_are_at_their_places(
     said: dict[Axis, int], mesh: dict[Axis, int], why: str
 ) -> None:
     of = Mesh(said)
-    told = {rank: {a: (at, said[a]) for a, at in of.of(rank).items()} for rank in range(of.world_size if said else 0)}
+    told = {r: {str(a): (at, said[a]) for a, at in of.of(r).items()} for r in range(of.world_size if said else 0)}
     assert mesh_of(told, 8) == (mesh, why) and list(mesh_of(told, 8)[0]) == list(mesh)
     if len(mesh) > 1:
         experts = {rank: {**place, "ep": (rank % 4, 4)} for rank, place in told.items()}

@@ -25,5 +25,4 @@ def chaos(job: str, folder: pathlib.Path, verb: str, lasts: str) -> list[str]:
 
 def told(folder: pathlib.Path) -> dict[str, Any]:
     (report,) = (folder / "reports").glob("*/attached-report.json")
-    found: dict[str, Any] = json.loads(report.read_text())
-    return found
+    return json.loads(report.read_text())

@@ -44,7 +44,7 @@ def interpreters() -> Iterator[str]:
     homes = [pathlib.Path.home() / ".pyenv" / "versions", pathlib.Path("/opt/hostedtoolcache/Python")]
     found = [path for home in homes for path in home.glob("*/**/bin/python3") if path.exists()]
     named = [shutil.which(f"python3.{minor}") for minor in range(OLDEST[1], 20)]
-    seen = {sys.version_info[:2]}
+    seen: set[tuple[int, ...]] = {sys.version_info[:2]}
     for path in (*map(str, found), *filter(None, named)):
         asked = subprocess.run([path, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True)
         version = tuple(map(int, asked.stdout.split())) if asked.returncode == 0 else ()
@@ -55,8 +55,7 @@ def interpreters() -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=[*interpreters()], ids=lambda path: path.replace("/", "-"))
 def python(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_an_init_runs_a_command_and_tells_its_end(python: str, archive: str, tmp
     ours, theirs = socket.socketpair()
     start = boot.command(python, archive, "harness.node.node_init", ["node0", "node0"])
     with ours, theirs, (tmp_path / "errors").open("wb") as errors:
-        process = subprocess.Popen(start, stdin=theirs, stdout=theirs, stderr=errors)
+        process = subprocess.Popen(start, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=errors)
         theirs.close()
         ours.settimeout(HANG_S)
         assert rpc.receive(ours)["event"] == "ready"

@@ -71,7 +71,7 @@ def test_the_parent_goes_on_hearing_its_own(handled: list[int]) -> None:
 def test_a_machine_that_hardly_lets_it_run_makes_the_windows_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     real, late = time.monotonic, itertools.count(0.0, 0.4)
     monkeypatch.setattr(kernel, "enter_network", lambda pid: None)
-    monkeypatch.setattr(net_probe.time, "monotonic", lambda: real() + next(late))
+    monkeypatch.setattr(time, "monotonic", lambda: real() + next(late))
     here = net_probe.End(0, "127.0.0.1")
     assert net_probe.transfer(here, here, 0.3, None)["bits_per_s"] > 0
 

@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from harness.campaign import fault_free, seal
-from harness.campaign.fault_free import CACHE, ensure_fault_free, fault_free_plans, forget_fault_free
+from harness.campaign.fault_free import ensure_fault_free, fault_free_plans, forget_fault_free
 from harness.errors import ChaosError, UsageError
 from harness.log.journal import Journal
+from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan
 from harness.run.job import Outcome

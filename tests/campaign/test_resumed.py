@@ -16,14 +16,15 @@ from simulator import Job, Outage, change, simulate
 from harness.backends.local.backend import BACKEND
 from harness.campaign import resumed, seal
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver
-from harness.campaign.fault_free import CACHE, forget_fault_free
+from harness.campaign.fault_free import forget_fault_free
 from harness.campaign.resumed import Resumed, resize
 from harness.errors import ChaosError
 from harness.judge.facts.made_as_asked import BEFORE, SAME, Resize, broken_by, committed
 from harness.log.journal import Journal
+from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan
-from harness.run.job import Outcome
+from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import parse_scenario
 from harness.timeline import timeline
@@ -236,7 +237,7 @@ def test_real_jobs_stop_at_the_save_and_go_on_from_it(tmp_path: pathlib.Path) ->
     alone = plan_of().model_dump() | {"run_id": f"resumed-{os.getpid()}-{time.monotonic_ns():x}", "faults": []}
     plan = Plan.model_validate(alone | {"workload": {"trainer": own, "nodes": 1, "steps": 40}})
     fault_free = tmp_path / "alone"
-    resumed.execute(plan.without_faults(f"{plan.run_id}-alone"), fault_free, BACKEND)
+    execute(plan.without_faults(f"{plan.run_id}-alone"), fault_free, BACKEND)
     job = Resumed(plan, Resize(20, 1), timeline.load(fault_free), tmp_path, BACKEND, SILENT_CAMPAIGN, StopRequest())
     runs = {name: timeline.load(folder) for name, folder in job.runs(fault_free).items()}
     assert list(runs) == [BEFORE, SAME, "resumed-1"]

@@ -324,8 +324,8 @@ def test_an_extra_is_installed_from_where_the_harness_came(
 ) -> None:
     kept = SimpleNamespace(read_text=lambda name: json.dumps(noted) if noted else None)
     monkeypatch.setattr(extras, "_ROOT", pathlib.Path(root))
-    monkeypatch.setattr(extras.importlib.metadata, "distribution", lambda name: kept)
-    monkeypatch.setattr(extras.importlib.metadata, "version", lambda name: "7")
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: kept)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "7")
     assert extras.how_to_install("docker") == command
 
 

@@ -101,9 +101,9 @@ def test_every_fault_is_in_the_row_of_its_runbook() -> None:
 def test_every_scenario_of_the_gate_and_every_alert_is_on_its_page() -> None:
     named = [row[3].split(", ") for row in rows("coverage.md", "Failure modes")]
     assert {name for names in named for name in names} == SCENARIOS
-    named = {name for row in rows("gate.md", "What `pre-launch` holds") for name in re.findall(r"`([\w-]+)`", row[1])}
+    held = {name for row in rows("gate.md", "What `pre-launch` holds") for name in re.findall(r"`([\w-]+)`", row[1])}
     suite = yaml.safe_load((ROOT / "scenarios" / "suites" / "pre-launch.yaml").read_text())
-    assert named == set(suite["scenarios"])
+    assert held == set(suite["scenarios"])
     rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
     alerts = [[f"`{rule['alert']}`", rule["labels"]["severity"]] for rule in rules if "alert" in rule]
     assert [row[:2] for row in rows("monitoring.md", "Alert rules")] == alerts

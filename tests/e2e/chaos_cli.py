@@ -78,8 +78,7 @@ class Done:
     @property
     def report(self) -> dict[str, Any]:
         (run_dir,) = self.run_dirs
-        report: dict[str, Any] = json.loads((run_dir / "report.json").read_text())
-        return report
+        return json.loads((run_dir / "report.json").read_text())
 
 
 def command(*words: object) -> list[str]:

@@ -3,7 +3,7 @@
 import pathlib
 
 import pytest
-from chaos_cli import LARGER, SHORT, Done, chaos, lighter
+from e2e.chaos_cli import LARGER, SHORT, Done, chaos, lighter
 
 
 @pytest.fixture(scope="session")

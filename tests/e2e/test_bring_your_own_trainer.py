@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from chaos_cli import ROOT, Done, command, environment
+from e2e.chaos_cli import ROOT, Done, command, environment
 from machine import need_docker
 
 from harness.backends.contract import load_backend

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import light_day
 import pytest
-from gameday_runs import ROOT, Going, chaos
+from e2e.gameday_runs import ROOT, Going, chaos
 from waiting import until
 
 pytestmark = pytest.mark.slow  # real jobs

@@ -5,10 +5,10 @@ import pathlib
 import re
 from typing import Any
 
-import gameday_runs
 import light_day
 import machine
 import pytest
+from e2e import gameday_runs
 
 pytestmark = pytest.mark.slow  # a real job
 ENTRIES = """\

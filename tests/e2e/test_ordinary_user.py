@@ -8,7 +8,7 @@ import sysconfig
 import tempfile
 
 import pytest
-from chaos_cli import ROOT, SHORT, environment
+from e2e.chaos_cli import ROOT, SHORT, environment
 from other_user import as_user, python_of
 
 NOBODY = 65534

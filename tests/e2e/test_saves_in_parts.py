@@ -4,7 +4,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from chaos_cli import ROOT, chaos
+from e2e.chaos_cli import ROOT, chaos
 
 from harness.backends.contract import load_backend
 

@@ -6,7 +6,7 @@ import shutil
 import xml.etree.ElementTree
 
 import pytest
-from chaos_cli import NAME, Done, chaos, leftovers, lighter
+from e2e.chaos_cli import NAME, Done, chaos, leftovers, lighter
 
 
 @pytest.mark.healthy

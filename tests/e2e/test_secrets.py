@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from chaos_cli import ROOT, chaos
+from e2e.chaos_cli import ROOT, chaos
 
 PLANTED = 'planted-"s3cret"-0451'
 TALKATIVE = """

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 import yaml
-from chaos_cli import NAME, ROOT, chaos, command, environment, leftovers
+from e2e.chaos_cli import NAME, ROOT, chaos, command, environment, leftovers
 from waiting import until
 
 

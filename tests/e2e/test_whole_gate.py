@@ -7,8 +7,8 @@ import shutil
 
 import action_steps
 import pytest
-from chaos_cli import NAME, ROOT, leftovers
 from cli.test_wheel import environment, tracked
+from e2e.chaos_cli import NAME, ROOT, leftovers
 
 
 @pytest.mark.wheel

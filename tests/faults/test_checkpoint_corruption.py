@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from checkpoint_files import POINTED, WRITERS, write
-from fault_context import FaultContext
+from faults.fault_context import FaultContext, means
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +58,7 @@ def content(root: pathlib.Path) -> dict[str, Any]:
 
 def corrupt(run_dir: pathlib.Path, seed: int = 1, **parameters: Any) -> Context:
     context = Context(run_dir, seed)
-    build_fault("checkpoint_corruption", parameters).inject(TARGETS, context)  # type: ignore[arg-type]
+    build_fault("checkpoint_corruption", parameters).inject(TARGETS, means(context))
     assert set(context.actions) == {"faults.checkpoint_corruption"}
     return context
 
@@ -244,7 +244,7 @@ def test_one_that_still_grows_is_left_alone(tmp_path: pathlib.Path) -> None:
         return True
 
     context.wait = wait  # type: ignore[method-assign]
-    build_fault("checkpoint_corruption", {"what": "tensor"}).inject(TARGETS, context)  # type: ignore[arg-type]
+    build_fault("checkpoint_corruption", {"what": "tensor"}).inject(TARGETS, means(context))
     assert len(looks) > 20 and context.logged[0]["path"] == "checkpoints/ckpt_40.pt"
 
 
@@ -252,7 +252,7 @@ def test_the_workload_says_where_and_which_layout(tmp_path: pathlib.Path) -> Non
     write(tmp_path / "mine" / "deep", "lightning", 20, 100)
     context = Context(tmp_path)
     context.checkpoints = CheckpointPlace("mine/deep", "lightning")
-    build_fault("checkpoint_corruption", {"what": "tensor"}).inject(TARGETS, context)  # type: ignore[arg-type]
+    build_fault("checkpoint_corruption", {"what": "tensor"}).inject(TARGETS, means(context))
     assert context.logged[0]["path"].endswith("step=100.ckpt")
 
 

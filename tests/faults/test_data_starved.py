@@ -1,19 +1,13 @@
 """Reads of training data that wait: what the file system counted is the effect."""
 
-from typing import Any, cast
+import pathlib
+from typing import Any
 
 import pytest
+from faults.fault_context import FaultContext, means
 from pydantic import ValidationError
 
-from harness.faults.contract import Context, build_fault
-
-
-class Told:
-    def __init__(self) -> None:
-        self.effects: list[tuple[float, float, bool]] = []
-
-    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.effects.append((measured, expected, ok))
+from harness.faults.contract import build_fault
 
 
 @pytest.mark.parametrize(
@@ -22,9 +16,9 @@ class Told:
 def test_reads_must_have_waited_as_long_as_was_asked(waits: int, each_ms: int, acted: bool) -> None:
     """A training that read nothing from there was not starved."""
     fault: Any = build_fault("data_starved", {"latency": "40ms"})
-    told = Told()
-    fault.judge({"waits": waits, "delayed_ns": waits * each_ms * 1_000_000}, cast(Context, told), "node0")
-    assert told.effects == [(each_ms, 40, acted)]
+    told = FaultContext(pathlib.Path())
+    fault.judge({"waits": waits, "delayed_ns": waits * each_ms * 1_000_000}, means(told), "node0")
+    assert [(measured, expected, ok) for measured, expected, _, ok in told.effects] == [(each_ms, 40, acted)]
 
 
 def test_only_reads_of_the_data_wait() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fault_context import FaultContext
+from faults.fault_context import FaultContext
 
 from harness.errors import FaultError
 from harness.faults.contract import Figures, Target, build_fault
@@ -98,8 +98,8 @@ def test_so_many_steps_are_struck_and_then_no_more(
     usual = getattr(training.told[0], column)
     struck = [each.step for each in training.told if getattr(each, column) > 20 * usual]
     assert len(struck) == 3 and struck[-1] - struck[0] == 2
-    assert training.effects == [(pytest.approx(40, rel=1e-3), least, unit, True)]
-    assert training.ends == [(pytest.approx(1, rel=1e-3), 1, unit, True)]
+    assert [[*each] for each in training.effects] == [[pytest.approx(40, rel=1e-3), least, unit, True]]
+    assert [[*each] for each in training.ends] == [[pytest.approx(1, rel=1e-3), 1, unit, True]]
 
 
 def test_poisoned_samples_are_bad_whenever_they_come_while_the_order_is_there(tmp_path: pathlib.Path) -> None:

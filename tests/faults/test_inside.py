@@ -86,7 +86,7 @@ def test_own_code_runs_in_the_rank_after_its_step(tmp_path: pathlib.Path) -> Non
     events = run(tmp_path, "own_code", source=OWN)
     (effect,) = named(events, "fault.effect")
     assert effect["ok"] and effect["detail"] == "rank 0: it returned"
-    said = {event["name"]: event.get("text") for event in named(events, "failpoint")}
+    said = {event["name"]: str(event.get("text")) for event in named(events, "failpoint")}
     assert said["own_code_returned"] == "0" and said["own_code_says"].startswith("after step 3")
     assert len(named(events, "started")) == 1
 

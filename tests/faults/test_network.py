@@ -16,6 +16,7 @@ from typing import Any
 import machine
 import pytest
 import waiting
+from faults.fault_context import means
 from pydantic import ValidationError
 
 import harness
@@ -142,10 +143,10 @@ def run_once(cluster: LocalCluster, name: str, parameters: Mapping[str, Any], du
 
     fault, watch = build_fault(name, parameters), Watch(cluster, look)
     try:
-        fault.inject([Target(0)], watch)
+        fault.inject([Target(0)], means(watch))
     finally:
-        fault.heal([Target(0)], watch)
-        fault.heal([Target(0)], watch)  # idempotent
+        fault.heal([Target(0)], means(watch))
+        fault.heal([Target(0)], means(watch))  # idempotent
     assert marks and marks[0], "it left no mark on the network while it acted"
     assert_like(cluster, before)
     assert watch.acting >= 1 and watch.effects
@@ -298,9 +299,9 @@ def test_the_nodes_of_a_group_reach_each_other(cluster: LocalCluster) -> None:
     watch = Watch(cluster, lambda: [reach(first, second), reach(first, third), reach(third, second)])
     fault = build_fault("partition", {"cut_off_from": "all"})
     try:
-        fault.inject([Target(0), Target(1)], watch)
+        fault.inject([Target(0), Target(1)], means(watch))
     finally:
-        fault.heal([Target(0), Target(1)], watch)
+        fault.heal([Target(0), Target(1)], means(watch))
     assert watch.seen[0] == [True, False, False]
     assert len(watch.effects) == 8 and all(effect["ok"] for effect in watch.effects)
     assert reach(first, third)
@@ -378,7 +379,7 @@ def test_a_node_that_dies_while_disturbed(cluster: LocalCluster) -> None:
 def test_the_rendezvous_store_dies_and_comes_back(cluster: LocalCluster) -> None:
     fault, watch = build_fault("rendezvous_loss", {"restart_after": "1ms"}), Watch(cluster)
     assert cluster.control_running
-    fault.inject([Target(0)], watch)
+    fault.inject([Target(0)], means(watch))
     assert [(effect["measured"], effect["ok"]) for effect in watch.effects] == [(0, True)]
     assert cluster.control_running
     assert [(end.node, end.incarnation, end.code) for end in cluster.exits() if end.node == "control"] == [
@@ -410,7 +411,7 @@ def test_bad_parameters_are_refused(name: str, parameters: Mapping[str, Any], me
 def test_peers_that_are_not_there(cluster: LocalCluster, peers: list[int]) -> None:
     fault = build_fault("nic_latency", {"peers": peers})
     with pytest.raises(UsageError, match="peers"):
-        fault.inject([Target(0)], Watch(cluster))
+        fault.inject([Target(0)], means(Watch(cluster)))
 
 
 def test_without_namespaces_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

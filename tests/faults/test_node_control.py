@@ -68,7 +68,7 @@ def test_the_baseline_forgets_hiccups_and_needs_steps() -> None:
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.now = 100.0
-        monkeypatch.setattr(throttle.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

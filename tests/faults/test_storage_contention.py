@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from faults.fault_context import means
 
 from harness.faults.contract import Target, build_fault
 from harness.faults.storage_contention import summarize
@@ -52,14 +53,14 @@ def children() -> list[int]:
 def test_users_read_and_write_and_leave_nothing(tmp_path: pathlib.Path) -> None:
     context = Context(tmp_path)
     fault = build_fault("storage_contention", {"users": 3, "duration": "6s", "block": "16KiB"})
-    fault.inject([Target(0)], context)  # type: ignore[arg-type]
+    fault.inject([Target(0)], means(context))
     ((rate, _, unit, ok, detail),) = context.effects
     assert ok and rate > 0 and unit == "requests/s" and " 0 failed" in detail
     assert any(path.name.startswith("block-") for path in (tmp_path / "checkpoints").rglob("*"))
-    fault.see_end([Target(0)], context)  # type: ignore[arg-type]
+    fault.see_end([Target(0)], means(context))
     for _ in range(2):
-        fault.heal([Target(0)], context)  # type: ignore[arg-type]
-        fault.see_end([Target(0)], context)  # type: ignore[arg-type]
+        fault.heal([Target(0)], means(context))
+        fault.see_end([Target(0)], means(context))
     assert context.ends == [False, True, True]
     assert list((tmp_path / "checkpoints").iterdir()) == [] and children() == []
 

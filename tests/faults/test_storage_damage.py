@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import waiting
-from fault_context import FaultContext
+from faults.fault_context import FaultContext, means
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,7 +141,7 @@ def test_the_fault_reports_what_the_trainer_did(
 
     thread = threading.Thread(target=steps, daemon=True)
     thread.start()
-    fault.inject([Target(0, 1)], context)  # type: ignore[arg-type]
+    fault.inject([Target(0, 1)], means(context))
     over.set()
     thread.join()
     assert context.effects == [(1, 1, unit, True)]
@@ -151,8 +151,8 @@ def test_a_trainer_without_the_hook_is_an_error_and_the_order_is_withdrawn(tmp_p
     fault, context = build_fault("silent_data_corruption", {}), Context(tmp_path)
     fault.environment(tmp_path)
     with pytest.raises(FaultError, match="CHAOS_DAMAGE"):
-        fault.inject([Target(0, 1)], context)  # type: ignore[arg-type]
-    fault.heal([Target(0, 1)], context)  # type: ignore[arg-type]
+        fault.inject([Target(0, 1)], means(context))
+    fault.heal([Target(0, 1)], means(context))
     assert list((tmp_path / orders.FOLDER).glob("*.json")) == []
 
 

@@ -108,7 +108,7 @@ def test_a_node_that_did_nothing_is_not_judged_unless_nobody_did(
     )  # fmt: skip
     fault = build_fault("storage_error", {})
     targets: Any = [SimpleNamespace(node_index=index) for index in range(len(nodes))]
-    fault.inject(targets, context)  # type: ignore[arg-type]
+    fault.inject(targets, context)
     assert effects == judged
-    fault.heal(targets, context)  # type: ignore[arg-type]
+    fault.heal(targets, context)
     assert sorted(healed) == sorted(tried), "all are healed, the idle ones as well"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fault_context import FaultContext
+from faults.fault_context import FaultContext, means
 
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault
@@ -96,8 +96,8 @@ class Context(FaultContext):
 
 def run(store: Store, during: Callable[[], None], **parameters: Any) -> tuple[float, float, str, bool]:
     fault, context = build_fault("object_store", parameters), Context(store, during)
-    fault.inject([Target(0)], context)  # type: ignore[arg-type]
-    fault.heal([Target(0)], context)  # type: ignore[arg-type]
+    fault.inject([Target(0)], means(context))
+    fault.heal([Target(0)], means(context))
     (effect,) = context.effects
     return effect
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from forecast.stored_runs import store
 from judging import verdict
 from report_pages import Page
 from simulator import Job, Outage, simulate
-from stored_runs import store
 from typer.testing import CliRunner
 
 from harness.campaign.wings import sections_of
@@ -31,8 +31,7 @@ def chaos(*words: object) -> Any:
 def answer(*words: object) -> dict[str, Any]:
     done = chaos(*words, "--samples", "40", "--json")
     assert done.exit_code == 0, done.output
-    values: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail)
-    return values
+    return json.loads(done.stdout, parse_constant=pytest.fail)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stored_runs import store
+from forecast.stored_runs import store
 
 from harness.errors import UsageError
 from harness.forecast.failure_rates import load_gaps, load_rates, shipped

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from forecast.test_simulator import job
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_simulator import job
 
 from harness.forecast.money import breakeven_reclaims
 from harness.forecast.spot_policies import POLICIES, Deadline, run_policy, spells

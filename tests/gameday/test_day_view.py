@@ -270,8 +270,8 @@ def test_training_is_told_by_what_was_lost_and_regained(
 def progress(phase: str, *workers: Worker, furthest: int = 0, last_step_s: float = 0) -> LiveProgress:
     known = dict(enumerate(workers))
     complete = min((worker.last_step for worker in workers), default=0)
-    steps = {"complete_step": complete, "furthest_step": max(furthest, complete)}
-    return LiveProgress(known, len(workers), **steps, last_step_ns=round(last_step_s * S), phase=phase)
+    steps = complete, max(furthest, complete)
+    return LiveProgress(known, len(workers), *steps, last_step_ns=round(last_step_s * S), phase=phase)
 
 
 def worker(last_step: int, restored: int | None, since_s: float = 0) -> Worker:

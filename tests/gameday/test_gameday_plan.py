@@ -8,6 +8,7 @@ from harness.errors import ScenarioError
 from harness.gameday import day_plan
 from harness.gameday.day_file import parse_gameday
 from harness.gameday.day_plan import DayPlan, plan_day, schedule
+from harness.plan.making import make_plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "scenarios"
@@ -56,7 +57,7 @@ def test_without_a_fault_free_run_losses_are_held_against_the_jobs_own(
     fault_free: str, against: str | None, tmp_path: pathlib.Path
 ) -> None:
     day = day_of(tmp_path, f"fault_free: {fault_free}\nentries: [{{scenario: rank-kill}}]\n")
-    assert day.acts[0].plan.expect["loss_continuity"].get("against") == against
+    assert day.acts[0].plan.to_json()["expect"]["loss_continuity"].get("against") == against
 
 
 @pytest.mark.parametrize(
@@ -131,8 +132,7 @@ def test_too_many_rehearsals_are_refused_before_they_are_all_planned(
 ) -> None:
     monkeypatch.setattr(day_plan, "ACTS_MAX", 3)
     begun: list[object] = []
-    whole = day_plan.make_plan
-    monkeypatch.setattr(day_plan, "make_plan", lambda *given: begun.append(given) or whole(*given))
+    monkeypatch.setattr(day_plan, "make_plan", lambda *given: begun.append(given) or make_plan(*given))
     with pytest.raises(ScenarioError, match=r"day.yaml:6:5: entries.0: more than 3 rehearsals"):
         day_of(tmp_path, "entries:\n  - {random: {scenarios: [rank-kill], rate: 60/h, times: 50}}\n")
     assert len(begun) == 3

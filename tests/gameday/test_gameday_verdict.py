@@ -15,7 +15,7 @@ from scorecards import assert_verdict
 
 from harness.gameday import day_report
 from harness.gameday.books import Booked
-from harness.gameday.day_file import Budget
+from harness.gameday.day_file import Budget, Steady
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.judge.score import Expectation, Scorecard
@@ -27,8 +27,8 @@ Event = dict[str, Any]
 
 def card(verdict: Verdict = Verdict.PASS, wasted: float = 1.0) -> Scorecard:
     scores = {"wasted_gpu_hours": {"gpu_seconds_wasted_by_faults": wasted}, "recovery_time": {"seconds": 2.0}}
-    told = verdict, [f"it is {verdict}"], scores, {}, [], {}
-    return Scorecard("r", "s", "t", "local", 1, *told, report_runs.spot_evict().evidence)
+    reasons, evidence = [f"it is {verdict}"], report_runs.spot_evict().evidence
+    return Scorecard("r", "s", "t", "local", 1, verdict, reasons, scores, {}, [], {}, evidence)
 
 
 def rehearsed(name: str, at_s: float, took_s: float = 10.0, outcome: str = "settled", acts: bool = True) -> list[Event]:
@@ -374,7 +374,7 @@ def test_a_probe_that_never_answered_is_inconclusive() -> None:
 
 
 JOB = small_jobs.job("day", ["python", "train.py"], nodes=2).model_copy(update={"run_id": "day-1"})
-DAY = DayPlan.model_construct(name="plan", title="A day", seed=1, job=JOB)
+DAY = DayPlan.model_construct(name="plan", title="A day", seed=1, job=JOB, steady=Steady(), scenes=())
 
 
 def result_of(verdict: Verdict = Verdict.PASS, reason: str = "recovered in 2 s") -> DayResult:
@@ -426,8 +426,7 @@ def test_a_day_tells_the_time_on_the_wall_and_what_is_not_over() -> None:
 def test_the_waste_of_the_whole_day_is_told() -> None:
     """And what of the budget is spent, which counts from the first steady steps on."""
     since = {"allocated": 300.0, "wasted_all": 72.0, "wasted_faults": 21.3, "dollars": None}
-    told = since | {"allocated": 344.0, "wasted_all": 86.0, "since": since}
-    result = replace(result_of(), booked=told)
+    result = replace(result_of(), booked=since | {"allocated": 344.0, "wasted_all": 86.0, "since": since})
     told = "Wasted in the whole day: 86.0 GPU-s of 344.0 GPU-s (25.0 %), 21.3 GPU-s of it by faults."
     assert told in day_report.render(DAY, result)["report.md"]
     capped = DAY.model_copy(update={"budget": Budget(wasted_gpu_hours=0.5, wasted_percent="30%")})

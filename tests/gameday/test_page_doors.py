@@ -156,12 +156,14 @@ def test_each_role_presses_its_own_buttons(
 
 
 def test_a_browser_with_pages_of_two_roles_asks_for_each_as_its_own(client: TestClient, page: Page) -> None:
-    stop = {"json": {"action": "stop"}, "headers": OWN}
+    def asked(role: str) -> int:
+        return client.post(f"/act?as={role}", json={"action": "stop"}, headers=OWN).status_code
+
     enter(client, page, "observer")
-    assert client.post("/act?as=master", **stop).status_code == 403, "it has no such cookie"
+    assert asked("master") == 403, "it has no such cookie"
     enter(client, page, "participant")
     enter(client, page, "observer")
-    found = {role: client.post(f"/act?as={role}", **stop).status_code for role in ("participant", "observer", "alerts")}
+    found = {role: asked(role) for role in ("participant", "observer", "alerts")}
     assert found == {"participant": 200, "observer": 403, "alerts": 403}
 
 

@@ -49,7 +49,8 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
             if not recovery:
                 return ()
             identity = identity_of(plans_of[cards[0].run_id].to_json(), environment_facts())
-            told = {"recovery_time": recovery, "wasted_gpu_seconds": 2 * recovery, "allocated_gpu_seconds": 80.0}
+            told: dict[str, Any] = {"recovery_time": recovery, "wasted_gpu_seconds": 2 * recovery}
+            told["allocated_gpu_seconds"] = 80.0
             runs = tuple(RunFigures(run_id=card.run_id, verdict=card.verdict, **told) for card in cards)
             return (ScenarioFigures(identity=identity, runs=runs),)
 
@@ -74,7 +75,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
                 )
             return [kept[each.run_id] for each in named], False
 
-        monkeypatch.setattr(module.provenance, "facts", lambda *_: here)
+        monkeypatch.setattr("harness.run.provenance.facts", lambda *_: here)
         monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
         monkeypatch.setattr(module, "load_evidence", lambda run_dir: check.evidence)
         monkeypatch.setattr(module, "judge", lambda _, run_id: kept.get(run_id, check))

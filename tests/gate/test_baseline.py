@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,7 @@ HERE = Identity(
 )
 
 
-def runs(seconds: list[float | None], /, name: str = "old", **more: Any) -> tuple[RunFigures, ...]:
+def runs(seconds: Sequence[float | None], /, name: str = "old", **more: Any) -> tuple[RunFigures, ...]:
     known: dict[str, Any] = {"verdict": Verdict.PASS, "wasted_gpu_seconds": 20.0, "allocated_gpu_seconds": 80.0}
     known |= {"checkpoint_stall": 0.0, "commit": "abcd1234"} | more
     return tuple(RunFigures(run_id=f"{name}-{i}", recovery_time=each, **known) for i, each in enumerate(seconds))
@@ -74,7 +75,7 @@ def test_runs_that_prove_nothing_are_no_evidence(bad: Verdict) -> None:
 @pytest.mark.parametrize("before", [(), runs(OLD, verdict=Verdict.INVALID), runs(OLD[:2])])
 @pytest.mark.parametrize("recovery", [7.0, None])
 def test_a_comparison_with_nothing_is_no_pass(before: tuple[RunFigures, ...], recovery: float | None) -> None:
-    silent = {"wasted_gpu_seconds": None, "checkpoint_stall": 0.0}
+    silent: dict[str, Any] = {"wasted_gpu_seconds": None, "checkpoint_stall": 0.0}
     few = tuple(msgspec.structs.replace(each, recovery_time=recovery, **silent) for each in before)
     found = held(runs([recovery] * 5, "new", **silent), few)
     assert_verdict(found, Verdict.INCONCLUSIVE, "each side needs 3 judged runs; about")

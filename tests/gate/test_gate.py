@@ -14,7 +14,6 @@ from simulator import Logs, remove, simulate
 from harness.campaign.checked_files import load_scenario
 from harness.campaign.wings import Swept
 from harness.errors import CannotRunError, ScenarioError
-from harness.gate import suite_run as module
 from harness.gate.suite_file import load_suite, parse_suite
 from harness.gate.suite_run import load_entries
 from harness.judge.score import Scorecard
@@ -100,7 +99,7 @@ def test_a_sweep_over_the_saves_is_an_entry_like_others(
     rehearse: Any, monkeypatch: pytest.MonkeyPatch, found: Verdict, known: str, wanted: Verdict
 ) -> None:
     swept = Swept("resume-rank-kill-1", found, ["9 of 9 steps consumed other samples"])
-    monkeypatch.setattr(module.wings, "sweep_of", lambda name: lambda *_: swept)
+    monkeypatch.setattr("harness.campaign.wings.sweep_of", lambda name: lambda *_: swept)
     entry = "scenario: rank-kill, matrix: resume"
     entry += f", known_failure: {{ticket: T-1, until: 2999-01-01, because: {known}}}" if known else ""
     suite = f"version: 1\nname: small\ntitle: A small gate\nscenarios: [rank-kill, {{{entry}}}]\n"

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import CampaignObserver
+from harness.campaign.checked_files import load_scenario
 from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.cli import main
 from harness.errors import ScenarioError, UsageError
@@ -581,7 +582,7 @@ def test_what_a_gate_runs_of_its_own_broken_trainer_is_marked(rehearse: Any, mon
     plans: list[Any] = []
     rehearse(THREE)
     monkeypatch.setattr(module, "execute", lambda plan, *_: plans.append(plan) or Outcome("completed", ""))
-    suite = module.load_scenario(SCENARIOS / "rank-kill.yaml")  # any suite may name a scenario of its own
+    suite = load_scenario(SCENARIOS / "rank-kill.yaml")  # any suite may name a scenario of its own
     gate = module.Gate("local", 1, pathlib.Path("x"), SCENARIOS)
     module._blindness_check(suite, gate, load_backend("local"))
     assert plans[0].scenario.is_control and "gate" in plans[0].scenario.tags

@@ -52,8 +52,8 @@ def test_the_slow_restore_is_named(runs: pathlib.Path) -> None:
     assert accounts.largest and accounts.largest.name == "restore"
     said = " ".join(sentences(found))
     assert "By phase of the longest recovery: most of it is restore, +" in said
-    back = compare_runs("slow", "fast", runs)
-    assert back.sections[0].largest and back.sections[0].largest.change == -phases.largest.change
+    back, there = compare_runs("slow", "fast", runs), phases.largest.change
+    assert there and back.sections[0].largest and back.sections[0].largest.change == -there
     assert "restore, −" in " ".join(sentences(back))
     with pytest.raises(UsageError, match="both are run fast"):
         compare_runs("fast", "fast", runs)
@@ -77,7 +77,7 @@ def test_a_part_below_half_of_the_difference_is_not_most_of_it() -> None:
 
 def test_the_inputs_that_differ_are_named() -> None:
     card = report_runs.spot_evict()
-    known = run_report.from_scorecard(replace(card, environment=card.environment | {"source_digest": "a", "cpu": "x"}))
+    known = run_report.from_scorecard(replace(card, environment={**card.environment, "source_digest": "a", "cpu": "x"}))
     other = msgspec.structs.replace(known, environment=known.environment | {"source_digest": "b", "cpu": "y"})
     words = ["python", "train.py", *["--lr", "0.1"], *["--data", "d" * 60]]
     before = {"run_id": "1", "seed": 1, "workload": {"nodes": 2, "steps": 40, "trainer": {"command": words}}}

@@ -31,8 +31,8 @@ def test_changes_of_level_are_found_in_order_and_one_from_nothing_has_no_ratio()
     assert [each.at for each in found] == pytest.approx([10, 20], abs=1)
     assert [each.ratio for each in found] == pytest.approx([10 / 7, 1.5], rel=0.03)
     (one,) = series_of([moment(i, 0.0 if i < 8 else 10.0) for i in range(16)])
-    (found,) = one.changes("recovery_s")
-    told = history_report.change_words(one, "recovery_s", found)
+    (only,) = one.changes("recovery_s")
+    told = history_report.change_words(one, "recovery_s", only)
     assert "to 10.00 s with" in told and "inf" not in told and "×" not in told
 
 

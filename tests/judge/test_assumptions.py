@@ -15,14 +15,13 @@ from judge import (
     test_faults_judged,
     test_forged,
     test_observable,
-    test_rank_samples,
     test_recovery_time,
     test_told_by_launchers,
     test_verdicts,
     test_whole,
 )
 from judging import ENVELOPE, EXACT, bent, verdict
-from mutants.bent import BROKEN
+from mutants.bent import BROKEN, a_rank_has_no_log
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, clocks, simulate, steps
 from whole import slower
@@ -78,7 +77,7 @@ def resized() -> Scorecard:
 
 
 def unheard() -> Scorecard:
-    return verdict(simulate(JOB, KILL, seed=5), test_rank_samples.a_rank_has_no_log, EXACT)
+    return verdict(simulate(JOB, KILL, seed=5), a_rank_has_no_log, EXACT)
 
 
 def gave_up() -> Scorecard:

@@ -44,7 +44,7 @@ def exits(logs: Logs, node: int) -> list[dict[str, Any]]:
 
 
 @bending
-def at_work(logs: Logs, begin: int, end: int, **what: Any) -> None:
+def at_work(logs: Logs, /, begin: int, end: int, **what: Any) -> None:
     """A fault that kills nobody is at work on node 0 from `begin` to `end`, counted from the first rank's exit."""
     at = min(line["mono_ns"] for node in (0, 1) for line in exits(logs, node))
     target = [{"node": "node0", "incarnation": 1, "rank": None}]
@@ -271,14 +271,14 @@ def test_deaths_that_end_alike_are_told_together_and_three_kinds_are_named() -> 
     many = told(*(("a", rank) for rank in range(9)))
     assert many.startswith("ranks 0, 1, 2, 3, 4, 5, 6 and 2 others died, the first at ")
 
-    def told(nodes: int, *codes: int) -> list[str]:
+    def reasons(nodes: int, *codes: int) -> list[str]:
         [reason] = judged(with_codes(*codes), CRASH, job=Job(nodes=nodes, steps=40, every=10)).reasons
         return reason.split("; ")
 
-    kinds = [text.partition(":")[0] for text in told(5, 3, 3, 4, 5, 5)]
+    kinds = [text.partition(":")[0] for text in reasons(5, 3, 3, 4, 5, 5)]
     assert sorted(kinds) == ["unexplained death", *["unexplained deaths"] * 2]
-    assert told(5, 3, 4, 5, 6, 7)[-1] == "2 more unexplained deaths"
-    assert told(4, 3, 4, 5, 6)[-1] == "1 more unexplained death"
+    assert reasons(5, 3, 4, 5, 6, 7)[-1] == "2 more unexplained deaths"
+    assert reasons(4, 3, 4, 5, 6)[-1] == "1 more unexplained death"
 
 
 @pytest.mark.parametrize(("restored", "spoilt"), [(None, True), (5, True), (6, False)])

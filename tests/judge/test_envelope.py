@@ -241,13 +241,12 @@ def shrinks(change: Change) -> Timeline:
 
 def judged(run: Change, calibration: Change, resumed: dict[str, Change] | None = None) -> Scorecard:
     """`resumed`: two more of those that change their size differ from it by a hair each."""
-    runs = {name: changed(SMALL, change, SAVED + 1) for name, change in (resumed or {}).items()}
-    for hair in (2, 3) if resumed else ():
-        runs[f"resumed-{hair}"] = changed(
-            SMALL, lambda loss, hair=hair: resumed["resumed-1"](loss) + hair * 1e-9, SAVED + 1
-        )
-    if runs:
-        runs |= {BEFORE: changed(JOB, last=SAVED), SAME: changed(JOB, (resumed or {})[SAME], SAVED + 1)}
+    runs: dict[str, Timeline] = {}
+    if resumed:
+        first = resumed["resumed-1"]
+        resumed = resumed | {"resumed-2": lambda loss: first(loss) + 2e-9, "resumed-3": lambda loss: first(loss) + 3e-9}
+        runs = {name: changed(SMALL, change, SAVED + 1) for name, change in resumed.items()}
+        runs |= {BEFORE: changed(JOB, last=SAVED), SAME: changed(JOB, resumed[SAME], SAVED + 1)}
     return judge(Evidence(shrinks(run), fault_free_of(JOB), [changed(SMALL, calibration)], resumed=runs), "run")
 
 

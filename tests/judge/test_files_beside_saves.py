@@ -16,7 +16,7 @@ from harness.report import run_report, view
 
 JOB = Job(nodes=2, steps=40)
 LEFT = ["checkpoints/best.json", "checkpoints/eval/40.json", "checkpoints/log.txt"]
-ASKED = {"files_beside_saves": {}}
+ASKED: dict[str, Any] = {"files_beside_saves": {}}
 
 
 @bending

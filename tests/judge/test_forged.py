@@ -31,8 +31,7 @@ KEPT = ("verdict", "reasons", "run", "scores", "metrics", "expectations", "not_j
 
 @pytest.fixture(scope="session")
 def reports() -> dict[str, Any]:
-    kept: dict[str, Any] = json.loads(lzma.decompress(REPORTS.read_bytes()))
-    return kept
+    return json.loads(lzma.decompress(REPORTS.read_bytes()))
 
 
 @pytest.fixture(scope="session")

@@ -64,8 +64,8 @@ def goodput(told: Told, folder: pathlib.Path) -> tuple[float, float]:
         harness(told.killed, "fault.injected", fault="kill", kind="rank_kill", targets=[target], kills=True)
     harness(told.end, "node.released", node="node0", incarnation=1, reason="completed")
     harness(told.end, "run.finished", outcome="completed", reason="")
-    values = figures_of.scores(judge(Evidence(timeline.load(folder)), "told"))["wasted_gpu_hours"]
-    return values["goodput_percent"], 100 * values["accounts"]["recompute"] / values["gpu_seconds_allocated"]
+    waste = figures_of.scores(judge(Evidence(timeline.load(folder)), "told"))["wasted_gpu_hours"]
+    return waste["goodput_percent"], 100 * waste["accounts"]["recompute"] / waste["gpu_seconds_allocated"]
 
 
 @pytest.mark.parametrize("told", [UNDISTURBED, GOES_BACK])

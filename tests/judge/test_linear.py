@@ -30,7 +30,7 @@ def evidence(ranks: int, restarts: int) -> Evidence:
     return Evidence(load(history, expecting(history.logs(), EXPECT)), fault_free_of(job))
 
 
-class Column(np.ndarray):  # type: ignore[type-arg]
+class Column(np.ndarray):
     """Counts its elements, and those of what comes of it, when they are worked on. A slice is free."""
 
     touched = 0

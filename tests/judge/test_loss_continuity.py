@@ -304,7 +304,7 @@ def test_a_final_loss_near_zero_has_no_gap_in_percent_and_what_the_envelope_sees
 def test_a_loss_of_all_ranks_is_their_mean_by_samples(tmp_path: pathlib.Path) -> None:
     simulate(Job(nodes=2, ranks_per_node=2, steps=6)).write(tmp_path)
     steps = timeline.load(tmp_path).steps
-    of_all = dataclasses.replace(steps, loss=steps.rank + 1.0, rank_samples=np.where(steps.rank == 3, 5, 1))
+    of_all = dataclasses.replace(steps, loss=steps.rank.astype(float) + 1, rank_samples=np.where(steps.rank == 3, 5, 1))
     assert surviving(of_all, of_all=True).loss.tolist() == [(1 + 2 + 3 + 4 * 5) / 8] * 6
     silent = dataclasses.replace(of_all, loss=np.where(steps.rank > 1, np.copysign(np.nan, -1), of_all.loss))
     assert surviving(silent, of_all=True).loss.tolist() == [1.5] * 6

@@ -49,7 +49,7 @@ def test_a_job_that_does_no_step_or_whose_command_fails_has_failed() -> None:
 
 
 @bending
-def counted_anew(logs: Logs, **names: Any) -> None:
+def counted_anew(logs: Logs, /, **names: Any) -> None:
     """The last lives do not know which step they restored, and count from 1."""
     for lines in logs.last_lives():
         restored = find(lines, "restored")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ ITEM = "the training's own traffic"
 
 
 @bending
-def told(logs: Logs, kind: str, **traffic: Any) -> None:
+def told(logs: Logs, /, kind: str, **traffic: Any) -> None:
     """The fault of this kind, and what it told of the training's traffic through it."""
     lines = logs.harness
     injected = find(lines, "fault.injected")
@@ -27,7 +26,7 @@ def told(logs: Logs, kind: str, **traffic: Any) -> None:
         lines.insert(lines.index(injected) + 1, line | traffic)
 
 
-def judged(bend: Callable[[Logs], None], slower: float = 1.0, expect: dict[str, Any] | None = None) -> Any:
+def judged(bend: Bend, slower: float = 1.0, expect: dict[str, Any] | None = None) -> Any:
     slow: Bend = lambda logs: slowed(logs, 30, 50, slower, healed=10**9)  # noqa: E731
     return verdict(simulate(JOB, seed=1), together(slow, bend), expect=expect or {})
 

@@ -146,7 +146,7 @@ def test_what_never_recovered_is_worse_than_what_took_longer() -> None:
 def test_the_longest_phase_is_so_by_its_sum_and_in_the_words_of_the_report() -> None:
     spans = [("rendezvous", 3), ("reschedule", 4), ("rendezvous", 3), ("startup", 1)]
     edges = [sum(seconds for _, seconds in spans[:i]) * S for i in range(len(spans) + 1)]
-    phases = [Segment(name, edges[i], edges[i + 1], -1) for i, (name, _) in enumerate(spans)]
+    phases = tuple(Segment(name, edges[i], edges[i + 1], -1) for i, (name, _) in enumerate(spans))
     run = replace(RUN, episodes=[Episode(0, None, None, 9, (), phases)], processes=[])
     bounds = RecoveryBounds.model_validate({"max": "1s"})
 

@@ -21,7 +21,8 @@ from harness.campaign import own_log
 from harness.cli.main import make_app
 from harness.judge import weighing
 from harness.judge.facts import repeated_steps
-from harness.judge.facts.repeated_steps import CALIBRATING_STEPS, Again, Executed, done_again
+from harness.judge.facts.repeated_steps import Again, Executed, done_again
+from harness.judge.thresholds import CALIBRATING_STEPS
 from harness.judge.verdict import Verdict
 from harness.log.reading import UNTOLD
 
@@ -71,7 +72,7 @@ def test_one_loss_that_is_another_is_found_at_its_step(lives: list[tuple[int, in
     bent = data.draw(st.sampled_from(again))
     found = {each.life: each for each in done_again(executed(rows, {bent: 1.5}))}
     off = found[bent[0]].off["loss"]
-    assert [off.words(row)[0] for row in np.flatnonzero(off.apart)] == [bent[2]]
+    assert [off.words(row)[0] for row in np.flatnonzero(off.apart).tolist()] == [bent[2]]
     answers = dict(zip(found, judged(list(found.values())), strict=True))
     before = [each.steps for life, each in found.items() if life < bent[0]]
     reached = any(steps > bent[2] - found[bent[0]].first for steps in before)  # only as far after a restart
@@ -165,7 +166,7 @@ def test_against_itself_needs_no_fault_free_run(field: str, value: object, words
     assert [line.verdict for line in healthy.expectations if line.name == name] == [Verdict.PASS]
     assert "steps that were done once" in healthy.not_judged
 
-    def bend(logs: dict[str, list[dict[str, object]]]) -> None:
+    def bend(logs: Logs) -> None:
         first = steps(logs.trainers(rank=0, life=-1)[0])[0]
         first[field] = value
 

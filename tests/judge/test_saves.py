@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_linear import MORE_RANKS, MORE_RESTARTS, RANKS, RATIO_MAX, RESTARTS, evidence, lines_run
+from counting import lines_run
+from judge.test_linear import MORE_RANKS, MORE_RESTARTS, RANKS, RATIO_MAX, RESTARTS, evidence
 
 from harness.judge.assumption import assumptions
 from harness.judge.facts.analysis import Analysis
@@ -54,7 +55,7 @@ def test_the_newest_is_what_a_look_at_all_of_them_finds(seed: int) -> None:
 def test_it_looks_back_no_further_than_it_must() -> None:
     asked: list[int] = []
     known = Newest((step, step, step) for step in range(1000))
-    assert known.before(500, lambda step: not asked.append(step)) == 499  # type: ignore[func-returns-value]
+    assert known.before(500, lambda step: not asked.append(step)) == 499
     assert asked == [499]
 
 

@@ -162,14 +162,14 @@ def test_a_save_that_the_store_does_not_hold_is_none(bends: list[Bend], reason: 
 
 
 @bending
-def again(logs: Logs, **told: Any) -> None:
+def again(logs: Logs, /, **told: Any) -> None:
     """The harness sees the save of step 50 once more, or another one, which differs."""
     line = next(seen(logs, 50, 50))
     logs.put(line | clocks(line, 10**8) | {"sha256": "other"} | told)
 
 
 @bending
-def labelled(logs: Logs, **told: Any) -> None:
+def labelled(logs: Logs, /, **told: Any) -> None:
     """The save of step 50 is called otherwise."""
     every = *logs.all(*SAVES), *seen(logs), *left_of(logs)["checkpoints"]
     change([line for line in every if line["step"] == 50], **{"path": "checkpoints/step-47"} | told)

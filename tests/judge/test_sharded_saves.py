@@ -215,7 +215,7 @@ def by_rank_0(logs: Logs) -> None:
 
 
 @bending
-def restarted(logs: Logs, *events: str, **told: object) -> None:
+def restarted(logs: Logs, /, *events: str, **told: object) -> None:
     """After the restart, rank 1 saves, too, and tells only these events."""
     by_rank_0(logs)
     by_each_rank(logs)

@@ -89,9 +89,9 @@ def run_of(**other: Any) -> Any:
 
 def evidence_of(run: Any = None, **other: Any) -> Any:
     comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1, near_zero=False)
-    whole = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None, "comparison": comparison}
+    whole: dict[str, Any] = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None}
     whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": "", "other_layout": ""}
-    whole |= {"incomparable": "", "resume_alone": ("", ""), "deaths_unexplained": []}
+    whole |= {"incomparable": "", "resume_alone": ("", ""), "deaths_unexplained": [], "comparison": comparison}
     run = run or run_of()
     whole["seams"] = {epoch.first - 1 for epoch in run.epochs}
     return SimpleNamespace(run=run, **whole | other)
@@ -299,7 +299,7 @@ def test_logs_that_end_before_the_last_save_lost_lines(
     """If some rank tells that step, and its lines have no numbers or lack some; or if one has no last word. Else the
     job may have ended before it."""
     saves = SimpleNamespace(store=SimpleNamespace(seen=[SimpleNamespace(step=saved)] if saved else []))
-    steps, epochs = np.rec.array([(told,)], names="step"), [SimpleNamespace(first=1, kept=40, size=2, processes=[0])]
+    steps, epochs = np.rec.array([(told,)], [("step", int)]), [SimpleNamespace(first=1, kept=40, size=2, processes=[0])]
     process = SimpleNamespace(left=left, dropped=0, gaps=gaps)
     evidence = evidence_of(run_of(finished=finished, steps=steps, epochs=epochs, processes=[process]), saves=saves)
     of_reached = {name: each for name, each in grounds().items() if each.kind is Kind.REACHED}

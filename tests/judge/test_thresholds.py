@@ -28,8 +28,8 @@ def numbers(source: str) -> Iterator[str]:
         )
         for target in targets:
             value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-            pair = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
-            for name, each in zip(target.elts, value.elts, strict=True) if pair else [(target, value)]:
+            both = [each.elts for each in (target, value) if isinstance(each, ast.Tuple)]
+            for name, each in zip(*both, strict=True) if len(both) == 2 else [(target, value)]:
                 if isinstance(name, ast.Name) and _is_number(each):
                     yield name.id
 

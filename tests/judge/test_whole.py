@@ -351,9 +351,9 @@ def drill_card(drill: Timeline | str, bend: Bend = lambda logs: None, **finished
 def drill_log(*told: tuple[int | None, str, int | None], world: int = 2) -> Timeline:
     """A drill of so many ranks. Of each: the step that it restored, from where, and the first step that it did."""
     known = sorted(FAULT_FREE.processes, key=lambda process: process.rank)
-    common = {"world_size": world, "restored": 1}
+    known = [replace(process, world_size=world, restored=1) for process in known]
     workers = [
-        replace(known[rank % 2], **common, rank=rank, restored_step=step, source=source, first_step=first)
+        replace(known[rank % 2], rank=rank, restored_step=step, source=source, first_step=first)
         for rank, (step, source, first) in enumerate(told)
     ]
 

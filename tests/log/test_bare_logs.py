@@ -260,7 +260,7 @@ def test_a_job_that_begins_anew_and_does_nothing_has_no_step_to_compare(tmp_path
     for name, stretches in (("run", [(0, 1, 5, 3), (0, 1, 0, None)]), ("fault_free", [(0, 1, 6, None)])):
         (tmp_path / name).mkdir()
         runs.append(lives(Logs(tmp_path / name), *stretches))
-    card = judge(Evidence(*runs), "x")
+    card = judge(Evidence(runs[0], runs[1]), "x")
     assert card.scores["loss_continuity"]["steps_compared"] == 0
     assert not [text for text in card.reasons if "crashed" in text]
 
@@ -371,7 +371,7 @@ def test_what_shows_that_the_job_knows(logs: Logs, teller: str, said: dict[str, 
 
 
 def test_what_is_told_of_a_fault(logs: Logs) -> None:
-    told = [
+    told: list[tuple[str, str, dict[str, Any]]] = [
         *(("a", "armed", {}), ("a", "injecting", {}), ("a", "injected", {"kind": "hang"}), ("a", "recovered", {})),
         *(("a", "armed", {}), ("a", "injected", {}), ("a", "healed", {})),
         ("a", "injected", {"kills": True, "stops": True, "spoils": True}),

@@ -332,7 +332,7 @@ def test_the_live_reader_takes_a_flood_in_parts(tmp_path: pathlib.Path, monkeypa
 
 def test_the_live_reader_fills_in_what_a_bare_trainer_does_not_tell(tmp_path: pathlib.Path) -> None:
     bare = {"schema": 1, "role": "trainer", "wall_ns": 1}
-    told = [{"event": "started"}, {"event": "rendezvous"}, {"event": "restored"}, STEP]
+    told: list[dict[str, Any]] = [{"event": "started"}, {"event": "rendezvous"}, {"event": "restored"}, STEP]
     write(tmp_path / "node7" / "w.jsonl", bare, *told)
     progress = LiveProgress()
     for header, event in Tail(tmp_path).poll():

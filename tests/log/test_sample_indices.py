@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness.errors import EventLogError
 from harness.log import files, reading, sample_indices
+from harness.log.event_log import Tail
 
 HEADER = {"schema": 1, "writer": "w", "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1}
 RUNS = st.lists(
@@ -88,7 +89,7 @@ def test_hostile_runs_are_refused_with_their_line(tmp_path: pathlib.Path, told: 
     write(tmp_path, [{}, {"samples": told}])
     with pytest.raises(EventLogError, match=rf"w\.jsonl:3: .*({message})"):
         reading.read(tmp_path)
-    assert reading.event_log.Tail(tmp_path).poll()[0][1]["step"] == 1  # following stops for nothing
+    assert Tail(tmp_path).poll()[0][1]["step"] == 1  # following stops for nothing
 
 
 @pytest.mark.parametrize("odd", [{"epoch": -7}, {"epoch": "one"}, {"applied": 1}, {"applied": "no"}])

@@ -131,9 +131,8 @@ class World:
             return [value]
         if self._rank:
             self._send(self._links[0], [self._rank, value])
-            found: list[Any] = json.loads(self._links[0].readline())
-            return found
-        parts = dict([[0, value], *(json.loads(link.readline()) for link in self._links)])
+            return json.loads(self._links[0].readline())
+        parts = dict([(0, value), *(json.loads(link.readline()) for link in self._links)])
         values = [parts[rank] for rank in sorted(parts)]
         for link in self._links:
             self._send(link, values)
@@ -185,7 +184,7 @@ def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every
         loss, samples = loss + micro_batch(state, world, ranks, mine), samples + mine
         if state.taken == ACCUMULATE:
             rate = 0.05 * min(1.0, (state.updates + 1) / WARM_UP)
-            told = {"loss": loss, "grad_norm": abs(state.gradient), "lr": rate}
+            told: dict[str, Any] = {"loss": loss, "grad_norm": abs(state.gradient), "lr": rate}
             learn(state, state.gradient / ACCUMULATE, rate)
             state.step += 1
             told |= {"samples": [[sample, 1, 1] for sample in samples]}

@@ -42,7 +42,7 @@ def newest(root: pathlib.Path, careful: bool) -> tuple[int, float, list[dict[str
             return 0, 0.0, []
         path = root / (root / "latest").read_text()
         return int(path.stem[5:]), load(path), []
-    passed = []
+    passed = list[dict[str, str]]()
     for path in sorted(root.glob("ckpt_*.pt"), key=lambda path: int(path.stem[5:]), reverse=True):
         expected = path.with_suffix(".sum")
         found = hashlib.sha256(path.read_bytes()).hexdigest()

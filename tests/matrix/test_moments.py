@@ -144,7 +144,7 @@ def test_passes_end_where_their_samples_come_again(tell: str, length: int, padde
                 line.pop(name, None)
             line |= {"samples": [[sample, 1, 1]]} if tell == "samples" else {"digest": f"{sample:064x}"}
     run = load(simulate(JOB, ()), logs)
-    unknown = None if tell == "digest" else []
+    unknown: list[int] | None = None if tell == "digest" else []
     assert pass_ends(run, told_kind(run, None)) == (list(range(length, 40, length)) or unknown)
 
 

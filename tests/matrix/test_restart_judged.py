@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from judging import load
+from matrix.test_resume_comparison import ENDS, JOB, at, from_save, logs_of, published, resumed, usual
 from simulator import Logs, Outage, simulate
-from test_resume_comparison import ENDS, JOB, at, from_save, logs_of, published, resumed, usual
 
 from harness.cli.scenarios import plan_of
 from harness.judge.verdict import Verdict

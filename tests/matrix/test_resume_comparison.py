@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import small_jobs
-from judging import bending, load
+from judging import Bend, bending, load
 from simulator import Job, Logs, Outage, change, find, simulate, steps
 
 from harness.matrix import resume_comparison
@@ -77,7 +77,7 @@ def on_other_ranks(usual: Usual, again: Timeline, step: int) -> list[Finding]:
 
 
 @bending
-def at(logs: Logs, step: int, rank: int | None = None, **fields: Any) -> None:
+def at(logs: Logs, /, step: int, rank: int | None = None, **fields: Any) -> None:
     """This step tells something else."""
     for line in logs.steps(step, step, rank=rank):
         line |= {name: value(line) if callable(value) else value for name, value in fields.items()}
@@ -172,7 +172,7 @@ def test_a_step_that_was_half_done_is_done_as_a_whole_or_its_rest_is() -> None:
 
         return bend
 
-    def found(bend: Callable[[Logs], None]) -> list[str]:
+    def found(bend: Bend) -> list[str]:
         compared = resume_comparison.differences(run, resumed(bend), from_save(SAVE, 1))
         return [each.words for each in compared.found]
 
@@ -194,7 +194,7 @@ def test_where_a_repeat_differs_small_differences_are_none() -> None:
     logs = logs_of()
     at(30, loss=lambda line: line["loss"] * 1.01)(logs)
     exact, off = apart(usual().run, load(simulate(JOB, ()), logs))
-    assert (exact, off["loss"]) == (False, pytest.approx(0.01, rel=0.02))
+    assert not exact and off["loss"] == pytest.approx(0.01, rel=0.02)
     near, far = (at(30, rank=0, loss=lambda line, by=by: line["loss"] * by) for by in (1.05, 1.2))
     assert differences(usual(0.01), resumed(near), SAVE) == []
     assert [each.kind for each in differences(usual(0.01), resumed(far), SAVE)] == [Kind.COMPUTED]

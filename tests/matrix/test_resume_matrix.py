@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-import resuming_trainer
+from matrix import resuming_trainer
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
@@ -126,9 +126,9 @@ def test_what_is_forgotten_is_named(tmp_path: pathlib.Path, bugs: str) -> None:
     for each in known["tried"]:
         each["found"], each["ended"] = [], ""
     stored.write_text(json.dumps(known))
-    words = [found["run_id"], "--reports", str(tmp_path / "reports")]
-    assert CliRunner().invoke(make_app(), ["show", *words]).exit_code == 0
-    result = CliRunner().invoke(make_app(), ["score", *words])
+    where = [found["run_id"], "--reports", str(tmp_path / "reports")]
+    assert CliRunner().invoke(make_app(), ["show", *where]).exit_code == 0
+    result = CliRunner().invoke(make_app(), ["score", *where])
     assert result.exit_code == 1 and found["why"] in result.stdout, result.output
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from verdict_matrix import trainer
-from verdict_matrix.catalogue import CONTROLS, MUTANTS, QUICK, Real
-from verdict_matrix.rehearsal import run
+from verdict_matrix.catalogue import CONTROLS, MUTANTS, QUICK
+from verdict_matrix.rehearsal import Real, run
 
 
 @pytest.fixture(scope="module")

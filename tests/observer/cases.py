@@ -34,7 +34,7 @@ def dataset() -> TensorDataset:
     return TensorDataset(torch.randn(24, 8), torch.randn(24, 1))
 
 
-def model() -> nn.Module:
+def model() -> nn.Sequential:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))
 
@@ -115,7 +115,7 @@ def scaler() -> Any:
         loss = nn.functional.mse_loss(net(x), y)
         scaling.scale(loss).backward()
         if number == 2:
-            next(net.parameters()).grad[0, 0] = float("inf")
+            next(each.grad for each in net.parameters() if each.grad is not None)[0, 0] = float("inf")
         scaling.step(optimizer)
         scaling.update()
         optimizer.zero_grad()
@@ -175,7 +175,7 @@ class Outer(torch.optim.Optimizer):
         self.inner = torch.optim.SGD(parameters, lr=0.01)
         super().__init__(self.inner.param_groups, {})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self.inner.step()
 
 
@@ -278,7 +278,7 @@ def losses_that_can_be_read_once() -> Any:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x, y = dataset()[:4]
-    torch.autograd.backward(nn.functional.mse_loss(net(x), y) * part for part in (1, 2))
+    torch.autograd.backward(nn.functional.mse_loss(net(x), y) * part for part in (1, 2))  # type: ignore[arg-type]
     optimizer.step()
     return [p.sum().item() for p in net.parameters()]
 

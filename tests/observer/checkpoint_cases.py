@@ -308,7 +308,7 @@ class App(Stateful):
 def distributed_in_place() -> None:
     training = Training()
     model, optimizer = get_state_dict(training.model, training.optimizer)
-    state = {"app": {"model": model, "optimizer": optimizer}}
+    state: dict[str, dict[str, Any]] = {"app": {"model": model, "optimizer": optimizer}}
     dcp.load(state, checkpoint_id="step-6")
     loaded = state["app"]
     set_state_dict(

@@ -63,7 +63,7 @@ def test_what_cannot_be_read_has_no_content(tmp_path: pathlib.Path) -> None:
 
 def test_entries_of_all_nodes_are_found_oldest_first(tmp_path: pathlib.Path) -> None:
     one, other = Ledger(tmp_path / "node0"), Ledger(tmp_path / "node1")
-    entries = [
+    entries: list[Saved | Committed | Began] = [
         Saved("/x/a.pt", 10, "checksums:1"),
         Committed("/x/a.pt", "/x", 10, "whole:1", ("a.pt",), ("checksums:1",)),
         Began(0, "abc"),

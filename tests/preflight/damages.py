@@ -203,8 +203,8 @@ def _drop_tensor(path: pathlib.Path) -> None:
     save(path, content)
 
 
-def say(text: str) -> Callable[[pathlib.Path], None]:
-    return lambda path: path.write_text(text) and None  # type: ignore[func-returns-value]
+def say(text: str) -> Callable[[pathlib.Path], object]:
+    return lambda path: path.write_text(text)
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Damage:
     layout: str
     what: str
     file: str
-    do: Callable[..., None]
+    do: Callable[..., object]
     told: State
     names: tuple[str, ...] = ()
     tensor: str = ""

@@ -16,7 +16,6 @@ from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
 from harness.matrix.sweep import Sweep, Tried
 from harness.plan.run_plan import CONTROL
-from harness.preflight import checklist as module
 from harness.preflight.checklist import Answer, checklist
 from harness.preflight.checks.contract import check_names
 
@@ -26,7 +25,7 @@ SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "reports" / "sample" / "r
 
 @pytest.fixture(autouse=True)
 def _commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.checkout, "commit_of", lambda here: HERE)
+    monkeypatch.setattr("harness.trainers.shared.checkout.commit_of", lambda here: HERE)
 
 
 def asked(reports: pathlib.Path) -> dict[Item, Answer]:
@@ -58,7 +57,7 @@ def gate(
     reports: pathlib.Path, name: str, verdict: str = "pass", at_s: float = 1e9, commit: str = HERE, **part: Any
 ) -> None:
     run(reports, f"{name}-run", commit)
-    row = {"scenario": "x", "title": "x", "verdict": verdict, "reasons": ["why"]}
+    row: dict[str, Any] = {"scenario": "x", "title": "x", "verdict": verdict, "reasons": ["why"]}
     row |= {"runs": [{"run_id": f"{name}-run", "verdict": verdict}]}
     of = {"in_suite": 1, "selected": 1, "tag": "", "backend": "local", "seed": 1, "digest": "d", "names": ["x"]} | part
     values = {"schema": 1, "suite": "pre-launch", "title": "t", "run_id": name, "verdict": verdict, "reason": "because"}
@@ -73,7 +72,7 @@ def day(
     alerts: str | None = "pass",
     runbook: str | None = "https://x",
 ) -> None:
-    acts = [{"name": "rank lost", "verdict": verdict, "reasons": [], "runbook": runbook}]
+    acts: list[dict[str, Any]] = [{"name": "rank lost", "verdict": verdict, "reasons": [], "runbook": runbook}]
     values = {"verdict": verdict, "reasons": ["the day's reason"], "rehearsals": acts, "sides": {"alerts": alerts}}
     write(reports, f"{name}/gameday-report.json", values)
     write(reports, f"{name}/gameday.json", {}, at_s)
@@ -128,7 +127,7 @@ def test_evidence_answers_each_item(tmp_path: pathlib.Path) -> None:
         ({"verdict": "inconclusive"}, "inconclusive: "),
     ],
 )
-def test_a_gate_that_is_not_green_on_this_commit_is_no(tmp_path: pathlib.Path, more: dict[str, str], told: str) -> None:
+def test_a_gate_that_is_not_green_on_this_commit_is_no(tmp_path: pathlib.Path, more: dict[str, Any], told: str) -> None:
     gate(tmp_path, "gate-1", **more)
     answer = asked(tmp_path)[Item.GATE]
     assert answer.answer == "no" and answer.why.startswith(told)
@@ -142,7 +141,7 @@ def test_changed_files_are_no_commit_nor_is_that_of_a_gate_of_which_a_run_is_gon
     values["scenarios"][0]["runs"].append({"run_id": "gone", "verdict": "pass"})
     write(tmp_path, "gate-1/suite.json", values)
     assert asked(tmp_path)[Item.GATE].why.startswith("green, but on a commit that is not told")
-    monkeypatch.setattr(module.checkout, "commit_of", lambda here: f"{HERE}-dirty")
+    monkeypatch.setattr("harness.trainers.shared.checkout.commit_of", lambda here: f"{HERE}-dirty")
     gate(tmp_path, "gate-1", commit=f"{HERE}-dirty")
     assert asked(tmp_path)[Item.GATE].answer == "no"
 
@@ -171,8 +170,7 @@ def test_runs_answer_what_they_judged(tmp_path: pathlib.Path) -> None:
     found = asked(tmp_path)
     assert [each.answer for each in found.values()] == ["yes", "yes", "yes", *["not tried"] * 5]
     assert found[Item.DRY_RUN].why == "the fault-free run of this one"
-    unjudged = {"not_judged": ["last checkpoint", "samples of each rank"], "run": {"fault_free": False}}
-    run(tmp_path, "with-a-fault", **unjudged)
+    run(tmp_path, "with-a-fault", not_judged=["last checkpoint", "samples of each rank"], run={"fault_free": False})
     assert {each.answer for each in asked(tmp_path).values()} == {"not tried"}
     short = {"rank_samples_min": 3, "rank_samples_max": 9, "batches_short": 2}
     run(tmp_path, "canary", begun_at="2020-11-25T00:00:00+00:00", faults=[], verdict="fail", metrics=short)
@@ -189,7 +187,7 @@ def test_runs_answer_what_they_judged(tmp_path: pathlib.Path) -> None:
 def test_ranks_with_far_fewer_samples_are_not_balanced_though_the_run_passed(
     tmp_path: pathlib.Path, most: int, faults: list[Any] | None, answer: str
 ) -> None:
-    more = {} if faults is None else {"faults": faults}
+    more: dict[str, Any] = {} if faults is None else {"faults": faults}
     run(tmp_path, "canary", metrics={"rank_samples_min": 1600, "rank_samples_max": most, "batches_short": 0}, **more)
     found = asked(tmp_path)[Item.DATA]
     assert found.answer == answer and ("37 % fewer" in found.why) == (answer == "no")
@@ -255,7 +253,7 @@ def test_scripts_read_exit_codes_json_and_junit(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_blindness_check_of_a_gate_is_no_evidence_that_checkpoints_do_not_resume(tmp_path: pathlib.Path) -> None:
-    told = {"scores": {"last_checkpoint": {"outcome": "restored"}}, "verdict": "pass", "not_judged": []}
+    told: dict[str, Any] = {"scores": {"last_checkpoint": {"outcome": "restored"}}, "verdict": "pass", "not_judged": []}
     run(tmp_path, "mine", **told)
     later = {"begun_at": "2020-11-25T00:00:00+00:00", "verdict": "fail"}
     run(tmp_path, "broken", **(told | later))

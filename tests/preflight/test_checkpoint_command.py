@@ -17,13 +17,13 @@ pytest.importorskip("torch", reason="torch is missing: make setup")
 import judging
 import torch
 from checkpoint_files import save
-from damages import STEP, WRITERS, flip, tensors, write_all
 from mutants.bent import JOB
+from preflight.damages import STEP, WRITERS, flip, tensors, write_all
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
 from harness.errors import UsageError
-from harness.preflight import framework, stored_saves, verifier
+from harness.preflight import framework, verifier
 from harness.preflight.stored_saves import StoredSaves
 from harness.preflight.verification import Place, State
 from harness.preflight.verifier import Verifier
@@ -101,7 +101,7 @@ def stored(place: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> StoredSaves:
         event = {"path": f"elsewhere/{found.name}", "step": found.step, "tensors": content.of_tensors}
         published.append(event | {"tensor_digests": content.listed})
     run = replace(judging.fault_free_of(JOB), published=published)
-    monkeypatch.setattr(stored_saves.timeline, "load", lambda folder: run)
+    monkeypatch.setattr("harness.timeline.timeline.load", lambda folder: run)
     return StoredSaves(place)
 
 

@@ -325,8 +325,8 @@ def test_storage_that_fails_or_is_slow_is_named(odd: dict[str, Any], words: str)
 
 
 def test_a_node_that_fails_says_where() -> None:
-    told = [(0, "storage", GOOD), (2, "storage", GOOD), (1, "failed", {"stage": "links", "error": "OSError: reset"})]
-    judged = asked("storage", seen(told=told))
+    failed = (1, "failed", {"stage": "links", "error": "OSError: reset"})
+    judged = asked("storage", seen(told=[(0, "storage", GOOD), (2, "storage", GOOD), failed]))
     assert "node1: links: OSError: reset" in judged.findings[0].words and judged.verdict is Verdict.INCONCLUSIVE
 
 

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is missing: make setup")
 import torch
 from checkpoint_files import save, save_safetensors
-from damages import WRITERS, edit_metadata
+from preflight.damages import WRITERS, edit_metadata
 
 from harness.preflight import file_content, manifest
 from harness.preflight.verification import Place, Save, State
@@ -99,7 +99,7 @@ def test_all_of_them_get_an_answer_within_a_bounded_memory(tmp_path: pathlib.Pat
 
 def test_an_evil_pickle_does_nothing(tmp_path: pathlib.Path) -> None:
     class Evil:
-        def __reduce__(self) -> object:
+        def __reduce__(self) -> tuple[object, ...]:
             return os.mkdir, (str(tmp_path / "evil"),)
 
     save(tmp_path / "ckpt_5.pt", {"step": 5, "evil": Evil()})

@@ -96,10 +96,10 @@ def made(
         times = [[2**24, 0.1]]
         told |= {"all_reduce": {"which": "all", "ranks": 2, "times": times}} if rank == 0 else {}
         told |= (odd or {}) if rank == 1 else {}
-        node = folder / "events" / f"node{rank}"
+        place = folder / "events" / f"node{rank}"
         who = {"node": f"node{rank}", "incarnation": 1}
-        agent = Emitter(node / f"agent-node{rank}.1-1.jsonl", {"role": "agent"} | who)
-        trainer = Emitter(node / f"trainer-node{rank}.1-{rank}-1.jsonl", {"role": "trainer", "rank": rank} | who)
+        agent = Emitter(place / f"agent-node{rank}.1-1.jsonl", {"role": "agent"} | who)
+        trainer = Emitter(place / f"trainer-node{rank}.1-{rank}-1.jsonl", {"role": "trainer", "rank": rank} | who)
         for probe, values in told.items():
             if values is not None:
                 (agent if probe == "node" else trainer)("preflight", probe=probe, values=values)
@@ -278,7 +278,7 @@ def test_the_newest_one_can_be_kept_afterwards(tmp_path: pathlib.Path) -> None:
     assert set(check_names()) > set(NODES)
 
 
-def healthy(logs: Logs) -> None: ...
+def healthy(logs: Logs, /) -> None: ...
 
 
 def weights_drift(logs: Logs) -> None:
@@ -356,7 +356,7 @@ def test_a_trainer_that_does_not_end_without_a_fault_is_kept_for_a_look(
 ) -> None:
     engine = Engine(monkeypatch, tmp_path, Outcome(outcome, "node1 ended with 1"))
     answer = engine.look("canary", "restore")
-    assert not engine.killed and answer.checks[0].verdict.value == verdict
+    assert not engine.killed and str(answer.checks[0].verdict) == verdict
     assert "node1 ended with 1" in answer.why and (tmp_path / f"{answer.run_id}-canary" / "report.html").exists()
     assert answer.checks[1].verdict is Verdict.INCONCLUSIVE
 

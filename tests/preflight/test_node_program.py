@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from fake_torch import torch
+from preflight.fake_torch import torch
 
 from harness.log.event_log import read_log
 from harness.preflight.checks import environment

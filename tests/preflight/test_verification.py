@@ -13,9 +13,9 @@ pytest.importorskip("torch", reason="torch is missing: make setup")
 import checkpoint_files
 import torch
 from checkpoint_files import save, save_safetensors
-from damages import DAMAGES, FOLDERS, STEP, WRITERS, Damage, edit, tensors, write_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preflight.damages import DAMAGES, FOLDERS, STEP, WRITERS, Damage, edit, tensors, write_all
 
 from harness.preflight.verification import Place, Save, State
 from harness.preflight.verifier import Verifier
@@ -439,7 +439,7 @@ def test_a_shard_that_the_index_does_not_name_is_told(
     shards = [names.format("-00001-of-00002"), names.format("-00002-of-00002")]
     for name in {*shards, names.format(extra), names.format("").replace("model", "adapter")}:
         write = save_safetensors if name.endswith("safetensors") else save
-        write(folder / name, {name: torch.randn(40)})  # type: ignore[operator]
+        write(folder / name, {name: torch.randn(40)})
     kept = shards[:1] if names.format(extra) in shards else shards
     (folder / f"{names.format('')}.index.json").write_text(json.dumps({"weight_map": {name: name for name in kept}}))
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": 5}))

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from waiting import HANG_S
 
 from harness.log.event_log import read_log
@@ -24,13 +25,14 @@ from reference_trainer import checkpoint
 from reference_trainer.checkpoint import Checkpoints, DamagedCheckpoint
 
 SILENT = Emitter(None)
-STATE = {"model/w": torch.arange(12.0).reshape(3, 4), "rng": torch.zeros(2, 5, dtype=torch.uint8), "progress": "{}"}
+WEIGHTS = torch.arange(12.0).reshape(3, 4)
+STATE = {"model/w": WEIGHTS, "rng": torch.zeros(2, 5, dtype=torch.uint8), "progress": "{}"}
 
 
 def saved(root: pathlib.Path, *steps: int, keep: int = 3, emit: Emitter = SILENT) -> Checkpoints:
     checkpoints = Checkpoints(str(root), None, keep, emit)
     for step in steps:
-        checkpoints.save("periodic", step, STATE | {"model/w": STATE["model/w"] + step})
+        checkpoints.save("periodic", step, STATE | {"model/w": WEIGHTS + step})
         checkpoints.wait()
     return checkpoints
 
@@ -44,7 +46,7 @@ def test_reads_back_what_was_written(tmp_path: pathlib.Path, one_rank: None) -> 
     restored = saved(tmp_path).restore()
     assert (restored.step, restored.fallback) == (20, [])
     assert restored.state is not None
-    assert torch.equal(restored.state["model/w"], STATE["model/w"] + 20)
+    assert torch.equal(restored.state["model/w"], WEIGHTS + 20)
     assert restored.state["progress"] == "{}"
 
 
@@ -150,7 +152,7 @@ def test_failure_is_an_event_and_the_next_interval_tries_again(
     checkpoints = saved(tmp_path / "root", 10, emit=emit)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.dcp, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        patch.setattr(dcp, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         checkpoints.save("periodic", 20, STATE)
         checkpoints.wait()
     assert checkpoints.committed_step == 10
@@ -199,7 +201,7 @@ def test_what_others_have_is_written_by_way_of_the_own_disk(
     shared = tmp_path / "shared"
     here = Checkpoints(f"{scheme}{shared}", str(tmp_path / "here"), 2, SILENT)
     for step in (10, 20, 30):
-        here.save("periodic", step, STATE | {"model/w": STATE["model/w"] + step})
+        here.save("periodic", step, STATE | {"model/w": WEIGHTS + step})
         here.wait()
     assert here.committed_step == 30
     assert sorted(os.listdir(shared)) == sorted(os.listdir(tmp_path / "here")) == ["step-00000020", "step-00000030"]
@@ -208,7 +210,7 @@ def test_what_others_have_is_written_by_way_of_the_own_disk(
     restored = there.restore()
     assert (restored.step, len(restored.fallback)) == (20, 1)
     assert restored.state is not None
-    assert torch.equal(restored.state["model/w"], STATE["model/w"] + 20)
+    assert torch.equal(restored.state["model/w"], WEIGHTS + 20)
     assert Checkpoints(f"{scheme}{shared}", str(tmp_path / "here"), 2, SILENT).restore().step == 30, "its own copy"
 
 
@@ -307,7 +309,7 @@ def test_an_error_of_pytorch_while_it_writes_is_an_event(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(checkpoint.FileSystemWriter, "write_data", lambda *_: (_ for _ in ()).throw(full))
+    monkeypatch.setattr(dcp.FileSystemWriter, "write_data", lambda *_: (_ for _ in ()).throw(full))
     emit = Emitter(tmp_path / "events" / "trainer.jsonl")
     saved(tmp_path / "root", 20, emit=emit)
     emit.close()

@@ -156,7 +156,7 @@ def test_a_closed_loader_waits_for_no_shard(tmp_path: pathlib.Path) -> None:
     file.unlink()
     told = threading.Event()
     with loading(data, 3, 3600, lambda text: told.set()) as loader:
-        threading.Thread(target=lambda: told.wait() and loader.close(), daemon=True).start()
+        threading.Thread(target=lambda: told.wait() and loader.close(), daemon=True).start()  # type: ignore[func-returns-value]
         with pytest.raises((BadShard, CancelledError)):
             for _ in range(9):
                 loader.take()

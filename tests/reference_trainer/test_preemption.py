@@ -102,7 +102,7 @@ def test_notice_at_any_moment(nursery: Nursery, tmp_path: pathlib.Path) -> None:
             event = chance.choice(["started", "step", "checkpoint.started", None if how != "one worker" else "started"])
             if event:
                 mine = {"incarnation": incarnation, "local_rank": 0}
-                job.wait_for(lambda event=event, mine=mine: job.seen(event, **mine), event)
+                job.wait_for(lambda event=event, mine=mine: job.seen(event, **mine), event)  # type: ignore[misc]
             time.sleep(chance.uniform(0, 0.1))
             evict(job, "a", how)
             assert job.code("a") == EXIT_DRAINED, how

@@ -17,7 +17,6 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from waiting import HANG_S, until
 
 from harness.node.emitter import Emitter
-from reference_trainer import rendezvous
 from reference_trainer.rendezvous import Eviction, Members, Rendezvous, SteadyClock, connect
 from reference_trainer.train import WrongPlace, claim_place
 
@@ -53,7 +52,7 @@ def test_all_meet_again_at_a_store_that_came_back_empty() -> None:
         assert [node.num_nodes_waiting() for _ in range(5)] == [0] * 5  # what trains goes on
     with store_process(port):
         for node in nodes:
-            until(lambda node=node: node.num_nodes_waiting() > 0, "a node that waits")
+            until(lambda node=node: node.num_nodes_waiting() > 0, "a node that waits")  # type: ignore[misc]
         assert meet(nodes) == [0, 1]
         assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
         for node in nodes:
@@ -94,7 +93,7 @@ def test_a_node_with_another_clock_lives_as_long_as_its_heartbeat_changes(
 ) -> None:
     node = dynamic_rendezvous._NodeDesc("there", 1, 1)
     now = [1000.0]
-    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     theirs = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=hours)
     for number in range(20):
         beat(members, node, theirs + datetime.timedelta(seconds=number / 2))
@@ -111,7 +110,7 @@ def test_a_node_with_another_clock_lives_as_long_as_its_heartbeat_changes(
 def test_who_slept_does_not_call_the_others_dead(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     node = dynamic_rendezvous._NodeDesc("there", 1, 1)
     now = [1000.0]
-    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     beat(members, node, datetime.datetime.now(datetime.UTC))
     members._sanitize()
     now[0] += 15
@@ -121,7 +120,7 @@ def test_who_slept_does_not_call_the_others_dead(members: Members, monkeypatch: 
 
 def test_the_clock_of_the_rendezvous_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
     before = SteadyClock.now(datetime.UTC)
-    monkeypatch.setattr(rendezvous.time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
     after = SteadyClock.now(datetime.UTC)
     assert datetime.timedelta(0) <= after - before < datetime.timedelta(seconds=HANG_S)
     assert type(after) is datetime.datetime  # it is pickled for nodes that run another version

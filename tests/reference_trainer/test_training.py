@@ -171,7 +171,7 @@ def test_runs_under_plain_torchrun(tmp_path: pathlib.Path) -> None:
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: worker_at_step(tmp_path / "events", 15) or process.poll() is not None, "step 15")
-        os.kill(worker_at_step(tmp_path / "events", 15), signal.SIGKILL)
+        os.kill(worker_at_step(tmp_path / "events", 15) or pytest.fail("it ended before step 15"), signal.SIGKILL)
         let_go(tmp_path, 15)
         assert process.wait() == 0
     finally:

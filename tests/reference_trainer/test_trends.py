@@ -6,7 +6,6 @@ from told import Told
 from torch import nn
 
 from harness.node.emitter import abnormal
-from reference_trainer import rhythm as rhythms
 from reference_trainer.layers import LayerNorms, layer_of, norms
 from reference_trainer.model import Shape, build_model, loss_per_sequence
 from reference_trainer.rhythm import Rhythm
@@ -19,7 +18,7 @@ SECOND = 10**9
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
     monkeypatch.setattr("reference_trainer.trends.time.monotonic_ns", lambda: int(now[0] * SECOND))
-    monkeypatch.setattr(rhythms.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("reference_trainer.rhythm.time.monotonic", lambda: now[0])
     return now
 
 

@@ -23,8 +23,7 @@ def run(outages: list[Outage], seed: int = 3) -> Scorecard:
 
 
 def found(card: Scorecard) -> dict[str, Any]:
-    values: dict[str, Any] = figures_of.scores(card)["wasted_gpu_hours"]["closed_forms"]
-    return values
+    return figures_of.scores(card)["wasted_gpu_hours"]["closed_forms"]
 
 
 def test_the_rates_are_the_run_s_own() -> None:

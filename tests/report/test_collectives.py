@@ -28,8 +28,7 @@ def hangs(*told: dict[str, Any], outages: list[Outage] = DOWN) -> list[str]:
             lines.append(stamp | {"event": "flight_recorder", "group": "0", "over": False} | fields)
 
     card = verdict(simulate(JOB, outages, seed=3), bend)
-    found: list[str] = figures_of.scores(card)["collectives"]["hangs"]
-    return found
+    return figures_of.scores(card)["collectives"]["hangs"]
 
 
 SUM = {"number": 51, "operation": "gloo:all_reduce", "code": "train.py:9 in _sum"}

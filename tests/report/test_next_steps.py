@@ -83,7 +83,7 @@ def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
         for row, each in enumerate(run.processes)
     ]
     evidence = replace(card.evidence, run=replace(run, processes=told))
-    evidence.ledger = Ledger(10**10, {"productive": 38 * 10**8}, {"recompute": 5 * 10**9, "idle": 12 * 10**8})  # type: ignore[misc]
+    evidence.ledger = Ledger(10**10, {"productive": 38 * 10**8}, {"recompute": 5 * 10**9, "idle": 12 * 10**8})
     phase, waste, error, runbook, last = next_steps(replace(card, verdict=Verdict.FAIL, evidence=evidence))
     assert phase.startswith("In the outage of ") and "this took longest: " in phase
     assert waste == "Of the 6.2 GPU-s that faults cost, this cost most: Recompute, 5.0 GPU-s"

@@ -17,6 +17,7 @@ from harness.judge import score
 from harness.judge.bounds import WASTED_BY_FAULTS
 from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Doubt, Verdict
+from harness.judge.weighing import State
 from harness.report import drawing, html_page, markdown, run_report, view, words
 from harness.report.charts import svg
 from harness.report.charts.loss_curves import Curves, Series, step_time_chart
@@ -26,8 +27,7 @@ LIMIT_BYTES = 1_000_000
 
 @pytest.fixture(scope="module", params=CARDS, ids=lambda make: make.__name__)
 def card(request: pytest.FixtureRequest) -> Scorecard:
-    made: Scorecard = request.param()
-    return made
+    return request.param()
 
 
 @pytest.fixture(scope="module")
@@ -359,7 +359,8 @@ def test_a_guarantee_that_did_not_hold_has_the_sign_of_its_verdict() -> None:
 @pytest.mark.parametrize("name", ["result.batches_whole", "result.samples_in_order"])
 def test_no_card_says_every_sample_once_where_a_guarantee_of_samples_did_not_hold(name: str) -> None:
     card = report_runs.spot_evict()
-    for state, told in (("held", "every sample once"), ("broken", "samples wrong"), ("open", "samples in doubt")):
+    states: dict[State, str] = {"held": "every sample once", "broken": "samples wrong", "open": "samples in doubt"}
+    for state, told in states.items():
         guarantees = [replace(each, state=state) if each.name == name else each for each in card.guarantees]
         shown, out = replace(card, guarantees=guarantees), io.StringIO()
         print_report(run_report.from_scorecard(shown), None, Console(file=out, width=200))
@@ -369,7 +370,7 @@ def test_no_card_says_every_sample_once_where_a_guarantee_of_samples_did_not_hol
 
 def test_a_loss_that_passed_without_a_fault_free_run_held() -> None:
     card = report_runs.spot_evict()
-    score = card.scores | {"loss_continuity": card.scores["loss_continuity"] | {"mode": None}}
+    score = {**card.scores, "loss_continuity": {**card.scores["loss_continuity"], "mode": None}}
     held = Expectation("loss_continuity.mode", "exact", "—", Verdict.PASS)
     for verdict, shown in ((Verdict.PASS, "Held"), (Verdict.INCONCLUSIVE, words.DASH)):
         told = replace(card, scores=score, expectations=[replace(held, verdict=verdict)])

@@ -54,9 +54,9 @@ def elements(drawn: Any) -> int:
 def a_cast(begin: float, end: float) -> lanes.Cast:
     columns = np.array([begin]), np.array([end])
     life = lanes.WorkerBar("Rank 0", "", "node0", 1, begin, begin, end, end, 1, True)
-    steps = [np.array([min(max(int(t * 1e9), -(2**62)), 2**62)]) for t in (begin, end)]
+    first, last = (np.array([min(max(int(t * 1e9), -(2**62)), 2**62)]) for t in (begin, end))
     lane = lanes.Lane(0, [life], True, "", "", *columns, np.array([1]), np.array([1.0]), np.array([True]))
-    return lanes.Cast([lane], 2, abs(end - begin), lanes.AllSteps(*steps, np.array([True]), 0))
+    return lanes.Cast([lane], 2, abs(end - begin), lanes.AllSteps(first, last, np.array([True]), 0))
 
 
 def a_chronicle(first: float, second: float, lasted: float) -> tuple[gantt.Chronicle, gantt.Recovery]:

@@ -116,7 +116,7 @@ def test_time_requeues_and_cost() -> None:
     assert figures["requeues_per_hour"] == 0.0 and figures["dollars_per_million_samples"] is None
     priced = replace(run, plan={**run.plan, "scenario": {**run.plan["scenario"], "price_per_gpu_hour": 3.6}})
     gpu_s = sum(slot.released - slot.allocated for slot in run.slots) / SECOND
-    steps = run.steps  # type: ignore[attr-defined]
+    steps = run.steps
     counted = {
         int(step): int(count) for step, count, kept in zip(steps.step, steps.count, steps.survives, strict=True) if kept
     }

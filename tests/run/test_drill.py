@@ -190,7 +190,7 @@ def test_a_checkpoint_that_was_committed_in_the_last_moment_counts(
         def poll(self) -> list[Any]:
             found = super().poll()
             late = [each for each in found if each[1]["event"] == "checkpoint.committed" and each[1]["step"] == 30]
-            self.held += late
+            self.held.extend(late)
             return [each for each in found if each not in late]
 
         def rest(self) -> list[Any]:

@@ -283,7 +283,7 @@ def test_a_look_that_does_not_end_holds_nothing_up(tmp_path: pathlib.Path, monke
 
 def test_a_look_that_fails_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(tmp_path)
-    monkeypatch.setattr(store_watch, "list_checkpoints", lambda *_: {}["what"])
+    monkeypatch.setattr(store_watch, "list_checkpoints", lambda *_: dict[str, str]()["what"])
     write(tmp_path / "checkpoints", "torch_file", 20)
     noted.watch.begin()
     noted.watch.end()

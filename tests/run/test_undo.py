@@ -61,7 +61,7 @@ def test_any_doubt_means_that_a_run_is_alive_but_one_that_is_gone_is_not(
     assert not is_running(tmp_path / "gone")
     write(tmp_path, open_record("alive?"))
 
-    monkeypatch.setattr(journals.os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
     assert is_running(tmp_path)
 
 

@@ -12,6 +12,7 @@ import yaml
 from harness.campaign.checked_files import json_schema, load_scenario, score_bounds
 from harness.errors import ScenarioError, UsageError
 from harness.spec.scenario import find_scenario, parse_scenario
+from harness.trainers.command import CommandTrainer
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 
@@ -211,7 +212,7 @@ def _plain(text: str) -> object:
 def test_a_trainer_declares_what_it_tells() -> None:
     text = GOOD.replace("  nodes: 2\n", "  trainer: {command: [x], tells: [steps, loss]}\n  nodes: 2\n")
     trainer = parse_scenario(text, "s.yaml").workload.trainer
-    assert not isinstance(trainer, str) and trainer.tells == ["steps", "loss"]
+    assert isinstance(trainer, CommandTrainer) and trainer.tells == ["steps", "loss"]
     wrong = text.replace("steps, loss", "steps, los")
     assert "'los' is not allowed: it should be 'steps', 'loss'" in problems(wrong)[0]
 

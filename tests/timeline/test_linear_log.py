@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,5 +65,5 @@ def test_twice_the_lines_take_twice_the_work(
 ) -> None:
     folders = [with_lines(tmp_path / str(count), more(count), in_harness) for count in (0, MANY, 2 * MANY)]
     timeline.load(folders[0])  # what is done once for all logs
-    none, once, twice = (lines_run(lambda folder=folder: timeline.load(folder)) for folder in folders)
+    none, once, twice = (lines_run(partial(timeline.load, folder)) for folder in folders)
     assert (twice - none) / (once - none) <= RATIO_MAX

@@ -13,6 +13,7 @@ import busy
 import groups
 import halves
 import machine
+import outcomes
 import pytest
 import yaml
 from xdist.remote import Producer
@@ -80,7 +81,7 @@ def test_only_healthy_jobs_run_beside_the_loops_and_what_fails_so_is_in_a_table(
     told = tmp_path / "busy.jsonl"
     out = run(tmp_path, "-n0", "--busy=0123456789abcdef", f"--outcomes={told}", path=os.environ["PATH"])
     assert out.splitlines()[-1].startswith("0 passed, 1 failed")
-    table = halves.busy_table(halves.outcomes.read(told), "0123456789abcdef", "2026-01-01")
+    table = halves.busy_table(outcomes.read(told), "0123456789abcdef", "2026-01-01")
     assert table[0] == "beside two busy loops: 0 passed, 1 failed, 1 skipped"
     assert table[3].startswith("| 2026-01-01 | 0123456789ab | test_a.py::test_healthy | AssertionError: accused")
 

@@ -219,7 +219,7 @@ def test_what_is_read_is_bounded(tmp_path: pathlib.Path, pieces: int, monkeypatc
 # Hostile ones
 
 
-def _with_header(size: int, *spans: tuple[int, int]) -> Callable[[pathlib.Path], None]:
+def _with_header(size: int, *spans: tuple[int, int]) -> Callable[[pathlib.Path], object]:
     """A file whose header has a tensor at each of these places behind it, and so many bytes there."""
     header = {
         f"{number}": {"dtype": "U8", "shape": [abs(end - begin)], "data_offsets": [begin, end]}

@@ -153,7 +153,7 @@ def test_an_inner_step_is_not_the_checkpoints(tmp_path: pathlib.Path) -> None:
 
 def test_an_evil_pickle_is_not_executed(tmp_path: pathlib.Path) -> None:
     class Evil:
-        def __reduce__(self) -> object:
+        def __reduce__(self) -> tuple[object, ...]:
             return os.mkdir, (str(tmp_path / "evil"),)
 
     save(tmp_path / FOLDER / "ckpt.pt", {"step": 8, "evil": Evil()})

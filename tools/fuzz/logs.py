@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from judging import EXPECT, Logs, expecting, fault_free_of
-from simulator import History, Job, Outage, simulate
+from judging import EXPECT, expecting, fault_free_of
+from simulator import History, Job, Logs, Outage, simulate
 
 from harness.errors import EventLogError
 from harness.judge.facts.evidence import part_of

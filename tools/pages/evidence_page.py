@@ -42,7 +42,7 @@ def page() -> str:
         lines.append("")
     lines += ["## Kinds of ground", "", "| kind | the evidence | what may spoil it |", "|---|---|---|"]
     comments = {name: what for name, _, what in _rows(Kind)}
-    spoilt = {kind: [] for kind in Kind}
+    spoilt: dict[Kind, list[str]] = {kind: [] for kind in Kind}
     for name, each in assumption.assumptions().items():
         for kind in dict.fromkeys(spoils.kind for spoils in each.spoils):
             spoilt[kind].append(f"`{name}`")

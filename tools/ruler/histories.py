@@ -96,7 +96,7 @@ def _outage(chance: random.Random, job: Job) -> Outage:
 
 def _write(folder: pathlib.Path, name: str, history: History, logs: Logs, chance: random.Random) -> Stored:
     run_dir = folder / name
-    history.write(run_dir, {writer: lines for writer, lines in logs.items() if lines})
+    history.write(run_dir, Logs({writer: lines for writer, lines in logs.items() if lines}))
     if chance.random() < 0.9:
         simulate(replace(history.job, foreign_clocks=False), (), 99).write(run_dir / "fault-free")
     if chance.random() < 0.2:

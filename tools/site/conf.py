@@ -10,6 +10,8 @@ import pathlib
 import re
 import shutil
 import tomllib
+from collections.abc import Iterator
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -24,7 +26,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)([^)\s]*)\)")
 _PAGE = re.compile(r"\]\(([\w-]+)(?:\.md)?[)#]")
 
 
-def contents(text):
+def contents(text: str) -> Iterator[str]:
     """Returns hidden tables of contents, one for each part of the first page, as MyST writes them."""
     for part in re.split(r"^## ", text, flags=re.M)[1:]:
         title, _, body = part.partition("\n")
@@ -33,7 +35,7 @@ def contents(text):
         yield "\n".join(["", "```{toctree}", ":hidden:", ":glob:", f":caption: {title}", "", *pages, "```", ""])
 
 
-def link(found, page):
+def link(found: re.Match[str], page: pathlib.Path) -> str:
     """Returns the link as it is on the site, or its words if it leads out of docs/."""
     picture, words, target, anchor = found.groups()
     place = (page.parent / target).resolve()
@@ -45,18 +47,18 @@ def link(found, page):
     return f"{picture}[{words}](/{os.path.relpath(place, DOCS)}{anchor})" if known else words
 
 
-def read(app, name, source):
+def read(app: Any, name: str, source: list[str]) -> None:
     page = ROOT / "README.md" if name == root_doc else DOCS / f"{name}.md"
     source[0] = _LINK.sub(lambda found: link(found, page), page.read_text())
     if name == root_doc:
         source[0] += "".join(contents((DOCS / page.name).read_text()))
 
 
-def first_page(app, error):
+def first_page(app: Any, error: Exception | None) -> None:
     if error is None:
         shutil.copy(pathlib.Path(app.outdir) / f"{root_doc}.html", pathlib.Path(app.outdir) / "index.html")
 
 
-def setup(app):
+def setup(app: Any) -> None:
     app.connect("source-read", read)
     app.connect("build-finished", first_page)

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from verdict_matrix import parallel
-from verdict_matrix.catalogue import CONTROLS, MUTANTS, Real
+from verdict_matrix.catalogue import CONTROLS, MUTANTS
 from verdict_matrix.parallel import Parallel
-from verdict_matrix.rehearsal import NotRun, run
+from verdict_matrix.rehearsal import NotRun, Real, run
 
 from harness.errors import ChaosError
 from harness.judge.score import Scorecard

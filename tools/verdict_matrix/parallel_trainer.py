@@ -223,15 +223,15 @@ def main() -> None:
     dataset = TensorDataset(inputs, inputs.cos().sum(1, keepdim=True))
     by_rank = bug == "samples_by_rank" and saves
     shares, share = (world, rank) if by_rank else (world // parts, replica)
-    sampler = DistributedSampler(dataset, shares, share)
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(dataset, shares, share)
     for number, (batch, targets) in enumerate(DataLoader(dataset, BATCH // shares, sampler=sampler)):
         if number < step:
             continue
         optimizer.zero_grad()
         learn(batch, targets)
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
-            parameter.grad /= world // parts
+        for gradient in [each.grad for each in model.parameters() if each.grad is not None]:
+            dist.all_reduce(gradient, group=mesh.get_group("dp"))
+            gradient /= world // parts
         optimizer.step()
         schedule.step()
         for name, value in model.named_parameters():

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from reference_trainer import checkpoint, launch, shares, train
 from reference_trainer import state as training_state
 from reference_trainer.agent import ForkingAgent
 from reference_trainer.checkpoint import Checkpoints, Metrics, Restored, State, folder_name, published, read, step_of
-from reference_trainer.data import BadShard, Batch, Shard
+from reference_trainer.data import BadShard, Batch, Shard, share
 from reference_trainer.divergence import Divergence, Spike
 from reference_trainer.memory_watch import MemoryWatch
 from reference_trainer.pieces import Pieces
@@ -122,12 +123,12 @@ def on_later_steps(wait_s: Callable[[int, float], float]) -> None:
     def install(worker: Worker) -> None:
         forward_backward, began, waited = worker.forward_backward, time.monotonic(), 0.0
 
-        def slow(*arguments: Any) -> tuple[float, float]:
+        def slow(inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, float]:
             nonlocal began, waited
             before, began = began, time.monotonic()
             waited = wait_s(worker.step, began - before - waited)
             time.sleep(waited)
-            return forward_backward(*arguments)
+            return forward_backward(inputs, targets)
 
         worker.forward_backward = slow
 
@@ -251,7 +252,7 @@ def shuffles_differently() -> None:
 
     def reshuffle(worker: Worker) -> None:
         source = worker.samples
-        source._shuffled = lambda epoch: np.random.default_rng([4711, epoch]).permutation(source.count)
+        source._shuffled = cache(lambda epoch: np.random.default_rng([4711, epoch]).permutation(source.count))
 
     on_resume(reshuffle)
 
@@ -260,8 +261,7 @@ def shuffles_differently() -> None:
 def ranks_share_their_shard() -> None:
     """After a restart every rank reads the first rank's share of the batch, and nobody compares."""
     shares.compare = lambda *everything: None
-    original = train.share
-    on_resume(lambda worker: setattr(train, "share", lambda count, rank, world: original(count, 0, world)))
+    on_resume(lambda worker: setattr(train, "share", lambda count, rank, world: share(count, 0, world)))
 
 
 @bug
@@ -331,9 +331,9 @@ def saves_the_step_before() -> None:
     def install(worker: Worker) -> None:
         is_finite = worker.is_finite
 
-        def look(*numbers: float) -> bool:
+        def look(loss: float, grad_norm: float) -> bool:
             before.update({f"model/{name}": value.clone() for name, value in worker.model.state_dict().items()})
-            return is_finite(*numbers)
+            return is_finite(loss, grad_norm)
 
         worker.is_finite = look
 
@@ -564,7 +564,7 @@ def hangs_on_a_dead_peer() -> None:
             time.sleep(3600)
             raise
 
-    ForkingAgent._stop_workers = lambda self, group: self._wait(3600)
+    ForkingAgent._stop_workers = lambda self, worker_group: self._wait(3600)
     Watchdog._watch = lambda self: None
 
 

@@ -163,7 +163,7 @@ def test_what_cannot_start_leaves_nothing(
     engine: Engine, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = f"test-broken-{os.getpid()}"
-    monkeypatch.setattr(backend.request, "SCRATCH", "not-absolute")
+    monkeypatch.setattr(request_of_docker, "SCRATCH", "not-absolute")
     with pytest.raises(BackendError, match="creating container"):
         backend.BACKEND.open(Launch(("true",), 1, 1), tmp_path, run_id)
     assert things(engine, run_id) == []

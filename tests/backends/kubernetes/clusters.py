@@ -3,7 +3,8 @@
 from waiting import until
 
 from harness.backends.contract import Node
-from harness.backends.kubernetes.backend import KubeCluster, KubeNode
+from harness.backends.kubernetes.backend import KubeCluster
+from harness.backends.kubernetes.pod import KubeNode, Pod
 
 LOOP = ("sh", "-c", "trap 'echo heard; exit 9' TERM; echo started; while :; do sleep 0.1; done")
 
@@ -28,10 +29,13 @@ def running(cluster: KubeCluster, node: Node) -> None:
     until(lambda: "started" in log(cluster, node), f"the command of {node.name} runs")
 
 
-def started(cluster: KubeCluster) -> KubeNode:
+def started(cluster: KubeCluster) -> Node:
     """The first node of a cluster that is started here, once its command runs."""
     cluster.start()
-    node = cluster.nodes[0]
-    running(cluster, node)
+    running(cluster, cluster.nodes[0])
+    return cluster.nodes[0]
+
+
+def pod_of(node: Node) -> Pod:
     assert isinstance(node, KubeNode) and node.pod is not None
-    return node
+    return node.pod

@@ -90,12 +90,8 @@ class StandIn:
         self.lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._stopped = threading.Event()
-        stand_in = self
-
-        class Own(self.handler):  # type: ignore[name-defined]
-            server_is = stand_in
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own)
+        own = type("Own", (self.handler,), {"server_is": self})
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), own)
         self._server.daemon_threads = True
         self._links: list[socket.socket] = []  # of lines to pods
         self.kubeconfig = folder / "kubeconfig"
@@ -240,7 +236,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._act(method, match[1], match[2], match[3], query, body)
 
     def _discover(self, path: str) -> None:
-        known = {
+        known: dict[str, Object] = {
             "/version": {"gitVersion": "stand-in"},
             "/api/v1": {"resources": [{"name": "pods"}, {"name": "services"}, {"name": "configmaps"}]},
             "/apis/policy/v1": {"resources": [{"name": "poddisruptionbudgets"}]},

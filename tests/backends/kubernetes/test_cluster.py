@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import small_jobs
 from backends.kubernetes import stand_in
-from backends.kubernetes.clusters import LOOP, codes, log, running, started
+from backends.kubernetes.clusters import LOOP, codes, log, pod_of, running, started
 from backends.kubernetes.stand_in import StandIn
 from scorecards import assert_verdict
 from waiting import until
@@ -205,7 +205,7 @@ def test_a_command_of_the_site_reclaims_and_restores(
     cluster = launch(*LOOP)
     node = started(cluster)
     node.evict(119.5)
-    server.delete("pods", node.pod.name, 0)  # what the cloud then does
+    server.delete("pods", pod_of(node).name, 0)  # what the cloud then does
     until(lambda: not node.alive, "gone")
     fresh = cluster.replace(node)
     (tmp_path / "code").write_text("4")
@@ -231,7 +231,7 @@ def test_a_machine_that_vanishes_is_a_lost_node(
     node = started(cluster)
     time.sleep(7.0)
     assert node.alive, "it answers"
-    init = server.pods[node.pod.name].process.pid
+    init = server.pods[pod_of(node).name].process.pid
     for child in pathlib.Path(f"/proc/{init}/task/{init}/children").read_text().split():
         os.kill(int(child), signal.SIGSTOP)
     until(lambda: not node.alive, "silent for too long")
@@ -241,7 +241,7 @@ def test_lost_unasked(launch: Callable[..., backend.KubeCluster], server: StandI
     """Its job brings it back, and it starts at once; a pod without an owner is lost for good."""
     cluster = launch(*LOOP)
     node = started(cluster)
-    server.delete("pods", node.pod.name, 0)
+    server.delete("pods", pod_of(node).name, 0)
     until(lambda: not node.alive, "gone")
     assert cluster.waiting == server.indexed
     if server.indexed:
@@ -278,9 +278,7 @@ def test_clocks_of_other_machines_are_compared(
     readings = cluster.clocks()
     assert len(readings) == 3, "the control host and two nodes"
     assert all(abs(each.offset_ns) <= each.uncertainty_ns for each in readings)
-    for node in cluster.nodes:
-        assert isinstance(node, backend.KubeNode) and node.pod is not None
-        assert 0 < abs(node.pod.mono_offset_ns) < time.monotonic_ns() - began_ns
+    assert all(0 < abs(pod_of(node).mono_offset_ns) < time.monotonic_ns() - began_ns for node in cluster.nodes)
 
 
 def test_what_a_killed_harness_leaves_is_removed_by_its_label(

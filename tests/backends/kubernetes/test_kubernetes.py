@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from backends.kubernetes.clusters import LOOP, codes, log, running, started
+from backends.kubernetes.clusters import LOOP, codes, log, pod_of, running, started
 from waiting import until
 
 from harness.backends.contract import Launch, Verb
@@ -18,6 +18,7 @@ from harness.backends.kubernetes import backend, manifests
 from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.settings import read_settings
+from harness.errors import CannotRunError
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("CHAOS_KUBECONFIG"), reason="CHAOS_KUBECONFIG names no cluster to test on"
@@ -64,7 +65,7 @@ def test_a_machine_that_is_taken_is_given_back(
         pytest.skip("no right to change machines in this cluster")
     cluster = launch(*LOOP, control=("sleep", "600"))
     node = started(cluster)
-    path = f"/api/v1/nodes/{node.pod.machine}"
+    path = f"/api/v1/nodes/{pod_of(node).machine}"
     before = cluster._api.get(path)["spec"]
     node.evict(20)
     until(lambda: not node.alive, "the node is taken")
@@ -106,7 +107,7 @@ def test_a_checkpoint_outlives_its_node(launch: Callable[..., backend.KubeCluste
 def test_what_cannot_run_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("CHAOS_KUBE_IMAGE", "chaos-there-is-no-such-image")
     monkeypatch.setenv("CHAOS_KUBE_PULL", "Never")
-    with pytest.raises(backend.CannotRunError, match="ErrImageNeverPull"):
+    with pytest.raises(CannotRunError, match="ErrImageNeverPull"):
         backend.BACKEND.open(Launch(("true",), 1, 1), tmp_path, f"no-image-{os.getpid()}")
 
 

@@ -15,10 +15,10 @@ import pytest
 from waiting import HANG_S, until
 
 from harness.backends import delivery
-from harness.backends.kubernetes.manifests import POD_RUN_DIR
-from harness.backends.kubernetes.mirror import Mirror
+from harness.backends.kubernetes.mirror import Mirror, Stamp
 from harness.errors import BackendError, FaultError, UsageError
 from harness.node import rpc
+from harness.node.node_paths import POD_RUN_DIR
 
 NODE = "node3"
 PROGRAM = """
@@ -35,14 +35,14 @@ class LocalPod:
     def __init__(self, root: pathlib.Path, here: pathlib.Path, role: str = "node", index: int = 3):
         self.root = root
         self.events: queue.Queue[rpc.Message] = queue.Queue()
-        self.mirror = Mirror(here, lambda: [self])
+        self.mirror = Mirror(here, lambda: [self.client])
         self.ended = threading.Event()
         ours, theirs = socket.socketpair()
         command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with (here / "init.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, sys.executable, "-I", "-S", "-c", PROGRAM, role, str(root), str(delivery.deliver(here))],
-                stdin=theirs, stdout=theirs, stderr=log,
+                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=log,
                 env={"PATH": "/usr/bin:/bin", "JOB_COMPLETION_INDEX": str(index), "POD_IP": "127.0.0.1"},
             )  # fmt: skip
         theirs.close()
@@ -159,7 +159,7 @@ def test_a_look_beside_a_renaming_takes_nothing_away(here: pathlib.Path, monkeyp
     (here / "holds" / "token").touch()
     mirror.push()
     (here / "holds" / "token").rename(here / "holds" / f"token.{NODE}")
-    found, looks = mirror._found, iter([{}, None])
+    found, looks = mirror._found, iter([dict[str, Stamp](), None])
     monkeypatch.setattr(mirror, "_found", lambda names: found(names) if (seen := next(looks, None)) is None else seen)
     mirror.push()
     assert there == {f"holds/token.{NODE}"}

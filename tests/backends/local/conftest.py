@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import machine
 import pytest
-from labs import Opened, OpenLab
+from backends.local.labs import Opened, OpenLab
 
 from harness.backends.contract import Launch
 from harness.backends.local.backend import BACKEND, MODES

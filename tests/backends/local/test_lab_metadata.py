@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
-from labs import OpenLab, script
+from backends.local.labs import OpenLab, script
 from waiting import HANG_S
 
 from harness.errors import UsageError

@@ -8,7 +8,7 @@ import tempfile
 import threading
 
 import pytest
-from labs import FAMILY, Opened, OpenLab, script
+from backends.local.labs import FAMILY, Opened, OpenLab, script
 from waiting import until
 
 from harness.backends.contract import Exit

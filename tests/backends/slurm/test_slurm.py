@@ -152,7 +152,7 @@ def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(
     machine.need("nsenter", "ip", "tc", "nft")
     cluster = opened(TOLD)
     running(cluster)
-    node, other = cluster.nodes
+    node, other = cluster._nodes
     host = node.host
     before = network_of(host)
     node.limit_rate(10**7, Traffic())
@@ -210,7 +210,7 @@ def test_slurm_evicts_in_each_of_its_ways(
     cluster = opened(TOLD)
     running(cluster)
     until(lambda: "ready" in said(cluster, "node1.1"), "its command")
-    victim = cluster.nodes[1]
+    victim = cluster._nodes[1]
     host = victim.host
     victim.evict(0)
     until(lambda: not victim.alive, "the end of the node")
@@ -237,7 +237,7 @@ def test_a_node_that_is_set_down_is_lost_and_comes_back(
     with SlurmBackend().open(stubborn, tmp_path, f"test-{os.getpid()}-down") as cluster:
         cluster.start()
         running(cluster)
-        victim = cluster.nodes[1]
+        victim = cluster._nodes[1]
         host = victim.host
         victim.kill()
         assert not victim.alive and victim.pids() == []
@@ -247,7 +247,7 @@ def test_a_node_that_is_set_down_is_lost_and_comes_back(
         assert [node.incarnation for node in cluster.nodes] == [2, 2]
         running(cluster)
         time.sleep(6.0)  # longer than the node could still have something to tell
-        line, fresh._line = fresh._line, None
+        line, cluster._nodes[1]._line = cluster._nodes[1]._line, None
         assert line is not None
         line.close()
         assert fresh.pids(), "a new step starts there: the node is still the job's"

@@ -20,8 +20,8 @@ from waiting import HANG_S, until
 from harness.log.event_log import Tail
 from harness.node.emitter import HOLDS_ENV
 
-ROOT = pathlib.Path(__file__).parents[2]
-NURSERY = pathlib.Path(__file__).with_name("nursery.py")
+ROOT = pathlib.Path(__file__).parents[1]
+NURSERY = ROOT / "tests" / "reference_trainer" / "nursery.py"
 
 # A model so small that a step takes a few milliseconds.
 TINY = ["--layers", "2", "--heads", "2", "--width", "32", "--context", "32", "--global-batch", "8"]
