@@ -1,8 +1,8 @@
-"""The drills after a run. In a drill, the harness starts the job's command once more, on a copy of the run's saves.
+"""The restore drill and the second restart: two new starts of the job's command, on a copy of the run's saves.
 
-The *restore drill* starts the job from the last save, and is over when that save is restored. The *second restart*
-starts the job from the save before the last one, and lasts to the end of the job. The harness reports how each drill
-ended. Each drill has a separate log. The guarantees that apply to drills judge it like a run.
+The *restore drill* starts the job from the run's last save, and ends when this save is restored. The *second restart*
+starts the job from the run's second-to-last save, and goes on until the job ends. Each drill (restore drill or second
+restart) has its own log. A guarantee that applies to drills judges a drill's log like the log of a run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,9 +29,9 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 
 @dataclass(frozen=True)
 class Made:
-    """One drill. `told` is the harness's last event about the drill. `step` is the step of the save from which the
-    drill started. Only one of the other four fields is set: `silent` (why the drill shows nothing about the job),
-    `failed` (how the drill failed), `open` (why its result is unknown), or `done` (its log, if it completed)."""
+    """The result of one restore drill or second restart. `told` is the harness's last log event about the drill. `step`
+    is the step of the save from which the drill started. Exactly one of these fields is set: `silent` (why the drill
+    shows nothing), `failed` (the failure), `open` (why the result is unknown), `done` (the drill's log)."""
 
     folder: str
     told: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Made:
 
 
 def newest_save(evidence: Analysis) -> int:
-    """Returns the step of the newest good save that holds more than the model, or 0 if there is none."""
+    """Returns the step of the newest intact save that holds more than the model, or 0 if there is no such save."""
     return max((save.step for save in evidence.saves.good if save.holds != ("model",)), default=0)
 
 
@@ -52,7 +52,7 @@ def restore_drill(evidence: Analysis) -> Made:
 
 
 def second_restart(evidence: Analysis) -> Made:
-    """Returns the second restart. If its log has problems or lacks lines, the log counts as unreadable."""
+    """Returns the second restart. A log with contradictions or missing lines counts as an unreadable log."""
     log = evidence.second_restart
     if isinstance(log, Timeline):
         lost = [f"it lacks {counted(max(log.lost, log.dropped), 'line')}"] if log.lost or log.dropped else []
@@ -81,8 +81,8 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
 
 
 def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
-    """Yields reasons why a drill's result is unknown, and ways in which the drill was not the planned one. The harness
-    itself ends the workers of a restore drill, so only their crashes and errors are flaws."""
+    """Yields a text for each difference between a drill and its plan, or why the result of a drill without a log is
+    unknown. The harness ends a restore drill's workers itself, so only their crashes and errors are flaws."""
     run, log, step = evidence.run, made.done, made.step
     if log is None:
         yield from [made.open] if made.open else []
@@ -109,8 +109,8 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
 
 
 def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
-    """Yields a text if a drill begins before the run's last step is over, or if a worker starts or restores before or
-    after the drill. Workers' times are compared only if drill and run have one clock."""
+    """Yields a text if a drill began before the run's last step ended, or if a worker of the drill started before the
+    drill began or restored after the drill ended. Workers' times are checked only if drill and run use one clock."""
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
         return
@@ -124,8 +124,8 @@ def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iter
 
 
 def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
-    """Yields a text if some ranks did not restore the save of `step`, or if the world size differs from the plan. If a
-    rank does not log its restore, its first step shows which save it restored."""
+    """Yields a text if a rank of the drill did not restore the save of `step`, or if the drill's world size is not as
+    planned. For a rank that logs no restore, the rank's first step shows which save the rank restored."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
     told = [each for each in log.processes if {each.restored_step, *map(step_of, each.idle)} - {None} == {step}]
@@ -138,8 +138,8 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """Yields a text for each worker of a drill that restored another save, or other contents than the run had
-    committed. Also yields a text if some workers restored only the model, and others restored more."""
+    """Yields a text for each worker of a drill that did not restore the planned save with the contents that the run
+    committed. Also yields a text if either the drill or a restart of the run, but not both, restored only the model."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         path = worker.source or ""
@@ -156,5 +156,5 @@ def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[s
 
 
 def tensors(run: Timeline) -> dict[int, str]:
-    """Maps each step to the tensor digest of the last save of that step that the harness saw."""
+    """Maps each step to the digest of the tensors in the last save of this step that the harness saw."""
     return {event.get("step") or 0: str(event["tensors"]) for event in run.published if event.get("tensors")}

@@ -25,15 +25,15 @@ def unbound(evidence: Analysis) -> str:
 
 
 def own_losses(evidence: Analysis) -> bool:
-    """Returns True if ranks of the fault-free run log losses that differ from rank to rank."""
+    """Returns True if each rank of the fault-free run logs its own loss, so that losses differ from rank to rank."""
     usual = evidence.fault_free.steps if evidence.fault_free else None
     return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
 
 def disagreements(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text for each quantity, such as the loss, for which ranks log different values in one step. If values
-    differ between ranks by design, each rank is compared with the same rank of the fault-free run. The fault-free run,
-    or else the steps before the first fault, shows which quantities these are."""
+    """Yields a text for each quantity, such as the loss, for which ranks log different values in the same step. A
+    quantity that differs between ranks by design is compared, rank by rank, with the fault-free run. The fault-free run
+    or, if there is none, the steps before the first fault show which quantities differ by design."""
     run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return
@@ -59,8 +59,8 @@ def disagreements(evidence: Analysis) -> Iterator[Odd]:
 
 
 def far_off(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text for each rank with constant last losses, or with a median above 95 % of the fault-free last losses.
-    The model replica of such a rank may have diverged or stopped training."""
+    """Yields a text for each rank whose last losses are constant, or have a median that exceeds the 95 % quantile of
+    the fault-free run's last losses by more than `max_final_gap` percent."""
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not own_losses(evidence):
         return
@@ -79,7 +79,7 @@ def far_off(evidence: Analysis) -> Iterator[Odd]:
 
 
 def untold(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text for each quantity, such as the loss, that only this run or only the fault-free run logs."""
+    """Yields a text for each quantity, such as loss, that only the run or only the fault-free run logs at a step."""
     run, fault_free, comparison, bounds = evidence.run, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -94,8 +94,8 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_changing(comparison: Comparison | None, resized: bool = False) -> Iterator[Odd]:
-    """Yields a text if a loss, gradient norm or gradient-sync time is constant over many steps, but changes at each of
-    these steps in the fault-free run. If the number of ranks changed (`resized`), sync times are not checked."""
+    """Yields a text if a loss, gradient norm or gradient-sync time stays constant over many steps at which the
+    fault-free run's value changes. If the number of ranks changed (`resized`), gradient-sync times are not checked."""
     if comparison is None:
         return
     for name in ("loss", "grad_norm", "sync_ns")[: 2 if resized else 3]:
@@ -108,9 +108,9 @@ def never_changing(comparison: Comparison | None, resized: bool = False) -> Iter
 
 
 def otherwise_again(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text if a process repeated a step with the same samples, but got another loss or gradient norm. The
-    first loss must equal the fault-free run's, bit for bit. The check is made only for `mode: final`. Rounding, repeats
-    after a skipped update, and repeats before the last fault that kills nothing are ignored."""
+    """Yields a text if a process executed a step twice with equal samples, but with different losses or gradient norms.
+    Only steps whose first execution has the fault-free run's loss bit for bit are checked, and only in `mode: final`.
+    Rounding errors, and repeats after a skipped update or before the last non-killing fault, are not reported."""
     run, steps, usual, bounds = evidence.run, evidence.run.steps, evidence.fault_free, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or evidence.incomparable or evidence.never_the_same:
         return
@@ -135,8 +135,8 @@ def otherwise_again(evidence: Analysis) -> Iterator[Odd]:
 
 
 def others_consumed(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text with the number of steps that consumed other samples than in the fault-free run. Steps for which
-    the scenario allows other samples are not counted."""
+    """Yields a text with the number of steps in which the run consumed samples other than those of the fault-free run.
+    Steps whose sample positions are only shifted are not counted if the scenario allows repeated or skipped samples."""
     comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return
@@ -154,8 +154,8 @@ def others_consumed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
-    """Returns the fault-free run's values by step as if this run, too, had skipped the samples that may be skipped. A
-    step loses its digest of samples if no fault-free batch begins at the shifted position."""
+    """Returns the fault-free run's values by step, with its sample positions moved past the samples that the judged run
+    was allowed to leave out. A step without a fault-free batch at its moved position loses its digest of samples."""
     if not left_out.accepted or not len(fault_free) or (fault_free.first < 0).any():
         return fault_free
     first, order = left_out.moved(fault_free.first), np.argsort(fault_free.first)

@@ -1,10 +1,10 @@
 """Finds abnormal steps of a training, and checks the trainer's alarms about abnormal steps.
 
-A spike is a lasting rise of the loss or gradient norm, found by the rule that the trainer uses. After a spike, a
-trainer may go back to an earlier step and leave out the samples around the spike once. The trainer must report the
-left-out samples, and its logged steps must show the spike. A trainer must not leave out samples without a spike nearby.
+A spike is a rise of the loss or gradient norm that lasts several steps. Judge and trainer find spikes by the same rule.
+After a spike, a trainer is allowed to roll steps back and to leave out the samples around the spike once. A trainer
+that leaves out samples must report them, and its logged steps must show a spike as the reason.
 
-Alarms are the trainer's reports of abnormal steps. If no fault is active, the logged steps must confirm an alarm.
+An alarm is a trainer's report of abnormal steps. Logged steps must confirm alarms raised while no fault is active.
 """
 
 import bisect
@@ -41,8 +41,8 @@ class Spike(Abnormal):
 
 
 def spikes(run: Timeline) -> list[Spike]:
-    """Returns the loss spikes of a run in order of time. The search begins shortly before the first fault, alarm or
-    report of left-out samples that makes a spike likely. If there is none of these, the result is empty."""
+    """Returns the spikes of a run's loss or gradient norm in order of time. The search begins shortly before the first
+    sign of a spike: a fault that makes the loss diverge, an alarm about divergence, or a report of left-out samples."""
     moments = [acted_at(fault) for fault in _diverging(run.faults)]
     told = [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
     moments += [each["at"] for each in (*told, *run.left_out) if each["at"] >= run.begin]
@@ -54,18 +54,18 @@ def spikes(run: Timeline) -> list[Spike]:
 
 
 def _diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
-    """Returns those faults that struck and that make the loss diverge."""
+    """Returns those of `faults` that struck and that are of a kind that makes the loss diverge."""
     return [fault for fault in faults if fault.diverges and fault.injected is not None]
 
 
 def after_a_fault(run: Timeline, found: Iterable[Spike]) -> Sequence[Spike]:
-    """Returns the spikes after the first fault that makes the loss diverge. A spike before any fault needs no alarm."""
+    """Returns the spikes that ended after the first strike of a fault that makes the loss diverge."""
     return [spike for spike in found if spike.end >= first_strike(_diverging(run.faults))]
 
 
 def unseen(evidence: Evidence) -> str:
-    """Returns a text if too few steps log a loss for the log to show a spike. Returns an empty text if the log can show
-    a spike, or if no fault made the loss diverge."""
+    """Returns a text if the trainer logs the loss of too few steps for a spike to be visible in the log. The text is
+    empty if the log can show a spike, or if no fault made the loss diverge."""
     told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
     if not _diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
@@ -73,8 +73,8 @@ def unseen(evidence: Evidence) -> str:
 
 
 def _rows_of_one_rank(run: Timeline) -> Ints:
-    """Returns the rows (of `run.steps`) of the lowest rank that logs a loss, in order of time. Updates that were
-    skipped because of the loss scale are left out."""
+    """Returns the rows of `run.steps`, in order of time, that belong to the lowest rank that logs a loss. Rows of
+    updates that the trainer skipped because of dynamic loss scaling are not returned."""
     steps = run.steps
     told = is_told(steps.loss)
     if not told.any():
@@ -88,8 +88,8 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes of loss or gradient norm. If a step is repeated, the earlier execution of this step and of all
-    later steps is dropped."""
+    """Yields the spikes of the loss or gradient norm in these rows of `run.steps`. When a row repeats a step, earlier
+    rows of this step and of higher steps no longer count."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -115,7 +115,7 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
 @dataclass(frozen=True)
 class LeftOut:
     """The samples that a trainer left out. `accepted` holds sorted ranges of sample positions that the trainer was
-    allowed to leave out. `odd` holds the trainer's reports of left-out samples that its logged steps do not confirm."""
+    allowed to leave out. `odd` holds the trainer's reports of left-out samples that no logged steps confirm."""
 
     accepted: Sequence[Window] = ()
     odd: Sequence[Odd] = ()
@@ -135,7 +135,7 @@ Accepted = list[tuple[Window, Spike | None]]  # ranges of positions, and the spi
 
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
-    """Checks the trainer's reports of left-out samples against its logged steps."""
+    """Checks the trainer's reports of left-out samples against the trainer's logged steps."""
     if not run.left_out:
         return LeftOut()
     accepted, odd = Accepted(), list[Odd]()
@@ -160,8 +160,8 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
 
 
 def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
-    """Yields reasons why the trainer was not allowed to leave out the samples of `event`. If the log shows the spike,
-    the positions of the samples are checked. Otherwise, the number of samples is checked."""
+    """Yields reasons why the trainer was not allowed to leave out the samples of `event`. If the log has all steps of
+    the spike, the positions of the left-out samples are checked; if not, the number of left-out samples is checked."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
@@ -191,8 +191,8 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
 
 
 def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
-    """Returns True if a fault explains a spike that begins at step `since`. The spike must begin while the fault acts,
-    or a few steps later, because damage to the model may show late."""
+    """Returns True if a fault explains a spike that begins at step `since`. A fault explains a spike that begins while
+    the fault acts, or a few steps after the fault, because damage to the model can become visible late."""
     for fault in _diverging(run.faults):
         healed = run.end if fault.healed is None else fault.healed
         last = int(run.steps.step[run.steps.end <= healed].max(initial=0))
@@ -214,7 +214,7 @@ def _words(places: Window) -> str:
 
 
 class Said:
-    """An index of the trainer's alarms of one kind, by the step that each alarm names and by its time."""
+    """An index of the trainer's alarms of one kind, by the step that each alarm names and by the time of each alarm."""
 
     def __init__(self, run: Timeline, kind: str):
         alarms = [alarm for alarm in run.anomalies if alarm.get("kind") == kind]
@@ -225,8 +225,8 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Returns True if the trainer raised an alarm since `begin` that names no step, or a step in the range `steps`.
-        If `steps` is `None`, the alarm may name any step."""
+        """Returns True if the trainer raised, at the time `begin` or later, an alarm that names no step or a step in
+        the range `steps`. If `steps` is `None`, the step that an alarm names does not matter."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
@@ -234,8 +234,8 @@ class Said:
 
 
 def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
-    """Yields a text for each abnormal event that the trainer did not report, or that it reported without rolling the
-    steps back. `kind` is the trainer's name for such events."""
+    """Yields a text for each abnormal event that the trainer did not report, or whose steps the trainer did not roll
+    back. `kind` is the trainer's name for this kind of abnormal event."""
     said = Said(run, kind)
     for each in found:
         told = said.of(each.begin, each.may_be_named)
@@ -244,8 +244,8 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms that no logged steps confirm, and that were raised while nothing disturbed the job. `at_work`
-    holds the time windows of disturbances, in ns. Alarms in the first steps after a time window are not returned."""
+    """Returns the alarms that no logged steps confirm, and that were raised while nothing disturbed the job. `at_work`
+    holds the time windows of disturbances, in ns. Alarms soon after a disturbance are not returned."""
     over = np.append(run.progress.end, run.end)
     last = np.searchsorted(over, [end for _, end in at_work]) + SETTLING_STEPS
     late = over[np.minimum(last, len(over) - 1)].tolist()
@@ -256,8 +256,8 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
 
 
 def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms that the logged steps contradict. If an alarm reports a non-finite value, finite values in the log
-    of its step contradict the alarm."""
+    """Returns the alarms that the logged steps contradict. An alarm about a non-finite value is contradicted if the
+    alarm's process logs a finite loss and gradient norm for the alarm's step."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
     finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))
@@ -267,12 +267,12 @@ def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
 
 
 def _about(alarm: Event) -> int:
-    """Returns the rank that an alarm is about. Another rank may have raised the alarm."""
+    """Returns the rank that an alarm is about, which need not be the rank that raised the alarm."""
     return int(alarm["rank"] if alarm.get("suspect") is None else alarm["suspect"])
 
 
 class _Borne:
-    """Checks alarms against the steps of a run. A rank counts as a straggler even if only its host is busy."""
+    """Checks alarms against logged steps. A rank whose host is busy with other work counts as a straggler, too."""
 
     def __init__(self, run: Timeline, found: Sequence[Spike]):
         self.run, self.spikes = run, dict[int, int]()  # step `seen` → when its spike can be seen
@@ -280,8 +280,8 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Event) -> Ints:
-        """Returns the rows of `run.steps` up to the step that the alarm names, or else up to the alarm's time. The rows
-        belong to the rank that the alarm is about, or else to the process that raised the alarm."""
+        """Returns the rows of `run.steps` up to the alarm's step, or up to the alarm's time if no row has that step.
+        The rows belong to the rank that the alarm is about or, failing that, to the process that raised the alarm."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
@@ -293,20 +293,20 @@ class _Borne:
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Maps each rank to its processes in order of time, each as a pair of start time and row in
+        """Maps each rank to the rank's processes in order of time, as pairs of start time and row in
         `Timeline.processes`."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 
     @cached_property
     def _by_step(self) -> tuple[Ints, Ints]:
-        """Returns the rows of steps that were not rolled back, sorted by step, then by time, and each row's step."""
+        """Returns the rows of steps that were not rolled back, sorted by step and time, and the step of each row."""
         rows = np.flatnonzero(self.run.steps.survives)
         rows = rows[np.argsort(self.run.steps.step[rows], kind="stable")]
         return rows, self.run.steps.step[rows]
 
     def by_the_rules(self, alarm: Event) -> bool:
-        """Returns True if the trainer's rule for this kind of alarm, applied to the logged steps, raises the alarm."""
+        """Returns True if the trainer's rule for this kind of alarm, given the logged steps, raises the same alarm."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
@@ -319,7 +319,7 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Event) -> bool:
-        """Returns True if the rank that the alarm is about was slower, without waits, by about the reported amount."""
+        """Returns True if the rank that the alarm accuses was slower than other ranks by about the reported amount."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False

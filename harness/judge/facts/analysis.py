@@ -1,4 +1,4 @@
-"""Facts about a run that criteria, charts and forecasts share, computed once for each run."""
+"""Computes facts about a run once, for all guarantees, charts and forecasts that use these facts."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ B = TypeVar("B", bound=Bounds)
 
 
 class Analysis(Evidence):
-    """The evidence, and all facts derived from the evidence. A fact is computed when it is first needed."""
+    """The evidence about a run, and all facts derived from the evidence. Each fact is computed when first needed."""
 
     @classmethod
     def of(cls, evidence: Evidence) -> Self:
@@ -60,8 +60,8 @@ class Analysis(Evidence):
 
     @cached_property
     def windows(self) -> Sequence[by_time.Window]:
-        """Returns the time windows, in ns, in which a recovery went on or a fault slowed the job. Without a fault-free
-        run, slowdowns may not be measurable, so the windows in which processes were frozen are added."""
+        """Returns the time windows, in ns, of outages and of intervals in which a fault slowed the job. Without a
+        fault-free run, slow steps can go unnoticed, so the time windows in which a fault froze processes are added."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
         stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
         return [*episodes, *((interval.begin, interval.end) for interval in self.slowed.degraded), *stood]
@@ -96,7 +96,7 @@ class Analysis(Evidence):
 
     @cached_property
     def envelope(self) -> Envelope | str:
-        """Returns the tolerance interval with which the run is compared, or the reason why there is none."""
+        """Returns the tolerance interval of mode `envelope`, or the reason why there is no tolerance interval."""
         if self.resumed_runs is None or not self.fault_free_curve:
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
@@ -118,7 +118,7 @@ class Analysis(Evidence):
         return never_the_same(self.run, self.comparison)
 
     def bounds(self, of: type[B]) -> B | None:
-        """Returns the scenario's limits for one criterion, or `None` if there are none or if they cannot be read."""
+        """Returns the scenario's readable limits for one criterion, or `None` if there are no such limits."""
         written = (self.run.plan.get("expect") or {}).get(next(name for name, each in BOUNDS.items() if each is of))
         with contextlib.suppress(ValidationError):
             return of.model_validate(written) if isinstance(written, Mapping) else None
@@ -126,7 +126,7 @@ class Analysis(Evidence):
 
     @cached_property
     def continuity(self) -> ContinuityBounds | None:
-        """Returns the limits on how far losses may be from the fault-free run's, or `None` if there are none."""
+        """Returns the limits on differences from the fault-free run's losses, or `None` if there are no such limits."""
         bounds = self.bounds(ContinuityBounds)
         return bounds if bounds and bounds.against == "fault-free" else None
 
@@ -152,17 +152,17 @@ class Analysis(Evidence):
 
     @cached_property
     def own_weights(self) -> bool:
-        """Returns True if each rank holds a different part of the weights, as the fault-free run shows."""
+        """Returns True if, in the fault-free run, each rank holds its own part of the model's weights."""
         return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free)[1])
 
     @cached_property
     def last_apart(self) -> int:
-        """Returns the last step at which ranks that should hold equal weights did not, or -1."""
+        """Returns the last step at which ranks wrongly held different weights, or -1 if there is no such step."""
         return max((each.step for each in self.weights_apart[1]), default=-1)
 
     @cached_property
     def jumps(self) -> Ints:
-        """Returns for each process how often the step number did not grow by exactly one from one row to the next."""
+        """Counts for each process the pairs of consecutive logged steps whose numbers do not grow by exactly one."""
         order, begins = self.run.rows_by_process
         far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
         before = np.append(0, np.cumsum(far))
@@ -171,18 +171,18 @@ class Analysis(Evidence):
 
     @cached_property
     def rows_by_step(self) -> tuple[Ints, Ints]:
-        """Returns the row numbers of `run.steps`, sorted by step, and the step of each row."""
+        """Returns two arrays: the row numbers of `run.steps`, sorted by step, and the step of each of these rows."""
         order = np.argsort(self.run.steps.step, kind="stable")
         return order, self.run.steps.step[order]
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """Returns the step before the first step of each training period, without wholly rolled-back periods."""
+        """Returns the step before each training period's first step, except for entirely rolled-back periods."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
     def missing(self) -> Ints:
-        """Returns the steps that the run did not do, or did only in executions that were rolled back."""
+        """Returns the expected steps that the run never did, or did only in executions that were rolled back."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
         return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
@@ -208,7 +208,7 @@ class Analysis(Evidence):
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:
-        """Maps each node to the time of its last confirmed notice to leave (see `deaths.given`)."""
+        """Maps each node to the time of the last confirmed notice that the node must leave (see `deaths.given`)."""
         return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
     @cached_property
@@ -221,27 +221,27 @@ class Analysis(Evidence):
 
     @cached_property
     def restarts(self) -> Sequence[Restart]:
-        """Returns the start of the job and each restart."""
+        """Returns the first start of the job, followed by each restart of the job."""
         return restarts.restarts(self.run, self.saves)
 
     def no_restart(self) -> str:
-        """Returns a text if the run proves nothing about restarts because none happened, or an empty text."""
+        """Returns a text if no restart happened and the run shows nothing about restarts, or else an empty text."""
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """Returns a text if the run, without a restart or damage, proves nothing about damaged checkpoints."""
+        """Returns a text if the run, for want of a restart or of damage, proves nothing about damaged checkpoints."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")
 
     @cached_property
     def lost_lines(self) -> Sequence[Lost]:
-        """Returns the lines that are missing from logs, as gaps in the line numbers show, and the cause of each gap."""
+        """Returns a text for each log that lacks lines, as gaps in the log's line numbers show."""
         return list(lost_lines(self.run, self.taken, self.ends)) if self.run.lost > self.run.dropped else ()
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Returns for each process the time at which a fault that kills struck this process, or -1 if none did."""
+        """Returns for each process when a fault that kills struck this process, or -1 if no such fault struck it."""
         killers = [fault for fault in self.run.faults if fault.kills]
         aimed = [(at, target) for fault in killers for at in fault.strikes for target in fault.targets]
         in_order = sorted(aimed, key=operator.itemgetter(0))

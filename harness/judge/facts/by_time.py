@@ -1,4 +1,4 @@
-"""Looks things up by time and place, such as when the run was disturbed and which worker was on which node."""
+"""Looks up facts by time and place, such as when something disturbed the run, or which workers a node ran."""
 
 import bisect
 import itertools
@@ -40,7 +40,7 @@ class Spans(Generic[T]):
         self._earliest = list(begins)[::-1]  # earliest begin of this thing and all that end later
 
     def at(self, moment: int) -> Iterator[T]:
-        """Yields each item with a time span that includes this moment, in the order of the ends."""
+        """Yields each item whose time span includes this moment, in order of the ends of the time spans."""
         for place in range(bisect.bisect_left(self._ends, moment), len(self._things)):
             if self._earliest[place] > moment:
                 return
@@ -59,7 +59,7 @@ class Located(Generic[T]):
         self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
 
     def at(self, node: Key, rank: int | None, moment: int) -> Iterator[T]:
-        """Yields each item of this rank (`None`: any rank of the node) with a time span that includes this moment."""
+        """Yields each item of this rank (`None`: of any rank on the node) whose time span includes this moment."""
         ranks = self._spans.get(node, {})
         for each in ranks if rank is None else ranks.keys() & {rank}:
             yield from ranks[each].at(moment)
@@ -71,7 +71,7 @@ def healed_at(run: Timeline, fault: FaultRecord) -> int:
 
 
 def disturbed(run: Timeline) -> list[Window]:
-    """Returns the merged time windows of outages and active faults. Some steps after a window may be slow, too."""
+    """Returns the merged time windows of outages and active faults. Steps soon after a disturbance can be slow, too."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:
@@ -83,7 +83,7 @@ def disturbed(run: Timeline) -> list[Window]:
 
 
 def union(windows: Iterable[Window]) -> list[Window]:
-    """Merges windows that overlap or touch, and sorts them."""
+    """Merges time windows that overlap or touch, and sorts the merged windows by time."""
     merged: list[Window] = []
     for begin, end in sorted(windows):
         if merged and begin <= merged[-1][1]:
@@ -94,7 +94,7 @@ def union(windows: Iterable[Window]) -> list[Window]:
 
 
 def touches(windows: Sequence[Window], first: int, last: int) -> bool:
-    """Returns True if one of these separate, sorted time windows overlaps the time from `first` to `last`."""
+    """Returns True if one of `windows` (sorted, not overlapping) overlaps the time from `first` to `last`."""
     place = bisect.bisect_right(windows, last, key=lambda window: window[0])
     return place > 0 and windows[place - 1][1] >= first
 
@@ -109,13 +109,13 @@ def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
 
 
 def stretches(rows: Bools) -> list[slice]:
-    """Returns a slice for each sequence of consecutive `True` values."""
+    """Returns a slice for each sequence of consecutive `True` values in `rows`."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], rows, [False]]).astype(np.int8)))
     return [slice(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 class Places:
-    """The nodes that the job had, and the workers on them, by time."""
+    """Tells which nodes the job had at a given time, and which workers these nodes ran."""
 
     def __init__(self, run: Timeline):
         self._slots = grouped((slot.key, slot) for slot in run.slots)
@@ -132,7 +132,7 @@ class Places:
         self._exits = {node: Moments(each) for node, each in told.items()}
 
     def had(self, node: Key, moment: int) -> bool:
-        """Returns True if the job had this node at this moment."""
+        """Returns True if this node was allocated to the job at this moment."""
         return any(slot.allocated <= moment <= slot.released for slot in self._slots.get(node, ()))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
@@ -140,6 +140,6 @@ class Places:
         return self._lives.at(key_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:
-        """Yields the exits on the node of a fault's target from time `first` to time `last`."""
+        """Yields the logged exits on the node of a fault's target, from the time `first` to the time `last`."""
         node = key_of(target)
         return self._exits[node].within(first, last) if node in self._exits else iter(())

@@ -1,4 +1,4 @@
-"""Compares the coordinates in the job's device mesh that ranks logged with the mesh in the scenario."""
+"""Compares the device-mesh coordinates that each rank logs with the device mesh in the scenario."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ DATA = {"dp", "fsdp"}  # a scenario may call any data parallelism dp
 
 
 def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> str:
-    """Returns how a rank's coordinates differ from the scenario's mesh, or an empty text if no difference is known."""
+    """Returns how a rank's logged coordinates differ from the scenario's mesh, or an empty text if they do not."""
     said = (run.plan.get("workload") or {}).get("mesh") or {}
     mesh = Mesh({axis: size for axis, size in said.items() if isinstance(size, int) and size > 0})
     if not told or not said or rank >= mesh.world_size:
@@ -24,14 +24,14 @@ def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> 
 
 
 def replicas(run: Timeline) -> Ints:
-    """Returns a group number for each process. Processes with equal numbers should hold equal weights. Without logged
-    coordinates, all processes are in one group."""
+    """Returns a group number for each process; all processes of a group should hold equal weights. Processes without
+    logged mesh coordinates form one group."""
     places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
     return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)
 
 
 def layouts(run: Timeline) -> frozenset[str]:
-    """Returns how ranks split the model, such as `tp 2`, by their logged coordinates. Data parallelism is left out."""
+    """Returns each logged way to split the model between ranks, such as `tp 2`, without axes of data parallelism."""
     told = [each.coordinates for each in run.processes if each.coordinates]
     parts = [
         [f"{axis} {size}" for axis, (_, size) in sorted(each.items()) if axis not in DATA and size > 1] for each in told
@@ -40,7 +40,7 @@ def layouts(run: Timeline) -> frozenset[str]:
 
 
 def new_layout(run: Timeline, others: Sequence[Timeline]) -> str:
-    """Returns a layout of ranks, such as `tp 2`, that this run had and no other run had. Returns an empty text if there
-    is no such layout, or if some other run did not log its layout."""
+    """Returns a split of the model between ranks, such as `tp 2`, that the run used and none of the runs `others` used.
+    Returns an empty text if no split is new, or if one of the runs `others` did not log its split."""
     known = [layouts(each) for each in others]
     return min(layouts(run) - frozenset().union(*known), default="") if known and all(known) else ""

@@ -1,17 +1,17 @@
 """Decides which deaths of processes an injected fault explains.
 
-Each of these rules explains a death. A fault that only slows a job explains no death.
+Each of the following rules can explain the death of a process. A fault that only slows a job explains no death.
 
-* The *target* of a fault that kills may die in any way.
-* When a target dies, its *peers* (the other workers) may die, because their collectives fail. When a replacement node
-  joins, running workers may die, because the process group is formed anew. While a fault that may stop a healthy job is
-  active (`stops`: a partition, a full store), every worker may die. After a `stops` fault, the workers that were alive
-  at its end may die. A peer is excused until it does a step in a new process group or outlives the fault for long (see
-  `_Root`). No peer is excused for a segmentation fault. A peer that calls its end an error is excused only if a `stops`
-  fault targeted this peer.
-* A worker may leave after a confirmed notice (see `given`), or before the job starts again with more ranks.
+* A fault that kills explains every kind of death of its *target* (the rank or node at which the fault aims).
+* A target's death explains deaths of its *peers* (the other workers), because collectives with the target fail. A
+  replacement node's arrival explains deaths of running workers, because a new process group is formed. A fault that can
+  stop a healthy job (`stops`), such as a partition, explains every worker's death while it is active. A `stops` fault
+  also explains later deaths of workers that were alive when the fault ended. A peer's death is no longer explained once
+  the peer did a step in a new process group, or long survived the fault (see `_Root`). A peer's segmentation fault is
+  never explained. A peer's exit with a logged error is explained only by a `stops` fault that targeted the peer.
+* A confirmed notice to leave (see `given`), or a later start of the job with more ranks, explains a worker's exit.
 
-A worker without a logged end also counts as dead if other workers did steps without it.
+A worker whose end is in no log counts as dead, too, if other workers did steps without this worker.
 """
 
 import bisect
@@ -40,8 +40,8 @@ _OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for
 
 
 class End(NamedTuple):
-    """The end of a process. `rank` is `None` for the end of a node's command, which stands for all processes of the
-    node. `code` is `None` if nobody logged the end. At time `at`, the process had certainly ended."""
+    """The end of a process. For the end of a node's command, which stands for all processes of the node, `rank` is
+    `None`. The exit code `code` is `None` if no log has the exit. By the time `at`, the process had certainly ended."""
 
     node: str
     incarnation: int
@@ -63,7 +63,7 @@ class End(NamedTuple):
 
     @property
     def places(self) -> frozenset[_Place]:
-        """Returns the places at which a fault can hit this process: its whole node, and its rank on the node."""
+        """Returns the two targets at which a fault can hit this process: its whole node, and its rank on the node."""
         return frozenset((*self.key, rank) for rank in (None, self.rank))
 
     def is_in(self, places: Set[_Place]) -> bool:
@@ -101,8 +101,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
-    """Yields deaths during the run that no injected fault explains. A worker that ended with code 0 counts as dead,
-    too, if it ended before the last step began."""
+    """Yields the deaths during the run that no known cause, such as an injected fault, explains. An exit with code 0
+    also counts as a death if the worker exited before the run's last step began."""
     released = max((slot.released for slot in run.slots), default=run.end)
     over = released if run.aborted is None else min(released, run.aborted)  # the harness itself causes later ends
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -114,8 +114,8 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yields the time span from each notice that the harness gave to a node until the harness took the node. In this
-    time span, a job may save and leave without logging the notice."""
+    """Yields, for each notice that the harness gave to a node, the time span from the notice until the harness took the
+    node. Between notice and loss of the node, a job is allowed to save and exit without logging the notice."""
     doubt = _doubt(run)
     for fault in run.faults:
         if fault.injected is not None and fault.notice_ns:
@@ -124,10 +124,10 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Returns the logged notices to leave that a known cause confirms. A notice that only the trainer reports excuses
-    no death. The harness gives a notice with a fault that takes a node later or that asks a rank to end. An engine
-    gives a notice when it decides to take a node. A straggler may leave while a fault slows its node. The peers of a
-    worker with a notice also get a notice."""
+    """Returns the logged notices to leave the job that a known cause confirms. A notice that only the trainer reports
+    explains no death. The harness gives a notice when a fault will take a node, or asks a rank to end. An engine gives
+    a notice when the engine decides to take a node. A notice to a slow rank is confirmed if a fault slows the rank's
+    node at that time. A notice to a peer is confirmed if at that time a known cause made another worker leave."""
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
@@ -149,7 +149,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
 
 
 def ends_of(run: Timeline) -> list[End]:
-    """Returns the ends of all node commands and workers, including ends with code 0."""
+    """Returns the ends of all workers and of all commands that nodes ran, including ends with exit code 0."""
     workers = list(enumerate(run.processes))
     there = grouped((each.key, row) for row, each in workers)
     ended = grouped(((*each.key, each.exited), row) for row, each in workers)
@@ -175,7 +175,7 @@ def ends_of(run: Timeline) -> list[End]:
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
-    """Yields exits that only the worker itself logged, because some launchers write no log."""
+    """Yields the exits that only the worker itself logged, because some launchers write no log."""
     seen = {(*key_of(exit_), exit_["at"]) for exit_ in run.exits if exit_["rank"] is not None}
     for worker in run.processes:
         place = {"node": worker.node, "incarnation": worker.incarnation, "rank": worker.rank}
@@ -184,9 +184,9 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _vanished(run: Timeline) -> Iterator[End]:
-    """Yields workers that disappeared: other workers did steps without them, but no log has their end or their node's
-    end. Workers that never did a step are left out, because a launcher without a log may give up a start and retry.
-    """
+    """Yields the ends of workers that disappeared: other workers did steps without them, but no log has their exit.
+    Workers that never did a step are left out, because a launcher without a log may have given up this start and tried
+    again."""
     ends = [(slot.released, slot.key) for slot in run.slots]
     ends += [(exit_["at"], key_of(exit_)) for exit_ in run.exits if exit_["rank"] is None]
     over = {node: at for at, node in sorted(ends, reverse=True)}  # the first end of each node
@@ -202,17 +202,17 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if a worker that a later process group lacks has ended. The worker counts as ended if no log has its
-    exit, or if a later process on its node has its rank."""
+    """Returns True if the worker `gone`, which the later process group `world` lacks, has ended. A worker counts as
+    ended if no log has its exit, or if a later process on the same node has the worker's rank."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
 
 @dataclass(frozen=True)
 class _Root:
-    """A cause of deaths: from time `at` on, peers may die, except at the places `beyond`. A process that did a step in
-    a process group `unsettled`, which had a victim, may still die of this cause. A process that begins a step at
-    `survived` or later has survived. At the places `aim` (the fault's targets), workers may also log an error."""
+    """A cause of workers' deaths from the time `at` on, except at the nodes and ranks `beyond`. A step in a process
+    group of `unsettled`, which had a victim, proves no survival. A step that begins at `survived` or later proves that
+    its process survived. This cause explains a death with a logged error only at the fault's targets `aim`."""
 
     at: int
     beyond: Set[_Place] = frozenset()
@@ -222,7 +222,7 @@ class _Root:
 
 
 class _Inquest:
-    """The rules that decide whether a known cause explains a death, and the indexes that these rules need."""
+    """Decides whether a known cause explains a death, and holds the lookup tables for this decision."""
 
     def __init__(self, run: Timeline, everyone: Sequence[End]):
         self._run, self._doubt = run, _doubt(run)
@@ -263,7 +263,7 @@ class _Inquest:
         return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))
 
     def _left_in_peace(self, death: End) -> bool:
-        """Returns True if the process left after a notice, or before a process group with more ranks started."""
+        """Returns True if the process exited cleanly after a notice, or before a start of the job with more ranks."""
         if death.code not in (None, *CLEAN_CODES):
             return False
         if any(self._notices.within(death.started, death.at)) or (death.code == 0 and any(self._leaves.at(death.at))):
@@ -273,33 +273,33 @@ class _Inquest:
         return any(self._run.processes[row].world_size < largest for row in rows for largest in worlds)
 
     def _is_target(self, death: End) -> bool:
-        """Returns True if the process was alive when a fault that kills struck its node or its rank."""
+        """Returns True if the process was alive when a fault that kills struck the process's node or rank."""
         strikes = (first_from(self._strikes.get(place, []), death.started - self._doubt) for place in death.places)
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest time at which a cause of this death may lie: the process's start, or the end of the
-        first step of its last process group. Process groups in `unsettled` are ignored."""
+        """Returns the earliest time at which a cause of this death can lie. The time is the process's start or, if
+        later, the end of its first step in its last process group that is not in `unsettled`."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
         """Returns True if the cause `root` explains the death. The process must have been alive at the time of the
-        cause, and must have died before a step proved its survival."""
+        cause, and must not have done a step that proves that it survived the cause."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)
         return last < root.survived and (not death.error or death.is_in(root.aim))
 
     def _alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
-        """Yields the end of each process at these places that was alive at `moment`, within the clocks' uncertainty."""
+        """Yields the end of each process on these nodes or ranks that was alive at `moment`, within clock errors."""
         for node, incarnation, rank in places:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields the causes of peers' deaths after a fault that kills: each strike, and each end of a victim, because a
-        launcher may start a peer after the strike. If a victim left earlier after a notice, this is a cause."""
+        """Yields the causes of peers' deaths after a fault that kills: each strike, and the end of each victim. A
+        victim's end is a cause, too, because a launcher may start a peer between the strike and the victim's end."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -310,10 +310,10 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields the causes of peers' deaths after a fault that may stop a job: its end, and the end of each target
-        that outlived it. A process survived if it begins a step at least a minute after the fault and after the next
-        committed checkpoint. Launchers notice missing heartbeats within a minute. A failed save may show only when the
-        next save ends."""
+        """Yields the causes of peers' deaths after a fault that can stop a job: the fault's end, and the end of each
+        target that outlived the fault. A process survived the fault if it begins a step at least a minute after the
+        fault and after the next committed checkpoint. Launchers notice a worker's missing heartbeats within a minute.
+        Some trainers notice a failed save only when the next save ends."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER

@@ -1,8 +1,8 @@
 """Compares the run's last steps with the same steps of the second restart, which the harness makes after the run.
 
-The second restart must equal the run bit for bit if the run equals its fault-free run bit for bit. Equal steps before
-the first fault are enough if at least as many steps lie before the fault as the restart repeats. If the run differs
-from its fault-free run, the second restart may differ from the run by a few times this difference.
+The second restart must equal the run bit for bit if the run equals its fault-free run. If the second restart repeats no
+more steps than lie before the first fault, run and fault-free run need to be equal only before this fault. If the run
+differs from its fault-free run, the second restart is allowed to differ from the run 3 times as much.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ class DoneAgain:
 
     @cached_property
     def not_compared(self) -> str:
-        """Returns why the second restart's values are not compared with the run's, or an empty text if they are."""
+        """Returns why values of second restart and run are not compared, or an empty text if they are compared."""
         run, disturbed, step = self._evidence.run, self._evidence.disturbed, self.made.step
         begun = run.steps.begin[run.steps.survives & (run.steps.step > step)]
         elsewhere = any(each.restored_step not in (None, step) for each in self.log.processes)
@@ -57,7 +57,7 @@ class DoneAgain:
 
     @cached_property
     def repeats(self) -> bool:
-        """Returns True if the run equals its fault-free run bit for bit, so that the second restart must, too."""
+        """Returns True if the second restart must equal the run because the run equals its fault-free run exactly."""
         usual, run = self._evidence.comparison, self._evidence.run
         if self.not_compared or usual is None:
             return False
@@ -68,15 +68,15 @@ class DoneAgain:
 
     @property
     def saves_not_compared(self) -> str:
-        """Returns why the tensors in the second restart's saves are not compared, or an empty text if they are."""
+        """Returns why tensors in saves of second restart and run are not compared, or an empty text if they are."""
         both = tensors(self._evidence.run).keys() & tensors(self.log).keys()
         unseen = "" if max(both, default=0) > self.made.step else "the tensors of the same save were not seen in both"
         return unseen if self.repeats else "a repeat of the run need not equal it bit for bit"
 
     @property
     def unbound(self) -> bool:
-        """Returns True if no limit applies to the second restart's losses. The learning rate is compared even so,
-        because it depends on the step alone."""
+        """Returns True if no limit applies to the second restart's losses. The learning rate is compared even without a
+        limit on losses, because the learning rate depends on the step alone."""
         return not self.not_compared and self._bounds.get("mode") == "final" and not self.repeats
 
     @property
@@ -95,7 +95,7 @@ class DoneAgain:
                 yield f"{counted(steps, 'step')} at which only it, or only the run, tells the {WORDS[name]}"
 
     def off(self) -> Iterator[Odd]:
-        """Yields for each quantity, such as the loss, the first step at which run and restart differ too much."""
+        """Yields, for each quantity such as loss, the first step at which second restart and run differ too much."""
         found = []
         for name in self._curves:
             mine, other = getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
@@ -106,7 +106,7 @@ class DoneAgain:
             yield Odd(text, tellers.figure_again(self.repeats, name))
 
     def _band(self, name: str, mine: Floats) -> Floats | float:
-        """Returns how far values of the second restart may differ from the run's values, such as the losses."""
+        """Returns how far values of the quantity `name` are allowed to differ between second restart and run."""
         usual = self._evidence.comparison
         if self.repeats or usual is None:
             return 0.0
@@ -115,7 +115,7 @@ class DoneAgain:
         return np.maximum(DRILL_FACTOR * most, losses.rounding(mine, losses.terms(self._evidence.run)))
 
     def of_ranks(self, names: Mapping[str, str]) -> Iterator[str]:
-        """Yields for each column in `names` a text on the first value of a rank that differs from the run's."""
+        """Yields for each column in `names` a text on the first value that differs between second restart and run."""
         for name, words in names.items():
             rows, same = ranks.beside(self.log.steps, self._evidence.run.steps, name)
             for row in rows[~same][:1]:
@@ -124,12 +124,12 @@ class DoneAgain:
 
 
 def done_again(evidence: Analysis) -> DoneAgain | None:
-    """Returns the comparison of the run with its second restart, or `None` if the restart did not complete as asked."""
+    """Returns the comparison of the run with its second restart, or `None` if the second restart did not complete."""
     made = second_restart(evidence)
     return None if made.done is None else DoneAgain(evidence, made, made.done)
 
 
 def not_done(evidence: Analysis) -> str:
-    """Returns why the run's last steps were not compared with a second restart, or an empty text."""
+    """Returns why the run's last steps were not compared with a second restart, or else an empty text."""
     again = done_again(evidence)
     return again.not_compared if again else second_restart(evidence).silent

@@ -1,20 +1,20 @@
-"""The tolerance interval of mode `envelope`: how far a run may differ from a fault-free run, and which errors show.
+"""The tolerance interval of mode `envelope`: the limits within which a run is allowed to differ from a fault-free run.
 
-The judged run and further fault-free runs ("repeats") are compared with one fault-free run, in stretches of steps. Each
-of three limits for the judged run is a multiple of the differences between the repeats and this fault-free run:
+The judged run and further fault-free runs (*repeats*) are compared with one fault-free run, in stretches of steps.
+Three limits for the judged run follow from the differences between the repeats and the fault-free run:
 
-* `single` limits the difference in each step to 3 times the repeats' largest difference so far. The difference must
-  also be at most 5 times the repeats' largest difference in this stretch of steps and its two neighbours, because one
-  run may drift sooner than another run.
-* `lasting` limits the mean difference of a stretch to 5 times the repeats' largest mean difference in a stretch so far.
-  Means are far below the largest difference, so a lasting deviation is detected long before a step exceeds `single`.
-* `soon` limits differences shortly after a run diverges to 10 times the repeats' largest difference after equally many
-  steps. Runs that diverge by rounding alone stay close for a while. A resumed run may diverge at its first step. A
-  difference above `soon` is inconclusive, because rounding errors grow faster in some phases of a training.
+* In each step, the limit `single` allows 3 times the repeats' largest difference up to this step. The limit `single` is
+  also at most 5 times the repeats' largest difference in the same and the two neighbouring stretches of steps, because
+  one run can drift sooner than another.
+* For the mean difference in a stretch of steps, the limit `lasting` allows 5 times the repeats' largest mean so far. A
+  stretch's mean is far below its largest difference, so `lasting` finds a lasting deviation long before `single`.
+* In the n-th step after a run diverges, the limit `soon` allows 10 times the repeats' largest difference in the first n
+  steps after the repeats diverged. Runs that differ by rounding alone stay close to each other for many steps. A
+  difference above the limit `soon` is inconclusive, because rounding errors grow faster in some phases of a training.
 
-The limits are never below rounding errors (`_rounding`). Limits from a single repeat would fail up to 1 in 10 healthy
-runs, because one repeat may stay close by chance. So limits from fewer than `ENOUGH` repeats fail no run, and the
-harness makes more fault-free runs.
+Each limit allows at least the possible rounding error (see `_rounding`). Limits from a single repeat would fail up to 1
+in 10 healthy runs, because a single repeat can be close to the fault-free run by chance. Limits from fewer than
+`ENOUGH` repeats therefore fail no run, and the harness makes more fault-free runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class Sight(NamedTuple):
 
 
 class Lasts(NamedTuple):
-    """A lasting deviation: a quantity's mean difference (`apart`) in steps `first` to `last`, and its limit `most`."""
+    """A lasting deviation: a quantity's mean difference `apart` in steps `first` to `last` exceeds the limit `most`."""
 
     curve: str
     first: int
@@ -69,7 +69,7 @@ class Envelope:
         return {name: found.apart(name) > self.single[name][self._rows(found)] for name in CURVES}
 
     def lasts(self, found: Comparison) -> Lasts | None:
-        """Returns the first stretch of steps with a mean difference above the limit `lasting`, or `None`."""
+        """Returns the first stretch of steps with a mean difference above the limit `lasting`, or else `None`."""
         for name in DRIFTS:
             means = self._means(found, name)
             for row in np.flatnonzero(means > self.lasting[name])[:1].tolist():
@@ -77,7 +77,7 @@ class Envelope:
         return None
 
     def too_soon(self, found: Comparison) -> dict[str, Bools]:
-        """Marks the steps with a difference above the limit `soon`, as it grew too fast after the runs diverged."""
+        """Marks the steps with a difference above `soon`, the limit for the time shortly after two runs diverge."""
         parted = _parted(found)
         if parted is None:
             return {}
@@ -86,8 +86,8 @@ class Envelope:
         return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
 
     def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
-        """Yields the first step that exceeds the limit `single`, and the first stretch of steps that exceeds `lasting`.
-        If `too_soon` is True, a step that exceeds `soon` counts, too."""
+        """Yields the first step that exceeds the limit `single`, and the first stretch of steps that exceeds the limit
+        `lasting`. If `too_soon` is True, each step is compared with the limit `soon` as well as with `single`."""
         early = self.too_soon(found).values() if too_soon else ()
         rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
         if rows.any():
@@ -96,8 +96,8 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """Returns, for each stretch of steps after the runs diverged, the smallest lasting loss deviation that would be
-        found. A deviation is found if it exceeds the limit plus the run's present difference."""
+        """Returns for each stretch of steps after the runs diverged the smallest lasting loss deviation that is sure to
+        be found. A deviation that exceeds the limit `lasting` plus the run's present difference is sure to be found."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -108,7 +108,7 @@ class Envelope:
         return [Sight(*self._steps(each), float(percent[each])) for each in told]
 
     def changes_by(self, since: Sight) -> float:
-        """Returns by how many percent the fault-free loss changes from the stretch of steps `since` to the last one."""
+        """Returns by how many percent the fault-free loss changes from stretch `since` to the last stretch of steps."""
         level = self._level()
         first = level[int(np.searchsorted(self.fault_free.step[self.edges], since.first))]
         return float(100 * abs((level[-1] - first) / level[-1]))
@@ -121,7 +121,7 @@ class Envelope:
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Returns True if `soon` exceeds the loss's mean change a step, and so hides small errors at `step`."""
+        """Returns True if the limit `soon` hides small errors at `step`, as it exceeds the loss's change per step."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -130,7 +130,7 @@ class Envelope:
         return np.searchsorted(self.fault_free.step, found.step)
 
     def _means(self, found: Comparison, name: str) -> Floats:
-        """Returns the runs' mean absolute difference in each stretch of steps, or 0 for a stretch without values."""
+        """Returns two runs' mean absolute difference in each stretch of steps, or 0 for a stretch without values."""
         return _mean(_spread(found, self.fault_free, name), self.edges)
 
     def _level(self) -> Floats:
@@ -142,8 +142,8 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Returns a text if a step exceeds the limits before any fault struck, or an empty text. Such a step shows that the
-    tolerance interval is too narrow for this job."""
+    """Returns a text if the run exceeds the limits before any fault struck, or an empty text if it does not. A run that
+    exceeds the limits without a fault shows that the tolerance interval is too narrow for this job."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -155,7 +155,7 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
-    """Returns the tolerance interval that repeats of the fault-free run give, or the reason why there is none."""
+    """Returns the tolerance interval from repeats of the fault-free run, or the reason why these give no interval."""
     flaws = [evidence.flaw(each) for each in evidence.calibration]
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
@@ -169,8 +169,8 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Fault-free runs that stop or resume at a save. The run `before` stops at a save. The run `same` resumes with the
-    same number of ranks. The runs `others` resume with another number of ranks."""
+    """Fault-free runs that stop at a save (`before`) or resume from a save. The run `same` resumes with as many ranks
+    as made the save. The runs `others` resume with more or fewer ranks than made the save."""
 
     before: Curve
     same: Curve
@@ -183,13 +183,13 @@ class Resumed:
         return _drawn(centre, self.others, self.runs, self.sizes, self.terms)
 
     def repeats(self, fault_free: Curve) -> bool:
-        """Returns True if the values of the run `before` equal those of the fault-free run exactly."""
+        """Returns True if the values of the run `before` equal the fault-free run's values bit for bit."""
         return compare(self.before, fault_free).identical
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """Returns two texts that say how a resume without a fault changes values: with the same and with another number of
-    ranks. A text is empty if no value changes. Tolerances from resumed runs would hide changes by the resume."""
+    """Returns two texts on how a resume without a fault changes values: one for a resume with an unchanged number of
+    ranks, one for a resume with a changed number of ranks. A text is empty if the resume changes no value."""
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.
@@ -207,7 +207,7 @@ def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | N
 
 
 def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = False) -> str:
-    """Returns a text on the first steps at which the run `other` exceeds the limits, or an empty text."""
+    """Returns a text on the first steps at which the run `other` exceeds the limits, or else an empty text."""
     if isinstance(band, str):
         return ""
     first, last = next(iter(band.spans(compare(other, centre), too_soon)), (0, 0))
@@ -215,7 +215,7 @@ def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = F
 
 
 def resumed(evidence: Evidence) -> Resumed | None:
-    """Returns the fault-free runs that stop or resume at a save, or `None` if they give no tolerance interval."""
+    """Returns the fault-free runs that stop at or resume from a save, or `None` if these give no tolerance interval."""
     before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
     others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
     at = resize(evidence.run, evidence.fault_free)
@@ -275,9 +275,9 @@ def _drawn(
 
 
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
-    """Returns for each step how far rounding alone may change the value `name`. The result is 3 times the largest
+    """Returns for each step how far rounding alone can change the value `name`. The result is 3 times the largest
     difference soon after two runs diverge, but at most the rounding error of a sum of `terms` terms, and at least one
-    unit in the last place. If enough runs are bit-identical, the result is 0."""
+    unit in the last place. If at least `ENOUGH` repeats all equal the fault-free run bit for bit, the result is 0."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= limits.ENOUGH:
@@ -288,14 +288,14 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
 
 
 def _distinct(found: Sequence[Comparison]) -> int:
-    """Counts the independent runs. Runs that differ from the fault-free run in exactly the same way count once. Runs
-    that equal the fault-free run all count."""
+    """Counts the runs that are independent of each other. Runs that differ from the fault-free run in exactly the same
+    way count as one run. Each run that equals the fault-free run counts as a separate run."""
     parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
     return len(parted) + sum(each.identical for each in found)
 
 
 def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
-    """Returns the runs' difference at each step of the fault-free run, or NaN at a step without a finite difference."""
+    """Returns two runs' difference at each step of the fault-free run, or NaN at a step without a finite difference."""
     spread = np.full(len(fault_free), np.nan)
     apart = found.apart(name)
     spread[np.searchsorted(fault_free.step, found.step)] = np.where(np.isfinite(apart), apart, np.nan)
@@ -303,7 +303,7 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """Returns the largest difference within each number of steps (plus `SOON`) after the runs diverged."""
+    """Returns, for each number n, the largest difference in the first n + `SOON` steps after the two runs diverged."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
@@ -311,7 +311,7 @@ def _by_age(spread: Floats, found: Comparison) -> Floats:
 
 
 def _parted(found: Comparison) -> int | None:
-    """Returns the index of the first compared step at which the two runs differ, or `None`."""
+    """Returns the index of the first compared step at which the two runs differ, or `None` if they never differ."""
     rows = np.flatnonzero(np.logical_or.reduce([found.differs[name] for name in DRIFTS]))
     return int(rows[0]) if len(rows) else None
 
@@ -324,6 +324,6 @@ def _mean(values: Floats, edges: Ints) -> Floats:
 
 
 def _beside(values: Floats) -> Floats:
-    """Returns for each value the largest of this value and its two neighbours."""
+    """Returns for each value the maximum of this value and its two neighbours."""
     padded = np.pad(values, 1, mode="edge")
     return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 3).max(axis=1))

@@ -1,4 +1,4 @@
-"""The evidence about a run: the run's event log, and the logs of fault-free runs and restarts in the run's folder."""
+"""The evidence about a run: its event log, and the logs of its fault-free runs, restore drill and second restart."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ DRILL, SECOND = "drill", "second-restart"  # restarts after the run, on copies o
 
 @dataclass(frozen=True)
 class Evidence:
-    """All logs by which a run is judged: the run, its fault-free runs, and the restarts after the run."""
+    """All logs by which a run is judged: of the run, its fault-free runs, its restore drill and its second restart."""
 
     run: Timeline  # the event log of the run
     fault_free: Timeline | None = None  # the same job without a fault
@@ -38,12 +38,12 @@ class Evidence:
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:
-        """Returns the fault-free runs in which the method `flaw` finds no flaw. Such runs can show usual values."""
+        """Returns the fault-free runs that can show usual values, because the method `flaw` finds no flaw in them."""
         return [other for other in (self.fault_free, *self.calibration) if other and not self.flaw(other)]
 
     def flaw(self, other: Timeline, asked: Asked | None = None) -> str:
-        """Returns why the fault-free run `other` is unusable, or an empty text if `other` is sound. `asked` says which
-        job, size and steps `other` should have had. By default, `other` should have all steps from the first on."""
+        """Returns why the fault-free run `other` is unusable, or an empty text if `other` is usable. `asked` is the
+        harness's request for the run `other`: by default, to do all steps of the judged job, from the first step on."""
         if why := _unfit(self.run, other):
             return why
         if len(other.epochs) != 1:
@@ -59,21 +59,20 @@ class Evidence:
 
     @cached_property
     def resumed_elsewhere(self) -> str:
-        """Returns which run in the field `resumed` did not run as the harness asked, and why, or an empty text."""
+        """Returns which run in `resumed` did not run as the harness asked, and why, or an empty text if all did."""
         return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
-    """Loads the evidence about the whole job, or about one rehearsal (one of several fault tests in a job).
-
-    Raises `EventLogError` if the run's own log cannot be read, and `UsageError` if the log lacks the rehearsal.
-    """
+    """Loads the evidence about the whole job, or about the given rehearsal (one of several fault tests in a job).
+    Raises `EventLogError` if the run's own log cannot be read, and `UsageError` if the log lacks the rehearsal."""
     whole = beside(window.load(run_dir, rehearsal), run_dir)
     return whole if rehearsal is None else part_of(whole)
 
 
 def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
-    """Adds the fault-free runs and restarts in `folder` to a run. Raises `EventLogError` if a log is unreadable."""
+    """Adds to a run's log the logs of the fault-free runs, restore drill and second restart in `folder`. Raises
+    `EventLogError` if the log of a fault-free run cannot be read."""
     held = next((folder / name for name in _FOLDERS if (folder / name / "events").is_dir()), None)
     return Evidence(
         run=run,
@@ -93,8 +92,8 @@ def _drill(folder: pathlib.Path) -> Timeline | str:
 
 
 def part_of(whole: Evidence) -> Evidence:
-    """Returns the evidence for one rehearsal (a fault test within a longer job). Each fault-free run keeps only the
-    rehearsal's steps. Fault-free runs that stop or resume at a save (field `resumed`) are left out."""
+    """Returns the evidence for one rehearsal (a fault test within a longer job). Each fault-free run is cut to the
+    steps of the rehearsal. Fault-free runs that stop at or resume from a save (field `resumed`) are not included."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
@@ -114,7 +113,7 @@ def _unfit(run: Timeline, other: Timeline) -> str:
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
-    """Returns why the run's steps cannot be compared one by one with the fault-free run, or an empty text."""
+    """Returns why the run cannot be compared with the fault-free run step by step, or an empty text if it can."""
     if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
     died = any(deaths.unexplained(fault_free, deaths.ends_of(fault_free)))
@@ -142,11 +141,12 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Returns why a difference from the fault-free run does not count as an error, or an empty text if it may count.
+    """Returns why differences from the fault-free run do not count as errors, or an empty text if they do count.
 
-    The reason is a step that differs although every rank ended it well before the first fault struck. From this step
-    on, nearly all steps must differ, because a short difference has another cause. If the first compared step already
-    differs, later steps may be equal. In a run without planned faults and restarts, any step may be the first."""
+    Differences do not count as errors if the run already differs at a step that ended well before the first fault
+    struck. From the first differing step on, nearly all steps must differ, because a nondeterministic trainer never
+    regains equal values. If the very first compared step differs, later steps need not differ. In a run without planned
+    faults and restarts, any step can be the first to differ."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

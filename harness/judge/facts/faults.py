@@ -15,7 +15,7 @@ _GONE = " gone"  # suffix of units that count victims that were struck
 
 
 def own_faults(run: Timeline) -> Iterator[FaultRecord]:
-    """Yields the faults of this run. Faults of other rehearsals (fault tests in the same job) are left out."""
+    """Yields the faults of this run, without the faults of other rehearsals (other fault tests in the same job)."""
     return (fault for fault in run.faults if fault.id not in run.beside.faults)
 
 
@@ -24,7 +24,7 @@ def struck(evidence: Analysis) -> Iterator[FaultRecord]:
 
 
 def stopped(work: Work, fault: FaultRecord) -> int | None:
-    """Returns how many ns a fault had acted when people stopped it too early, or `None` if nobody stopped it."""
+    """Returns for how many ns a fault had acted when people stopped it too early, or `None` if nobody did."""
     at = fault.cancelled
     if at is None or not work.has_steps or work.last_end <= at:
         return None
@@ -34,7 +34,7 @@ def stopped(work: Work, fault: FaultRecord) -> int | None:
 
 @dataclass(frozen=True)
 class Effect:
-    """One measurement: of a fault's effect, or of the end of this effect."""
+    """One measurement that shows whether a fault acted, or whether the fault's effect ended."""
 
     measured: Any  # as logged; may not be a number
     expected: Any
@@ -53,9 +53,9 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Returns True if the measured amount shows that the fault acted. If the unit counts processes or nodes, the
-        fault must hit all planned victims. For other units, any amount above 0 is enough. If 0 is expected, the amount
-        must be at most 0. A fault with 0 of 0 victims (the unit ends in "gone") did not act."""
+        """Returns True if the measurement shows that the fault acted. If processes or nodes are counted, all planned
+        victims must be hit. An amount, such as a delay in ms, must be above 0. If the expected amount is 0, the
+        measured amount must be at most 0. A fault that hit 0 of 0 victims (unit ending in "gone") did not act."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:
@@ -65,8 +65,8 @@ class Effect:
 
     @property
     def is_over(self) -> bool:
-        """Returns True if the measurement shows that the fault's effect ended. All affected processes or nodes must
-        have recovered. For other units, such as a rate, the fault's own rule accepts values close to normal."""
+        """Returns True if the measurement shows that the fault's effect ended. All processes or nodes that the fault
+        hit must have recovered. A rate or other amount must be as close to normal as the fault's own rule asks."""
         return self.acted if self.counted else self.ok
 
     @property

@@ -1,11 +1,11 @@
-"""The files, other than saves, that a run and its fault-free run left, as the harness listed them at the end."""
+"""The files, other than saves, that existed at the end of a run and at the end of its fault-free run."""
 
 from harness.judge.facts.evidence import Evidence
 from harness.timeline.timeline import Timeline
 
 
 def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
-    """Returns the file names of the fault-free run and of this run, or the reason why the files cannot be compared."""
+    """Returns the file names of the fault-free run and of the judged run, or why the two lists cannot be compared."""
     run, usual = evidence.run, evidence.fault_free
     if run.beside.job_goes_on:
         return "the job goes on after this rehearsal"
@@ -24,7 +24,7 @@ def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
 
 
 def _listed(run: Timeline) -> frozenset[str] | str:
-    """Returns the names of the files that the harness listed, or the reason why the list is not complete."""
+    """Returns the names of the files that the harness listed for a run, or the reason why the list is incomplete."""
     if run.unseen:
         return f"the harness did not see all files: {run.unseen[0]}"
     if run.files_left is None:

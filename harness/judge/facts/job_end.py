@@ -1,4 +1,4 @@
-"""Tells how far a job came, and what went wrong before its end."""
+"""Tells which step a job reached, whether the harness aborted the job, and which fault last damaged a checkpoint."""
 
 from harness.timeline.lineage import NEVER
 from harness.timeline.phase_names import phase_words
@@ -23,7 +23,7 @@ def given_up_early(run: Timeline) -> bool:
 
 
 def spoiler(run: Timeline) -> FaultRecord | None:
-    """Returns the last fault that damaged a checkpoint, or `None` if the job restored a checkpoint after this fault."""
+    """Returns the last fault that damaged a checkpoint, or `None` if a process restored a checkpoint afterwards."""
     struck = [fault for fault in run.faults if fault.spoils and fault.injected is not None]
     if not struck or any((process.restored or 0) > (struck[-1].injected or 0) for process in run.processes):
         return None

@@ -27,13 +27,13 @@ class Known(Protocol):
 
 
 def weakest(*facts: Known) -> By:
-    """Returns the strength of a conclusion: the strength of its weakest fact, or `SEEN` if there is no fact."""
+    """Returns the strength of a conclusion: the strength of its weakest fact, or `SEEN` if no fact is given."""
     return max((fact.by for fact in facts), default=By.SEEN)
 
 
 @dataclass(frozen=True)
 class Word:
-    """The time of a claim that only the trainer makes, and the strength of such a claim."""
+    """The time and the strength of a claim for which the trainer's log is the only evidence."""
 
     at: int
     by: By = By.TOLD
@@ -41,7 +41,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Abnormal:
-    """An abnormal event in the log, described in words."""
+    """An abnormal event that a run's logged steps show, with a description in words."""
 
     words: str
     step: int
@@ -52,7 +52,7 @@ class Abnormal:
 
 @dataclass(frozen=True)
 class Odd:
-    """A text on something that never happens if both the job and its log are correct."""
+    """A description of something that never happens if both the job and its log are correct."""
 
     words: str
     by: By = By.SEEN

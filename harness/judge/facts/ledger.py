@@ -1,8 +1,8 @@
 """The ledger assigns each allocated GPU-nanosecond to one account, such as `productive`. All amounts are integers.
 
-A slot is one GPU of one node. Time within steps is assigned by the activity on which the slot's worker spent it, such
-as a wait for data. Time outside of steps is assigned by the phase of the whole job at that time. The accounts of each
-slot add up to the allocated time of the slot, as the function `settle` asserts.
+A slot is one GPU of one node. Time within steps is assigned by the activity of the slot's worker, such as a wait for
+data. Time outside of steps is assigned by the phase of the whole job at that time, such as `restore`. The accounts of
+each slot add up to the slot's allocated time, as the function `settle` asserts.
 """
 
 import bisect
@@ -51,7 +51,7 @@ _ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
 
 @dataclass(frozen=True)
 class Ledger:
-    """GPU-nanoseconds by account: of all allocated time, and of the time that was lost because of faults."""
+    """GPU-nanoseconds by account: of all allocated time (`accounts`), and of time lost by faults (`by_faults`)."""
 
     allocated: int
     accounts: Mapping[str, int]
@@ -72,11 +72,11 @@ def settle(
     windows: Sequence[Window],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
-    """Assigns the time of all GPU slots to accounts. `windows` are the outages and slow intervals that faults caused.
-    `own_steps` are step times from the job's own steps, for numbers of ranks that no fault-free run has.
+    """Assigns the time of all GPU slots to accounts. `windows` are outages and slow intervals that faults caused.
+    `own_steps` holds step times from the job's own steps, for numbers of ranks that no fault-free run has.
 
-    A step belongs to the window in which it ended. Time outside of steps is split exactly at the edges of windows.
-    Raises `AssertionError` if the accounts of a slot do not add up, which would be a bug of this module.
+    A step belongs to the window in which the step ended. Time outside of steps is split exactly at the edges of
+    windows. Raises `AssertionError` if a slot's accounts do not add up to the slot's time, which would be a bug.
     """
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
@@ -96,7 +96,7 @@ def settle(
 
 
 def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
-    """Returns the time of one GPU slot by account: within steps (`of_steps`) plus outside of steps."""
+    """Returns the time of one GPU slot by account: time within steps (`of_steps`) plus time outside of steps."""
     sums = np.zeros(len(ACCOUNTS), np.int64)
     sums[[_INDEX[name] for name in _OF_STEPS]] = of_steps.sum(axis=1)
     np.add.at(sums, accounts, amounts)
@@ -104,7 +104,7 @@ def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
 
 
 def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
-    """Returns for each segment how many ns of the intervals lie in it. The intervals are sorted and disjoint."""
+    """Returns for each segment how many ns of the sorted, disjoint intervals (`begin`, `end`) lie in the segment."""
     edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
     lengths = np.concatenate([[0], np.cumsum(end - begin)])
     # Free time before an edge: all intervals that ended by then, plus the first part of an interval that the edge cuts.
@@ -116,7 +116,7 @@ def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
 
 
 class _StepShares:
-    """Computes the time of each step by account, such as `data_wait`, for one GPU slot at a time to save memory."""
+    """Splits the time of each step into accounts, such as `data_wait`, for one GPU slot at a time to save memory."""
 
     def __init__(self, timeline: Timeline, baselines: Mapping[int, Band], own: Mapping[int, StepTime]):
         self.steps = timeline.steps
@@ -130,7 +130,7 @@ class _StepShares:
         self.disturbed, self.frozen = by_time.disturbed(timeline), frozen(timeline)
 
     def of(self, slot: Slot, rows: Ints) -> tuple[Ints, Ints, tuple[Ints, Ints]]:
-        """Returns the end of each step, its time by account (`_OF_STEPS`), and the gaps between the slot's steps."""
+        """Returns each step's end, each step's time by account (`_OF_STEPS`), and the gaps between a slot's steps."""
         steps = self.steps
         ended = steps.end[rows]
         end = np.clip(ended, slot.allocated, slot.released)
@@ -150,9 +150,9 @@ class _StepShares:
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
-        """Returns how long each step stood still because of a fault, for numbers of ranks that no fault-free run has.
-        The result is the time for which a process was frozen in the step, or the excess over the job's longest step
-        before any fault, if larger. An excess counts only if the step took over `LONE_FACTOR` times that long."""
+        """Returns how long a fault made each step stand still, for numbers of ranks that no fault-free run has. The
+        result is the time for which a process was frozen or, if larger, the step's excess over the longest usual step.
+        A step's excess over the longest usual step is 0 unless the step took over `LONE_FACTOR` times as long."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)
@@ -164,7 +164,7 @@ class _StepShares:
 
 
 def _rows_by_slot(timeline: Timeline) -> list[Ints]:
-    """Returns for each GPU slot the rows of its steps (in `timeline.steps`), in order of the steps' ends."""
+    """Returns for each GPU slot the rows of the slot's steps (in `timeline.steps`), in order of the steps' ends."""
     place = {(*slot.key, slot.local_rank): number for number, slot in enumerate(timeline.slots)}
     slot_of = [place.get((*p.key, p.local_rank), len(place)) for p in timeline.processes]
     small = np.int16 if len(place) < 2**15 else np.int64  # numpy sorts short integers in linear time
@@ -175,7 +175,7 @@ def _rows_by_slot(timeline: Timeline) -> list[Ints]:
 
 
 class _Between:
-    """Finds, for each segment of the job's time, the account of the time that a GPU slot spends outside of steps."""
+    """Finds the account of the time that a GPU slot spends outside of steps, for each segment of the job's time."""
 
     def __init__(self, timeline: Timeline, segments: Sequence[Segment]):
         processes, epochs = timeline.processes, list(enumerate(timeline.epochs))
@@ -197,7 +197,7 @@ class _Between:
 
 
 def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segment]:
-    """Returns the segments of the job's time, cut at the edges of the time windows."""
+    """Returns the segments of the job's time, cut wherever one of the time windows begins or ends."""
     edges = sorted({edge for window in windows for edge in window})
     result = []
     for segment in segments:
@@ -208,5 +208,5 @@ def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segme
 
 
 def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
-    """Marks the times that lie in a window, including its end but not its begin. `windows` are sorted and disjoint."""
+    """Marks the times in a window, which includes its end but not its begin. `windows` are sorted and disjoint."""
     return ~by_time.quiet(at - 1, at, windows)

@@ -19,8 +19,8 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 @dataclass(frozen=True)
 class Curve:
-    """The logged values of each step that was not rolled back, from the lowest rank that logs a loss. If two runs split
-    the model between ranks in different ways, the loss is the mean over all ranks."""
+    """The logged values of each step that was not rolled back, from the lowest rank that logs a loss. If two compared
+    runs split the model between ranks in different ways, the loss is the mean over all ranks."""
 
     step: Ints
     loss: Floats
@@ -40,14 +40,14 @@ class Curve:
         return type(self)(**{name: column[rows] for name, column in vars(self).items()})
 
     def until(self, later: Self) -> Self:
-        """Joins two curves: returns this one before the first step of `later`, followed by `later`."""
+        """Joins two curves: this curve before the first step of the curve `later`, then the curve `later`."""
         kept = vars(self.at(np.flatnonzero(self.step < later.step[0])))
         return type(self)(**{name: np.concatenate([column, getattr(later, name)]) for name, column in kept.items()})
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:
-    """Returns the values of each step that was not rolled back. If `of_all` is True, the loss is the mean of all ranks
-    that log a loss, weighted by the ranks' numbers of samples."""
+    """Returns the logged values of each step that was not rolled back. If `of_all` is True, the loss is the mean of all
+    ranks that log a loss, weighted by each rank's number of samples."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
@@ -71,15 +71,15 @@ def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
 
 
 def counted(steps: Steps) -> Bools:
-    """Marks the rows of `steps` that were not rolled back. A step that some rank did not do is marked only if all ranks
-    did a later step."""
+    """Marks the rows of `steps` that were not rolled back. If not all ranks did a step, the step's rows are marked only
+    if all ranks did some later step."""
     last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # later steps may have been rolled back
     return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Returns one of `rows` for each step, in order of steps. The row belongs to the lowest rank that ever logs a loss.
-    If this rank did not do the step, the row belongs to the lowest rank that did."""
+    """Returns one of `rows` for each step, in order of steps. The row is that of the lowest rank that ever logs a loss
+    or, if this rank did not do the step, of the lowest rank that did."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
     speaker = int(telling.min(initial=np.iinfo(np.int64).max))
@@ -93,7 +93,7 @@ def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The steps that both runs did and did not roll back, with the values of both runs."""
+    """The steps that both runs did and that neither run rolled back, with the values of both runs."""
 
     step: Ints
     run: Curve
@@ -107,7 +107,7 @@ class Comparison:
         return float(np.max(self.apart("loss"))) if len(self.step) else None
 
     def alone(self, curve: str) -> Ints:
-        """Returns the steps at which only one run logs the value `curve`. One missing fault-free value is ignored."""
+        """Returns the steps at which only one run logs `curve`. One missing value of the fault-free run is ignored."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
         return self.step[mine != other if only_mine.sum() > limits.HOLES_MAX else other & ~mine]
@@ -122,8 +122,8 @@ class Comparison:
 
     @property
     def final_gap_percent(self) -> float | None:
-        """Returns by how many percent the mean loss of the last steps exceeds that of the fault-free run. The result is
-        `None` if the losses are not comparable."""
+        """Returns by how many percent the mean loss of the last steps exceeds the fault-free run's mean loss of these
+        steps. The result is `None` if the fault-free run's last losses are not finite, or have a mean of 0."""
         mine, other = self._last_losses
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
             return None
@@ -132,7 +132,7 @@ class Comparison:
     @property
     def final_scatter_percent(self) -> float:
         """Returns half the width of the 99 % confidence interval of `final_gap_percent`, from the means of equally long
-        stretches of steps. Returns 0 if there are too few steps."""
+        stretches of steps. Returns 0 if the last steps are too few to be split into stretches."""
         mine, other = self._last_losses
         length = len(mine) // limits.BLOCKS  # Schmeiser, Batch size effects in the analysis of simulation output, 1982
         if length < 2:
@@ -144,7 +144,7 @@ class Comparison:
 
     @property
     def near_zero(self) -> bool:
-        """Returns True if the fault-free run's last losses are almost 0, compared with the size and range of losses."""
+        """Returns True if the fault-free run's last losses are almost 0 for the size and range of its losses."""
         _, last = self._last_losses
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         size = abs(float(np.mean(last))) if len(last) else np.nan
@@ -152,7 +152,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Returns True if at least one step was compared, and all compared values are equal bit for bit."""
+        """Returns True if at least one step was compared, and all values of both runs are equal bit for bit."""
         alone = any(len(self.alone(name)) for name in CURVES)
         return bool(len(self.step)) and self.first_divergent_step is None and not alone
 
@@ -170,25 +170,25 @@ def compare(run: Curve, fault_free: Curve) -> Comparison:
 
 
 def bits(values: Floats) -> Ints:
-    """Returns the bit pattern of each value as an integer. All NaNs get the same bit pattern."""
+    """Returns the bit pattern of each value as an integer. All NaNs get one common bit pattern."""
     return np.ascontiguousarray(np.where(np.isnan(values), np.nan, values)).view(np.int64)
 
 
 def unlike(a: Floats, b: Floats) -> Bools:
-    """Marks each place at which the values of `a` and `b` differ in any bit, if both values are logged."""
+    """Marks each index at which the values in `a` and `b` are both logged and differ in any bit."""
     return np.asarray((bits(a) != bits(b)) & is_told(a) & is_told(b), np.bool_)
 
 
 def distance(a: Floats, b: Floats) -> Floats:
-    """Returns |a - b|. For equal infinities and two NaNs, this is 0. For a NaN and a number, it is infinite."""
+    """Returns |a - b|: 0 for equal infinities and for two NaNs, and infinity for a NaN and a number."""
     with np.errstate(over="ignore", invalid="ignore"):
         apart = np.abs(a - b)
     return np.asarray(np.where(unlike(a, b), np.where(np.isnan(apart), np.inf, apart), 0.0))
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
-    """Returns the steps that both runs did and did not roll back, and for each step the largest loss difference of any
-    rank. Two NaNs differ by 0, and a NaN and a number differ by infinity."""
+    """Returns the steps that both runs did and neither rolled back, and for each step the largest loss difference of
+    any rank. Two NaNs differ by 0, and a NaN and a number differ by infinity."""
     rows, others = paired(run, fault_free)
     step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
@@ -197,7 +197,7 @@ def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
 
 
 class ByRank(NamedTuple):
-    """The last row (of `Steps`) for each step and rank, without rows that were rolled back."""
+    """The row (in `Steps`) of the last execution of each step by each rank, without rows that were rolled back."""
 
     key: Ints  # step and rank in one number, sorted
     row: Ints  # in `Steps`
@@ -210,7 +210,7 @@ def by_rank(steps: Steps) -> ByRank:
 
 
 def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
-    """Returns the rows of both runs that belong together: equal places in both arrays have equal step and rank."""
+    """Returns two arrays of rows, one for each run: the rows at equal indices have the same step and the same rank."""
     ours, theirs = by_rank(run), by_rank(fault_free)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     return ours.row[left], theirs.row[right]
@@ -228,15 +228,15 @@ def terms(run: Timeline) -> int:
 
 
 def rounding(values: Floats, terms: int) -> Floats:
-    """Returns how far two 32-bit sums of the same `terms` terms may differ if the order of the terms differs. The limit
-    grows with the square root of `terms`, because rounding errors are random."""
+    """Returns how far two 32-bit sums of the same `terms` numbers can differ if the numbers are added in different
+    orders. The result grows with the square root of `terms`, because rounding errors are random."""
     # Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019
     return np.asarray(np.sqrt(terms) * ulps(values) / 2)
 
 
 def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> Ints:
-    """Returns the expected steps that the curve lacks, at most `MISSING_MAX`, as a log may claim any step number. The
-    fault-free run's steps `told` are expected, or every `stride`-th step after `before` if `told` is `None`."""
+    """Returns the expected steps that the curve lacks, but at most `MISSING_MAX` steps, as a log may claim any step
+    number. The steps `told` are expected or, if `told` is `None`, the multiples of `stride` after the step `before`."""
     if not len(curve):
         return np.zeros(0, np.int64)
     if told is None:
@@ -247,11 +247,11 @@ def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> In
 
 
 def by_scale(skipped: Bools) -> Bools:
-    """Marks the skipped updates that dynamic loss scaling explains. `skipped` has one element an update, in order.
+    """Marks the skipped updates that dynamic loss scaling explains. `skipped` has one element per update, in order.
 
-    By default, the scale of `torch.amp.GradScaler` starts at 2^16. Each skipped update halves the scale, and 2000
-    applied updates in a row double the scale. At a scale of 1, gradients that are NaN or infinite have another cause
-    than the scale. So loss scaling explains only a limited number of skipped updates.
+    By default, the loss scale of `torch.amp.GradScaler` starts at 2^16. Each skipped update halves the loss scale, and
+    2000 applied updates in a row double it. At a loss scale of 1, NaN or infinite gradients have a cause other than
+    loss scaling. Loss scaling therefore explains only a limited number of skipped updates.
     """
     excused = np.zeros(len(skipped), np.bool_)
     left, before = limits.HALVINGS, 0

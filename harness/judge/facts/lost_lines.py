@@ -1,7 +1,7 @@
 """Finds lines that are missing from the log of a worker or launcher, by gaps in the line numbers.
 
-A process that logged its exit, or ended with a clean exit code, wrote all lines of its log. If such a log lacks lines,
-the lines were lost in transfer or removed.
+A process that logged its exit, or ended with a clean exit code, wrote all lines of its log. If the log of a process
+that ended cleanly lacks lines, these lines were lost in transfer or removed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ from harness.units import counted, format_duration
 
 @dataclass(frozen=True)
 class Lost:
-    """A text on the lines that are missing from one log. Lines that were lost to a full disk do not count."""
+    """A text on the lines that are missing from one log. Lines lost to a full disk do not count as missing."""
 
     words: str
     killed: bool  # the process was killed
 
 
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:
-    """Yields a text for each log that lacks lines. `taken` holds for each process the time at which a fault killed it,
-    or -1. `ends` holds the ends of all node commands and workers."""
+    """Yields a text for each log that lacks lines. `taken` holds for each process the time at which a fault that kills
+    struck it, or -1 if none did. `ends` holds the ends of all workers and of all commands that nodes ran."""
     died = {row for end in ends if end.code not in CLEAN_CODES for row in end.processes}
     gone = {slot.key for slot in run.slots if not slot.kept}
     for row, each in enumerate(run.processes):
