@@ -1,8 +1,8 @@
-"""Checks whether a run that the harness makes for comparison is the run that the harness asked for.
+"""Checks that each run that the harness makes for comparison with the judged run is as the harness requested.
 
-A run of another size, seed or code proves nothing about the judged run. If the judged run changed its number of nodes,
-the harness makes more fault-free runs. One of these runs stops at a save, and the others resume from a given save. A
-run that resumed from a wrong save shows other losses.
+A comparison run with another seed or other code than the judged run proves nothing about the judged run. For a judged
+run that changed its number of nodes, the harness makes fault-free runs that stop at a save or resume from one. If a
+comparison run resumed from another save than requested, its losses cannot be compared with the judged run's.
 """
 
 import re
@@ -24,7 +24,7 @@ AT = re.compile(rf"{RESUMED}at-(\d{{1,18}})\Z")  # folder of a run that resumes 
 
 @dataclass(frozen=True)
 class Asked:
-    """The harness's request for a comparison run: the job of the judged run, but without faults."""
+    """The harness's request for a comparison run, which does the job of the judged run without faults."""
 
     plan: Mapping[str, Any]  # from the log of the judged run
     environment: Mapping[str, Any] = field(default_factory=dict)  # from the same log
@@ -40,7 +40,7 @@ class Asked:
         return cls(run.plan, run.environment, ranks_count=as_planned, **more)
 
     def broken_by(self, made: Timeline) -> str:
-        """Returns how the run `made` differs from the request, as "it has another seed", or an empty text."""
+        """Returns how the run `made` differs from the request, such as "it has another seed", or else an empty text."""
         return next((why for part in (self._job, self._saves) for why in part(made)), "")
 
     def _job(self, made: Timeline) -> Iterator[str]:
@@ -74,7 +74,7 @@ class Asked:
 
 
 def committed(run: Timeline) -> set[int]:
-    """Returns the steps of all committed saves in the log. If no commit is logged, saves that the harness saw count."""
+    """Returns the steps of all saves logged as committed or, if there are none, of the saves that the harness saw."""
     told = {event["step"] for event in run.checkpoints if event["event"] == COMMITTED}
     return told or {event["step"] for event in run.published if type(event.get("step")) is int}
 
@@ -89,7 +89,7 @@ def _resumed_elsewhere(made: Timeline, step: int) -> Iterator[str]:
 
 
 def command_of(job: Mapping[str, Any]) -> Any:
-    """Returns a trainer's command and options from the workload of a plan, or `None` for the reference trainer."""
+    """Returns a trainer's command and options from the plan's workload `job`, or `None` for the reference trainer."""
     trainer = job.get("trainer")
     return {name: trainer[name] for name in trainer.keys() - TELLS} if isinstance(trainer, Mapping) else None
 
@@ -99,20 +99,20 @@ def _save(step: int) -> str:
 
 
 def _differ(mine: Any, other: Any) -> bool:
-    """Returns True if both values are known, and are not equal."""
+    """Returns True if both values are known (not `None`) and unequal."""
     return None not in (mine, other) and mine != other
 
 
 class Resize(NamedTuple):
-    """A restart, from the save of step `step`, that changes the number of nodes to `nodes`."""
+    """A restart, from the save of step `step`, that changed the job's number of nodes to `nodes`."""
 
     step: int
     nodes: int
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns the first restart that changed the number of nodes. The result's step is that of the fault-free run's
-    newest save before the restart. Without such a save, the step follows from the planned interval between saves."""
+    """Returns the first restart that changed the number of nodes. The result's `step` is the newest step before the
+    restart that the fault-free run saved, or else the newest step at which a save was planned."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)
@@ -124,7 +124,7 @@ def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
 
 
 def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
-    """Returns the request for the fault-free run in the folder `name`. `at` is the judged run's first resize."""
+    """Returns the request for the fault-free run in folder `name`. The restart `at` changed the number of nodes."""
     if name == BEFORE:
         return Asked.by(run, resumes_at=0, stops_at=at.step)
     if name == SAME:
@@ -134,7 +134,7 @@ def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
 
 
 def broken_by(run: Timeline, fault_free: Timeline | None, made: Mapping[str, Timeline]) -> str:
-    """Returns a text on the first run that differs from its request, or an empty text if no run differs."""
+    """Returns the first run in `made` that is not as requested, and why, or an empty text if all are as requested."""
     at = resize(run, fault_free) if made else None
     if at is None:
         return f"{next(iter(made))} changed its size, and the run did not" if made else ""

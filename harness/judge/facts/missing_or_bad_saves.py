@@ -1,8 +1,8 @@
-"""Finds saves that were logged as committed but are missing or bad. Each rule here gives its reason in words.
+"""Finds saves that the log reports as committed although they are bad or missing from the checkpoint store.
 
-If the log and the store of checkpoints differ, the store is right. A save that the harness merely failed to see does
-not count as missing: each rule about missing saves asks for more evidence. In a store that the harness never saw, no
-save counts as missing. If several rules find one save, the first rule gives the reason.
+If the log and the checkpoint store contradict each other, the store counts as right. A save that the harness never saw
+counts as missing only with further evidence, as the harness may overlook saves. If the harness could not see the
+checkpoint store, no save counts as missing. If several rules (functions) find one save, the first gives the reason.
 """
 
 import itertools
@@ -42,7 +42,7 @@ DIGITS_MAX = 18  # most digits of a size in a log
 
 @dataclass(frozen=True)
 class NoSave:
-    """A save that was logged as committed but is missing or bad, with the reason `why`."""
+    """A save that the log reports as committed although it is missing or bad. The text `why` holds the reason."""
 
     save: Save
     why: str
@@ -53,14 +53,14 @@ Found = Iterator[NoSave]
 
 
 def missing(store: Store, is_watched: Callable[[str], bool]) -> Found:
-    """Yields saves that the harness should have seen but did not, and saves that were removed too early."""
+    """Yields committed saves that the harness should have seen in the store but did not, or not for long enough."""
     for series, saves in grouped((save.series, save) for save in store.whole).items():
         for rule in (unseen, passed_by, gone, not_kept) if is_watched(series) else ():
             yield from rule(store, saves)
 
 
 def bad(store: Store) -> Found:
-    """Yields saves with a wrong content, size or time, as the store or the trainer's log shows."""
+    """Yields saves whose content, size or time is wrong according to the checkpoint store or the trainer's log."""
     for rule in (small, empty, hollow, stale, unlike, of_another_step, still_damaged):
         yield from rule(store)
     for rule in (changed, too_early, holds_another, shrunk):
@@ -74,8 +74,9 @@ def bad(store: Store) -> Found:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields consecutive saves that the harness never saw. Each of these must have been the newest save for longer than
-    the harness usually needs to see a save. Together, they must have been the newest for several times this delay."""
+    """Yields consecutive saves that the harness never saw. Each yielded save must have been the newest save for longer
+    than the harness usually needs to see a save. All yielded saves together must have been the newest for several times
+    as long as the harness usually needs to see a save."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -91,8 +92,8 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that the harness never saw, though it saw the next save at a time at which both should have been in
-    the store. The fault-free run shows how many of the newest saves should be in the store."""
+    """Yields saves that the harness never saw, although it saw the next save at a time when the checkpoint store should
+    have held both. The fault-free run shows how many of the newest saves the store should hold."""
     number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
@@ -111,8 +112,8 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that are missing from the store after all nodes have ended. The fault-free run shows how many of the
-    newest saves must be there, at least the last one. Saves from before the last restart may be missing."""
+    """Yields saves that should be in the checkpoint store after all nodes have ended but are not. The store should hold
+    the newest save, and as many of the newest saves since the last restart as the fault-free run kept to its end."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
     there = set(store.left_steps(last.series))
     if max(there, default=0) > last.step:
@@ -128,8 +129,8 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
-    """Returns how many of its newest saves the fault-free run still has at its end, or 0 if this is unknown or if an
-    older save outlives a newer one. The second result is True if the content of the last save names the save's step."""
+    """Returns how many saves the fault-free run kept to its end, or 0 if this is unknown or if the kept saves are not
+    the newest. The second result is True if the content of the fault-free run's last save states the saved step."""
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False
@@ -141,8 +142,8 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault explains the loss. If
-    `dated` is True, a save that contains another step number counts as missing."""
+    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault may have caused this.
+    If `dated` is True, a save also counts as missing if its stored content states another step than the log does."""
     if store.left is None or store.is_hidden(save.last_at, NEVER):
         return False
     left, seen = store.left_of(save), store.undamaged.get(save)
@@ -155,9 +156,10 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store) -> Found:
-    """Yields saves that are far smaller than all fault-free saves (or else, than all saves before the first fault).
-    With fewer ranks, saves may be smaller in proportion, unless most saves of the run are as large as fault-free saves.
-    If fault-free sizes are nearly equal, a slightly smaller save is too small, unless the layout of ranks differs."""
+    """Yields saves far smaller than all fault-free saves or, if there are none, than all saves before the first fault.
+    If the run lost ranks, saves may be smaller in proportion, unless most saves are as large as fault-free saves. If
+    fault-free saves have nearly equal sizes, a save that is over 10 % smaller is yielded, too, unless ranks split the
+    model in another way than in the fault-free run."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
@@ -190,8 +192,8 @@ def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
 
 
 def empty(store: Store) -> Found:
-    """Yields saves with a larger share of zeros than in any fault-free save. Zeros may be weights or optimizer state
-    that the trainer never filled."""
+    """Yields saves in which tensors of zeros make up a larger share of the bytes than in any save of the fault-free
+    run. Tensors of zeros may be weights or optimizer state that the trainer never filled in."""
     usual = store.usual.undamaged.items() if store.usual is not None else ()
     shares = _by_series((save, seen.zeros) for save, seen in usual)
     for save, seen in store.undamaged.items():
@@ -202,7 +204,7 @@ def empty(store: Store) -> Found:
 
 
 def hollow(store: Store) -> Found:
-    """Yields saves that have a manifest, but not the data that the manifest lists."""
+    """Yields saves that hold no tensor, although their file format stores tensors, and are smaller than any model."""
     for save, seen in store.undamaged.items():
         bare = seen.digests[0] and not seen.digests[1] and seen.told.get("layout") in OF_TENSORS
         if bare and (seen.size or 0) < HOLLOW_BYTES:
@@ -210,9 +212,10 @@ def hollow(store: Store) -> Found:
 
 
 def stale(store: Store) -> Found:
-    """Yields saves that hold content of an earlier step, though the optimizer applied updates in between. Such a save
-    equals an earlier save, or has a larger share of old tensors than fault-free saves. If one fault-free save has far
-    more old tensors than all others, it is ignored, and the evidence is weaker."""
+    """Yields saves that repeat the content of an earlier save, although the optimizer applied updates between the two
+    saves. A save is yielded if it repeats an earlier save as a whole, or if it repeats more tensors of earlier saves
+    than any fault-free save does. If one fault-free save repeats far more tensors than all other fault-free saves, this
+    save is ignored, but the evidence then counts as weaker."""
     for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
         for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
@@ -226,8 +229,8 @@ def stale(store: Store) -> Found:
 
 
 def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, float, bool]]:
-    """Yields saves that hold more content of an earlier step than fault-free saves do. Each result is a tuple: the
-    save, the earlier step, the share of old content, the usual share, and True if a fault-free save was ignored."""
+    """Yields saves that repeat more content of earlier saves than fault-free saves do. Each result holds the save, the
+    earlier step, the repeated share, the usual share, and True if one fault-free save was ignored as an outlier."""
     mine, theirs = _shares(store, kind), _shares(store.usual, kind) if store.usual is not None else {}
     before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
     usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
@@ -242,9 +245,9 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
-    """Maps each save to the share of its content that earlier saves already held, and to the newest step of these
-    saves. A save counts as earlier only if the optimizer applied updates in between. The share is that of old bytes or
-    of old tensors, whichever is larger."""
+    """Maps each save to the share of its content that earlier saves held already, and to the newest step of those
+    earlier saves. An earlier save is compared only if the optimizer applied an update after it and before the later
+    save. The share of old content is measured in bytes and in number of tensors, and the larger result is used."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -259,7 +262,7 @@ def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
 
 
 def _pieces(store: Store) -> Mapping[str, Pieces]:
-    """Maps each kind of digest (logged, of files, of all tensors, of each tensor) to the saves that have one."""
+    """Maps each kind of digest (logged, of files, of all tensors, of each tensor) to pairs of a save and digests."""
     seen = store.undamaged.items()
     return {
         "told": ((save, [(1, save.tensors)]) for save in store.whole if save.tensors),
@@ -270,14 +273,14 @@ def _pieces(store: Store) -> Mapping[str, Pieces]:
 
 
 def _bytes_of(tensor: str) -> int:
-    """Returns the number of bytes from a text like `BYTES DIGEST`, or 0 if this number is not valid."""
+    """Returns the number `BYTES` from a text of the form `BYTES DIGEST`, or 0 if `BYTES` is not a valid number."""
     size = tensor.partition(" ")[0]
     return int(size) if size.isascii() and size.isdecimal() and len(size) <= DIGITS_MAX else 0
 
 
 def unlike(store: Store) -> Found:
-    """If all fault-free saves agree on a value, such as the number of tensors, yields the saves with another value. The
-    first save of each run may differ. Only runs with equal numbers and layouts of ranks are compared."""
+    """Yields saves in which a value, such as the number of tensors, differs from the value that all fault-free saves
+    share. No save is yielded if run and fault-free run differ in world size or in how ranks split the model."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -288,9 +291,9 @@ def unlike(store: Store) -> Found:
 
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
-    """If all saves of the other stores agree on a value, such as the number of tensors, yields saves with another
-    value. The first save of each store may differ. Each result is a tuple: the save, its value, the value's name, and
-    the value of the others."""
+    """Yields saves in which a value, such as the number of tensors, differs from the value that all saves of the stores
+    `others` share. Saves up to the first saved step of any store in `others` are not compared. Each result holds the
+    save, the save's value, the name of the value, and the value in `others`."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)
@@ -305,8 +308,8 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
-    """Yields saves in which tensors with more than 10 % of the bytes differ from the fault-free save of this step. As
-    contents may differ in each run, another save must equal its fault-free save in all tensors."""
+    """Yields saves in which more than 10 % of the tensor bytes differ from the fault-free save of the same step. As
+    contents may vary between runs, saves are yielded only if some save equals the fault-free save of its step."""
     theirs = {(save.series, save.step): {*look.tensors} for save, look in usual.undamaged.items()}
     same: dict[Save, float] = {}
     for save, look in store.undamaged.items():
@@ -319,8 +322,8 @@ def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
 
 
 def of_another_step(store: Store) -> Found:
-    """Yields saves that a process began before it had done the saved step, or long after this step. Fault-free saves,
-    and saves before the first fault, show how many steps usually lie in between."""
+    """Yields saves that a process began before doing the saved step, or unusually many steps after that step.
+    Fault-free saves and saves before the first fault show how many steps usually lie between a step and its save."""
     mine = _ahead(store)
     usual = [*(_ahead(store.usual).values() if store.usual is not None else ())]
     usual += [ahead for save, ahead in mine.items() if save.last_at < first_strike(store.run.faults)]
@@ -335,8 +338,8 @@ def of_another_step(store: Store) -> Found:
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
-    """Maps each save to how many steps its process had done beyond the saved step when the save began. If the process
-    did not log the saved step, the save is left out."""
+    """Maps each save to the number of steps that its process had done after the saved step when the save began. Saves
+    of steps that the process did not log are left out."""
     found: dict[Save, int] = {}
     order, places = store.run.rows_by_process
     for process, saves in grouped((save.process, save) for save in store.whole if save.process >= 0).items():
@@ -351,7 +354,7 @@ def _ahead(store: Store) -> Mapping[Save, int]:
 
 
 def still_damaged(store: Store) -> Found:
-    """Yields saves that were logged under the name of a damaged checkpoint, if the harness saw no new one there."""
+    """Yields saves logged under the name of a damaged checkpoint, if the harness saw no new checkpoint of that name."""
     known = [event for fault in store.run.faults for event in fault.damaged if event.get("checkpoint")]
     damaged = {last_name(str(event["checkpoint"])): event["at"] for event in known}
     patience_ns = max(UNSEEN_FACTOR * store.late_ns(max), REMOVAL_NS)
@@ -363,11 +366,8 @@ def still_damaged(store: Store) -> Found:
                 yield NoSave(save, "a fault had damaged what was there, and the harness saw nothing new in its place")
 
 
-# Rules for the way in which a trainer saves. A rule that finds a save in the fault-free run, too, is ignored.
-
-
 def shrunk(store: Store) -> Found:
-    """Yields saves that are much smaller after all nodes have ended than when the harness saw them before."""
+    """Yields saves that were over 10 % smaller after all nodes had ended than when the harness saw them before."""
     for save in {save.path: save for save in store.whole}.values():
         left, looks = store.left_of(save), store.sound.get(save, ())
         now, then = left.get("bytes") or 0, (looks[-1].size or 0) if looks else 0
@@ -377,7 +377,7 @@ def shrunk(store: Store) -> Found:
 
 
 def changed(store: Store) -> Found:
-    """Yields saves in which tensors changed, without growing, after the harness had seen the complete save."""
+    """Yields saves whose tensors changed, although the save did not grow, after the harness saw the complete save."""
     for save in store.named:
         sound = [(each.size, each.digests[1]) for each in store.sound.get(save, ()) if each.size and each.digests[1]]
         if any(size >= later and held != holds for (size, held), (later, holds) in itertools.pairwise(sound)):
@@ -385,8 +385,8 @@ def changed(store: Store) -> Found:
 
 
 def too_early(store: Store) -> Found:
-    """Yields saves that the harness saw complete before any rank had done the saved step. If the job resumed from an
-    older save, saves that the harness saw before the first step are ignored."""
+    """Yields saves that the harness saw complete before any rank had done the saved step. If the job resumed from a
+    checkpoint at its start, saves that the harness saw before the job's first step are ignored."""
     run = store.run
     steps, first = np.unique(run.steps.step, return_index=True)  # rows are in order of time
     done = dict(zip(steps.tolist(), run.steps.end[first].tolist(), strict=True))
@@ -400,7 +400,7 @@ def too_early(store: Store) -> Found:
 
 
 def holds_another(store: Store) -> Found:
-    """Yields saves that contain another step number than the process logged."""
+    """Yields saves whose stored content states another step number than the process logged for the save."""
     for save in store.named:
         steps = {each.step for each in store.looks_at(save) if each.step is not None}
         if steps and save.step not in steps:

@@ -1,7 +1,8 @@
-"""Compares the ranks of each step with each other: their logged values, weights and samples.
+"""Compares the values, weights and samples that different ranks logged for the same step.
 
-If ranks disagree on a value in most steps of the fault-free run, the value is local to each rank. Each rank is then
-compared with the same rank of the fault-free run. A rank that sometimes logs no value is compared, too.
+A value on which ranks disagree in most steps of the fault-free run is not compared between ranks, but with the value of
+the same rank in the fault-free run. A rank that logs a value in most steps, but not in all, is compared like a rank
+that logs it in all steps.
 """
 
 from collections import Counter
@@ -20,13 +21,13 @@ from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 
 def of_ranks(ranks: Sequence[int], size: int) -> str:
-    """Returns a text that names ranks, as `ranks 0 and 2 (of 4)`."""
+    """Returns a text that names ranks, such as `ranks 0 and 2 (of 4)`."""
     return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
 def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
-    """Compares the digests of weights between ranks that should hold equal weights. Returns the number of steps in
-    which several ranks log a digest, and the steps with different digests, in order of time."""
+    """Compares weights between ranks that should hold equal weights, by the digests that the ranks logged. Returns the
+    number of steps in which several ranks logged a digest, and, in order of time, the steps with differing digests."""
     steps = run.steps
     rows = np.flatnonzero(steps.weights != 0)
     if not len(rows):
@@ -41,7 +42,8 @@ def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
 
 
 def _apart(steps: Steps, rows: Ints) -> Abnormal:
-    """Describes a step with different weights. Names the ranks outside the majority, if any, or else all ranks."""
+    """Describes a step in which ranks' weights differ. Names the ranks outside the majority, or all ranks if there is
+    no majority."""
     digests = dict(zip(steps.rank[rows].tolist(), steps.weights[rows].tolist(), strict=True))
     usual, votes = Counter(digests.values()).most_common(1)[0]
     outvoted = votes > len(digests) / 2
@@ -53,8 +55,8 @@ def _apart(steps: Steps, rows: Ints) -> Abnormal:
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
-    """Returns the rows of `run` up to step `last` for which the same rank logs the value `name` in both runs. The
-    second result marks the rows with equal values in both runs."""
+    """Returns the rows of `run`, up to step `last`, for which the same rank logs the value `name` for the same step of
+    `fault_free`, too. The second result marks those rows in which the values in `run` and `fault_free` are equal."""
     rows, others = paired(run, fault_free)
     both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
     rows, others = rows[both], others[both]
@@ -62,15 +64,16 @@ def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple
 
 
 def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
-    """Returns the steps in which several ranks log digests of their weights."""
+    """Returns the steps in which at least two ranks log digests of their weights."""
     told = (steps.weights != 0) & (True if of is None else of)
     step, count = np.unique(np.unique((steps.step[told] << 32) | steps.rank[told]) >> 32, return_counts=True)
     return np.asarray(step[count > 1], np.int64)
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
-    """Returns the first step with the weights of an older step although updates were applied in between, and the older
-    step, or `None`. Rolled-back steps do not count. A step at a learning rate of 0 applies no update."""
+    """Returns the first step whose weights equal an earlier step's despite optimizer updates in between, and that
+    earlier step, or `None` if no step repeats old weights. Rolled-back steps are ignored. A step with a learning rate
+    of 0 does not count as an update."""
     rows = by_rank(steps).row
     updates = np.unique(steps.step[rows][(steps.applied[rows] != 0) & (steps.lr[rows] != 0)])
     rows = rows[steps.weights[rows] != 0]
@@ -82,8 +85,8 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
 
 
 def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
-    """Returns a list with the first step after the fault in which the rank logs a digest of its weights. The list is
-    empty if the rank logs no digest before the next restart."""
+    """Returns a list with one step: the first step after the fault in which the rank logs a digest of its weights. The
+    list is empty if the rank logs no digest between the fault and the next restart."""
     rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
     rows = rows[np.argsort(steps.begin[rows], kind="stable")]
     told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
@@ -95,8 +98,8 @@ def tells_samples(steps: Steps) -> Bools:
 
 
 def samples_counted(run: Timeline) -> Ints:
-    """Returns the rows of steps in which all ranks log how many samples the rank and the whole batch had. Rolled-back
-    steps are left out."""
+    """Returns the rows of steps for which all ranks log both their own number of samples and that of the whole batch.
+    Rolled-back steps are left out."""
     steps, sizes = run.steps, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = np.flatnonzero(steps.survives & steps.complete)
     told = tells_samples(steps)[rows]
@@ -106,7 +109,7 @@ def samples_counted(run: Timeline) -> Ints:
 
 
 def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
-    """Returns the steps, in order, in which the numbers of samples of all ranks do not add up to the batch size. The
+    """Returns, in order, the steps in which all ranks together consumed more or fewer samples than the batch has. The
     text on each step names the rank with the fewest samples."""
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -126,16 +129,13 @@ def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
 
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Returns three arrays with one element a step: the number of ranks, the row of the rank with the fewest samples,
-    and the row of the rank with the most samples. `rows` is the result of the function `samples_counted`."""
+    """Returns three arrays with one element for each step: the number of ranks, the row of the rank with the fewest
+    samples, and the row of the rank with the most samples. `rows` is the result of `samples_counted`."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
     begin, end = begin[end > begin], end[end > begin]
     return end - begin, rows[order[begin]], rows[order[end - 1]]
-
-
-# Agreement of ranks
 
 
 def _told(steps: Steps, name: str, rows: Ints) -> Bools:
@@ -159,8 +159,8 @@ def telling(steps: Steps, name: str) -> Bools:
 
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
-    """Returns True if the value differs between ranks by design: ranks disagree in most steps for which several ranks
-    log it. If no step has several values, returns True if a higher rank, but not the lowest, usually logs one."""
+    """Returns True if ranks disagree on the value `name` in most of the steps for which several ranks log the value. If
+    no two ranks log the value for one step, returns True if some rank, but not the lowest, usually logs the value."""
     rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
     lowest = int(steps.rank[rows].min(initial=len(telling)))
     rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
@@ -175,12 +175,12 @@ def is_local(steps: Steps, name: str, telling: Bools) -> bool:
 
 
 def _rows_of(steps: Steps, telling: Bools) -> Ints:
-    """Returns the rows of the ranks in `telling`, in steps that all ranks did and did not roll back."""
+    """Returns the rows of the ranks marked in `telling`, for steps that all ranks did and that were not rolled back."""
     return np.flatnonzero(steps.survives & steps.complete & np.isin(steps.rank, np.flatnonzero(telling)))
 
 
 def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> Bools:
-    """Marks each row with a value that differs from the value in the first row of its step."""
+    """Marks each row whose value `name` differs from this value in the first row of the same step."""
     first = np.full(count, -1)
     first[cell[::-1]] = rows[::-1]
     exact = _exact(steps, name)
@@ -188,8 +188,8 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 
 
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
-    """Returns the first step in which ranks in `telling` disagree on the value `name`, and the names of two such ranks.
-    Returns `None` if all agree. Rolled-back steps do not count."""
+    """Returns the first step in which ranks marked in `telling` disagree on the value `name`, and two of the ranks that
+    disagree, or `None` if the ranks agree in each step. Rolled-back steps are ignored."""
     rows = _rows_of(steps, telling)
     # Other checks find missing values of these figures.
     if name in ("first", "count", *CURVES):
@@ -204,16 +204,16 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
-    """Yields for each of loss, gradient norm and learning rate the rows without a value. A row counts only if the same
-    rank logs the value in the fault-free run."""
+    """Yields, for each of loss, gradient norm and learning rate, the rows that lack the value although the same rank
+    logs the value for the same step of the fault-free run."""
     rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
-    """Returns the first row with a value that differs from the same rank of the fault-free run, or `None`. The lowest
-    rank is not compared here, because other checks compare it."""
+    """Returns the first row whose value `name` differs from that of the same rank in the fault-free run, or `None`. The
+    lowest rank is skipped, because other checks compare the lowest rank with the fault-free run."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

@@ -1,8 +1,8 @@
-"""Compares steps that a job repeated after a restart with the previous execution of these steps.
+"""Compares each step that a job repeated after a restart with the execution of this step before the restart.
 
-A correct restart repeats the same samples, at the same learning rate, with the same losses. Some jobs do not repeat
-losses bit for bit. In such a job, a repeated loss may differ by about as much as repeated losses did equally many steps
-after earlier restarts. The comparison misses errors in both executions, and errors in steps that were done once.
+After a correct restart, a repeated step has the same samples, learning rate and loss as before the restart. If a job
+does not repeat losses bit for bit, a repeated loss may differ by about as much as repeated losses did after earlier
+restarts. The comparison misses errors that both executions of a step share, and errors in steps that were done once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Executed:
 
 
 class Off(NamedTuple):
-    """The differences of one quantity, such as the loss, between two executions, one row for each step and rank."""
+    """The differences of one quantity, such as the loss, between two executions of the same steps, by step and rank."""
 
     after: Ints  # repeated steps of the same restart before this step
     apart: Floats  # difference, as a share of the figure's size
@@ -54,7 +54,7 @@ class Off(NamedTuple):
 
 @dataclass(frozen=True)
 class Again:
-    """The steps that were repeated after one restart, compared with the execution before the restart."""
+    """The steps that were repeated after one restart, compared with their execution before the restart."""
 
     life: int
     first: int
@@ -69,7 +69,7 @@ class Again:
 
     @property
     def apart(self) -> float:
-        """Returns the largest relative difference of a loss or gradient norm between the two executions."""
+        """Returns the largest relative difference of a loss or gradient norm between the two executions of a step."""
         return max((float(off.apart.max(initial=0.0)) for off in self.off.values()), default=0.0)
 
 
@@ -85,7 +85,7 @@ def executed(run: Timeline) -> Executed:
 
 
 def done_again(told: Executed) -> list[Again]:
-    """Returns the repeated steps of each restart, in order. A third execution of a step is compared with the second."""
+    """Returns for each restart, in order, how repeated steps differ from their last execution before the restart."""
     order = np.lexsort((told.life, told.rank, told.step))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     pair = np.flatnonzero((step[1:] == step[:-1]) & (rank[1:] == rank[:-1]) & (life[1:] > life[:-1]))
@@ -99,7 +99,7 @@ def done_again(told: Executed) -> list[Again]:
 
 
 def _means(told: Executed) -> Bools:
-    """Marks each rank's first logged values after a restart if only some steps are logged, as they may be means."""
+    """Marks each rank's first row after a restart if not all steps are logged: its values may be means over steps."""
     order = np.lexsort((told.step, told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     firsts = np.ones(len(order), np.bool_)
@@ -110,7 +110,7 @@ def _means(told: Executed) -> Bools:
 
 @dataclass(frozen=True)
 class _Figure:
-    """The precision and the typical size of one quantity, such as the loss, in a whole log."""
+    """The precision and the typical size of one quantity, such as the loss, in the whole log of a run."""
 
     name: str
     digit: float  # one unit of the last reported digit; 0: a full float
@@ -147,7 +147,7 @@ class _Figure:
 
 
 def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> tuple[int, str]:
-    """Returns the step of a row, and a text with the values of a quantity, such as the loss, in both executions."""
+    """Returns the step in row `row`, and a text with the step's value `name`, such as the loss, in both executions."""
     values = told.figures[name][[before[row], again[row]]]
     was, now = (f"{value:.9g}" for value in values)
     was, now = (was, now) if was != now else (f"{value:.17g}" for value in values)
@@ -180,15 +180,15 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
 
 
 class _Band:
-    """The largest difference of a quantity, such as the loss, after earlier restarts, by number of steps since the
-    restart. Rounding errors grow with this number."""
+    """The largest difference of a repeated quantity, such as the loss, after earlier restarts, by the number of steps
+    since the restart. Rounding errors grow with the number of steps since a restart."""
 
     def __init__(self) -> None:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the first row in which the two executions surely differ too much, and the first row that cannot be
-        judged because earlier restarts give too little evidence. Each result may be `None`."""
+        """Returns the first row that surely differs too much between its two executions (or `None`), and the first row
+        that earlier restarts give too little evidence to judge (or `None`)."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach
@@ -203,7 +203,7 @@ class _Band:
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
 
     def learn(self, off: Off) -> None:
-        """Takes in the differences after another restart, which can at most double the largest difference so far."""
+        """Records the differences after one more restart, each cut to at most twice the largest difference so far."""
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1
@@ -217,7 +217,7 @@ class _Band:
 
 
 class Compared(NamedTuple):
-    """The result for one restart. `same` is True if the repeated steps gave equal values."""
+    """The comparison of steps before and after one restart. `same` is True if the steps differ by rounding at most."""
 
     same: bool
     words: str
@@ -225,7 +225,7 @@ class Compared(NamedTuple):
 
 
 def compared(found: Sequence[Again]) -> Iterator[Compared]:
-    """Yields one result for each restart after which steps were repeated."""
+    """Yields one comparison for each restart after which the job repeated steps."""
     bands = {name: _Band() for name in COMPUTED}
     shown = sum(max((off.moves for off in each.off.values()), default=0) for each in found if not each.differ)
     for each in found:
@@ -259,7 +259,7 @@ def compared(found: Sequence[Again]) -> Iterator[Compared]:
 
 
 def values(found: Sequence[Again]) -> list[dict[str, Any]]:
-    """Returns, for report.json, which steps each restart repeated and how far they differed."""
+    """Returns, for report.json, which steps the job repeated after each restart and how much their values differed."""
     return [
         {"restart": each.life, "first": each.first, "last": each.last, "steps": each.steps, "apart": each.apart}
         for each in found

@@ -1,4 +1,4 @@
-"""Checks the weights and batches of ranks against other ranks, the fault-free run, and faults that change weights."""
+"""Compares weights and batches between ranks and runs, and checks whether the trainer reports changed weights."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ REPLICA, DATA_SKEW = "replica", "data_skew"  # kinds of anomaly as a trainer nam
 
 
 def weights_unseen(evidence: Analysis) -> str:
-    """Returns why ranks' weights are not compared with each other, or an empty text if they are compared."""
+    """Returns why the weights of ranks cannot be compared with each other, or an empty text if they can."""
     if evidence.own_weights:
         return "the ranks of the fault-free run differ, too"
     return "the log holds no digest of the weights" if _drifted(evidence) and not evidence.weights_apart[0] else ""
@@ -28,8 +28,8 @@ def _drifted(evidence: Analysis) -> Sequence[FaultRecord]:
 
 
 def unnoticed(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text for each fault that changed a rank's weights if the trainer named another rank or reported nothing.
-    A missing report counts only if the rank logged a digest of its weights after the fault."""
+    """Yields a text on each fault that changed a rank's weights if the trainer blamed an unchanged rank or reported
+    nothing. A missing report is an error only if the changed rank logged a digest of its weights after the fault."""
     run, said = evidence.run, Said(evidence.run, REPLICA)
     for fault in _drifted(evidence):
         since = acted_at(fault) - run.uncertainty_ns
@@ -46,8 +46,8 @@ def unnoticed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def other_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text on the first step with other weights than in the fault-free run, if all earlier steps were equal.
-    If ranks hold different parts of the weights, only steps with the fault-free run's number of ranks count."""
+    """Yields a text on the first step whose weights differ from the fault-free run's although all steps before it were
+    equal. If each rank holds its own part of the weights, only steps at the fault-free run's world size count."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -71,8 +71,8 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def same_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text on a step with the weights of an older step, if the optimizer applied updates in between and the
-    fault-free run has no such step."""
+    """Yields a text on a step whose weights equal an older step's, if the optimizer applied updates between the two
+    steps and the fault-free run has no such pair of steps."""
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
@@ -80,8 +80,8 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_together(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text if, since the last restart, no two ranks logged digests of their weights in one step, but ranks of
-    the fault-free run did so."""
+    """Yields a text if no two ranks logged weight digests for the same step since the last restart, although ranks of
+    the fault-free run did."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
     if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
         return
@@ -94,16 +94,16 @@ def never_together(evidence: Analysis) -> Iterator[Odd]:
 
 
 def batches_unseen(evidence: Analysis) -> str:
-    """Returns why it is not checked that batches are complete, or an empty text if it is checked."""
+    """Returns why the harness cannot check that batches are complete, or an empty text if the harness can."""
     usual = evidence.fault_free
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
     return "the ranks of the fault-free run leave samples out, too" if also else ""
 
 
 def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
-    """Yields a text on a rank without a sample of a batch that is large enough for all ranks, or with far fewer samples
-    than another rank. The fault-free run shows if such a difference is usual at this number of ranks. `rows` is the
-    result of `samples_counted`, with at least one row."""
+    """Yields a text on a rank that got no sample of a batch large enough for all ranks, or far fewer samples than
+    another rank. The fault-free run shows which differences between ranks are usual at the same number of ranks. `rows`
+    is a non-empty result of the function `samples_counted`."""
     run, fault_free = evidence.run, evidence.fault_free
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:
@@ -129,8 +129,8 @@ def uneven(evidence: Analysis, rows: Ints) -> Iterator[Odd]:
 
 
 def samples_untold(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text on the first step in which a rank does not log its samples, if ranks do so in other steps or in the
-    fault-free run. The missing value may hide a flaw."""
+    """Yields a text if a rank does not log its number of samples in a step, although ranks do so in other steps or in
+    the fault-free run. A missing number of samples may hide that the rank consumed too few samples."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()

@@ -1,8 +1,8 @@
-"""Tells which kinds of evidence, such as losses or exits, a run's log holds, and which kinds it should hold.
+"""Tells which kinds of evidence, such as losses or exits, a run's log holds, and which kinds the log should hold.
 
-A kind of evidence is *told* if the log holds some of it. A kind is *promised* if a process declares it in the header of
-its log (`tells`), if the plan declares it for the trainer, or if a rank logs it in other steps. If a promised kind is
-missing, the verdict is inconclusive. A kind that is not promised is not judged.
+A kind of evidence is *told* if the log holds some of it. A kind of evidence is *promised* if the header of a process's
+log (`tells`) or the plan declares it, or if a rank logs it in some steps. If a promised kind of evidence is missing
+from the log, the verdict is inconclusive. A kind of evidence that is neither told nor promised is not judged.
 """
 
 import bisect
@@ -67,8 +67,8 @@ PHASE_NEEDS = {
 
 
 def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
-    """Returns the kinds of evidence that the plan promises. The reference trainer promises nearly all kinds. Any other
-    trainer promises the kinds in its list `tells`. Without this list, returns `None`."""
+    """Returns the kinds of evidence that the plan promises, or `None` if the plan has no list `tells` for its trainer.
+    The reference trainer needs no list, and promises all kinds of evidence except samples and weights."""
     trainer = (plan.get("workload") or {}).get("trainer", "reference")
     if trainer == "reference":
         return frozenset(TELLS) - NOT_OF_REFERENCE
@@ -77,7 +77,7 @@ def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def told(run: Timeline) -> frozenset[str]:
-    """Returns the kinds of evidence in the log. If the clock of some host was never compared, clocks are left out."""
+    """Returns the kinds of evidence in the log. The kind `clocks` is left out if a host's clock was never checked."""
     found = {kind for kind, test in COLUMNS.items() if test(run.steps).any()}
     found |= {kind for kind, names in EVENTS.items() if not run.told_events.keys().isdisjoint(names)}
     found |= {"steps"} if len(run.steps) else set()
@@ -86,7 +86,7 @@ def told(run: Timeline) -> frozenset[str]:
 
 
 def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """Yields a pair (kind, reason) for each kind of evidence that was promised but is missing from the log."""
+    """Yields (kind, reason) for each kind of evidence that is missing from the log although the log should hold it."""
     run, here = evidence.run, told(evidence.run)
     trainer = (run.plan.get("workload") or {}).get("trainer")
     promised = (declared(run.plan) if trainer is not None else None) or frozenset[str]()
@@ -106,13 +106,13 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
-    """Returns the kinds of evidence `tells`, and all kinds that can replace one of these (equal in `ITEMS`)."""
+    """Returns the kinds of evidence in `tells`, and all kinds that serve to judge the same items (by `ITEMS`)."""
     items = {ITEMS[kind] for kind in tells}
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
 
 
 def _never_saved(evidence: Evidence) -> bool:
-    """Returns True if the run restored no checkpoint although it went beyond the fault-free run's first checkpoint."""
+    """Returns True if the run went beyond the fault-free run's first checkpoint, but never restored a checkpoint."""
     run, fault_free = evidence.run, evidence.fault_free
     if fault_free is None or "checkpoints" not in told(fault_free):
         return False
@@ -121,9 +121,9 @@ def _never_saved(evidence: Evidence) -> bool:
 
 
 def _was_due(run: Timeline, kind: str) -> bool:
-    """Returns True if the run had an occasion to log this kind of evidence. For weights, a worker must have logged its
-    first step. For checkpoints, the job must have gone beyond the first planned checkpoint. For exits, a node's command
-    must have ended by itself, or the job must have completed."""
+    """Returns True if the run had an occasion to log the kind of evidence `kind`. The kind `weights` is due once a
+    worker logs its first step. The kind `checkpoints` is due once the job goes beyond the first planned checkpoint. The
+    kind `exits` is due if a node's command ended with a clean exit code, or if the job completed."""
     if kind == "weights":
         firsts = np.array([process.first_step or 0 for process in run.processes])
         return bool((run.steps.step == firsts[run.steps.process]).any())
@@ -134,7 +134,7 @@ def _was_due(run: Timeline, kind: str) -> bool:
 
 
 class _Lives:
-    """The steps in which each process logs one kind of value, without rolled-back steps."""
+    """The steps for which each process logs one kind of value, such as the loss, without rolled-back steps."""
 
     def __init__(self, run: Timeline, kind: str):
         rows, counts = COLUMNS[kind](run.steps), run.steps.survives
@@ -149,17 +149,17 @@ class _Lives:
         self.of_rank = grouped((run.processes[row].rank, row) for row in np.flatnonzero(np.diff(self.cuts)).tolist())
 
     def gaps(self, lives: Sequence[int]) -> list[int]:
-        """Returns how many steps lie between one logged value and the next, for all given processes. A process's first
-        gap counts only if there is no later gap, because many trainers log the first step and then every n-th step. If
-        no process logs two values, returns how many steps each process did."""
+        """Returns the number of steps from each logged value to the next one, for the processes `lives`. The first gap
+        between a process's values counts only if there is no other gap, because many trainers log the first step and
+        then every n-th step. If no process logs two values, returns the number of steps that each process did."""
         told = [self.told[self.cuts[row] : self.cuts[row + 1]] for row in lives]
         first, later = ([gap for each in told for gap in np.diff(each[skip:]).tolist()] for skip in (0, 1))
         return later or first or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
 
 
 def _ceased(evidence: Evidence, kind: str) -> str:
-    """Returns a text on the first rank with a process that logged nothing of this kind in too many of its last steps,
-    or an empty text. Other checks find values that are missing in earlier steps."""
+    """Returns a text on the lowest rank with a process that logged no value of this kind in too many of its last steps,
+    or an empty text. Other checks find missing values in steps before a process's last logged value."""
     run, lives = evidence.run, _Lives(evidence.run, kind)
     usual = None if evidence.fault_free is None else _Lives(evidence.fault_free, kind)
     told = np.diff(lives.cuts)
@@ -182,8 +182,8 @@ def _ceased(evidence: Evidence, kind: str) -> str:
 
 
 def _too_long(gaps: Sequence[int]) -> float:
-    """Returns how many steps in a row may lack a value, given the usual gaps between values. Without a known gap, the
-    result is infinite."""
+    """Returns the most consecutive steps that may lack a value, given the usual gaps `gaps` between values. The result
+    is infinite if no gap is known."""
     if not gaps:
         return np.inf
     usual = int(np.median(gaps))
@@ -191,8 +191,8 @@ def _too_long(gaps: Sequence[int]) -> float:
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields a pair (item, reason) for each item, such as the sample order, that is not judged. Such an item is missing
-    from the log, has no limit in the scenario, or needs a store that the harness cannot see."""
+    """Yields a pair (item, reason) for each item, such as the sample order, that the harness does not judge. An item is
+    not judged if the log lacks it, if the scenario has no limit for it, or if the harness cannot see the store."""
     if why := next(iter(evidence.run.unseen), "") or unseen_store(evidence.run):
         yield "checkpoints in their store", why
     here = stood_in_for(told(evidence.run))
@@ -207,7 +207,7 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def unseen_store(run: Timeline) -> str:
-    """Returns a text if the harness saw no logged checkpoint, or none of a logged name, or an empty text."""
+    """Returns a text if the harness saw no checkpoint, or none with a logged name, in the store; else an empty text."""
     saw = {family(each.get("path")) for each in (*run.published, *((run.left or {}).get("checkpoints") or ()))}
     paths = (str(event.get("path") or "") for event in run.checkpoints if event["event"] == COMMITTED)
     other = next((path for path in paths if path and saw.isdisjoint(map(family, path.split("/")))), "")
@@ -216,15 +216,15 @@ def unseen_store(run: Timeline) -> str:
 
 
 def unmeasured_phase(run: Timeline, phase: str) -> str:
-    """Returns why the length of a recovery phase is not known, or an empty text if it is known."""
+    """Returns why the duration of a recovery phase cannot be measured, or an empty text if it can."""
     lacking = PHASE_NEEDS.get(phase, set()) - told(run)
     names = ", ".join(sorted(ITEMS[kind] for kind in lacking))
     return f"{phase} cannot be measured: the log does not report {names}" if names else ""
 
 
 def from_scratch(run: Timeline) -> str:
-    """Returns a text if a job that logged no checkpoint may have lost all its work, or an empty text. Such a job
-    started again from its first step, though a checkpoint had been due by the plan."""
+    """Returns a text if a job that logged no checkpoint started again from its first step although a checkpoint had
+    been planned by then, or else an empty text."""
     every = run.saves_every
     kept = any(event["event"] == COMMITTED for event in run.checkpoints)
     kept |= any(process.restored_step for process in run.processes)
@@ -241,7 +241,7 @@ def from_scratch(run: Timeline) -> str:
 
 
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
-    """Maps each rank that logs its steps regularly to the number of steps from one logged step to the next."""
+    """Maps each rank that logs steps at a regular interval to this interval, as a number of steps."""
     told: dict[int, list[Stretch]] = {}
     for timeline in (run, fault_free or run):  # the fault-free run takes precedence
         told |= grouped((timeline.processes[each.process].rank, each) for each in timeline.stretches)
@@ -254,8 +254,8 @@ def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, in
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:
-    """Returns why nothing that depends on steps can be judged, or an empty text. A job without a logged step is judged
-    even so if the fault-free run logs steps: such a job did no step."""
+    """Returns why nothing that depends on logged steps can be judged, or an empty text if it can. A job that logs no
+    step is still judged if the fault-free run logs steps, because such a job did no step."""
     if not len(run.steps) and (fault_free is None or not len(fault_free.steps)):
         return NO_STEPS
     return APART if run.apart else ""

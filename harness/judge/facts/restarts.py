@@ -1,4 +1,4 @@
-"""Finds the restarts of a run: which processes took part, which state each restored, and which saves existed."""
+"""Finds a run's restarts: which processes took part, which state each process restored, and which saves existed."""
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,26 +61,26 @@ class Restore(NamedTuple):
 
     @property
     def digests(self) -> Word:
-        """Returns the time of this restore, marked as a claim: only the trainer knows what content it restored."""
+        """Returns the time of this restore as a mere claim, because only the trainer knows what content it restored."""
         return Word(self.at)
 
     @property
     def said(self) -> str:
-        """Returns a text on the restore: which rank restored which step."""
+        """Returns a text that says which rank restored which step."""
         return f"rank {self.rank} said it restored step {self.step}"
 
     @property
     def is_another(self) -> str:
-        """Returns a text if the restored content differs from the committed content, or an empty text. The cause is
-        damage, or a save that the log lacks."""
+        """Returns a text if the restored content differs from the content committed for this step, or else an empty
+        text. The two contents differ if the checkpoint was damaged, or if the log lacks a save that replaced it."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         where = self.source or "a state"
         return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
-        """Returns True if this restore used the damaged checkpoint, after the damage and before the harness saw a new
-        checkpoint there. If the restore names no source, no other checkpoint may have held this step."""
+        """Returns True if this restore used the damaged checkpoint after the damage and before the harness saw a new
+        checkpoint in its place. If the restore names no source, no other checkpoint may have held the restored step."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
@@ -103,7 +103,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart, and the states that processes restored. The start of the job counts as the first restart."""
+    """One restart of the job, with the processes that took part. The start of the job counts as the first restart."""
 
     number: int  # 0: the start of the job
     epoch: Epoch  # the steps that follow
@@ -119,12 +119,12 @@ class Restart:
 
     @cached_property
     def states(self) -> list[tuple[Restore, int]]:
-        """Returns the restores of a known step, each as a pair of restore and step."""
+        """Returns a pair (restore, step) for each restore of which the step is known."""
         return [(each, each.step) for each in self.restores if each.step is not None]
 
     @cached_property
     def from_a_member(self) -> int:
-        """Returns the last step that any process had done before this restart, or -1 if all processes are new."""
+        """Returns the last step that any process of this restart had done before it, or -1 if all processes are new."""
         before = (member.stretch.before for member in self.members)
         return max((step for step in before if step is not None), default=-1)
 
@@ -153,15 +153,15 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
 
 
 def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
-    """Yields restores after which the process did no step, and which therefore belong to no restart."""
+    """Yields each restore after which the process did no step, so that the restore belongs to no restart."""
     for number, process in enumerate(run.processes):
         yield from (restore(run, saves, number, told, NEVER) for told in process.idle)
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints that this job may restore. Names of one series differ only in numbers. A series
-    from which the job restored is included. Any other series is included unless all its saves are exported weights or
-    the last saves of failed processes."""
+    """Returns the series of checkpoints (with names that differ only in numbers) that this job may restore. A series
+    from which the job never restored is left out if all its saves hold only the model, or were made by failing
+    processes after their last steps."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:
@@ -213,7 +213,7 @@ def _passed_over(items: Iterable[object]) -> list[PassedOver]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The saves from which one restart could choose a state to restore."""
+    """The newest saves that one restart could have restored, and whether a fault may have damaged the newest one."""
 
     restart: Restart
     newest: Save | None  # the newest sound save
@@ -223,7 +223,7 @@ class Choice:
 
 
 def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Choice]:
-    """Returns for each restart the saves to choose from. Rollbacks by the job's decision are left out."""
+    """Returns the newest saves that each restart could restore. Rollbacks by the job's own decision are left out."""
     there, found = _There(run, saves), list[Choice]()
     for restart in restarts:
         there.named += restart.passed_over
@@ -238,8 +238,8 @@ def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Ch
 
 
 class _There:
-    """The checkpoints that exist at each restart. If no commit is logged, a checkpoint counts if the harness saw it, or
-    if the log has its begin but not its end."""
+    """The checkpoints that exist at each restart. If the log reports no commit, a checkpoint counts as existing if the
+    harness saw it, or if the log has only the begin of its save."""
 
     def __init__(self, run: Timeline, saves: Saves):
         self._saves, self._margin_ns, told = saves, run.uncertainty_ns, bool(saves.whole)
@@ -252,7 +252,7 @@ class _There:
         self._went_back: list[tuple[int, int]] = []  # time and step of each rollback; steps ascend
 
     def leave_behind(self, restart: Restart) -> None:
-        """Records a rollback by the job's decision. Earlier saves of the undone steps no longer count."""
+        """Records a rollback by the job's own decision, which puts all saves so far of rolled-back steps out of use."""
         if restart.states:
             step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:

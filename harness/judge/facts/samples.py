@@ -1,12 +1,12 @@
-"""Compares the samples that a run consumed with the fault-free run: which were repeated, skipped, or out of order.
+"""Finds which samples a run repeated, skipped or consumed in another step than the fault-free run did.
 
-In each step, a rank of an observed trainer logs the indices of its samples (`samples`), or a digest of its inputs. The
-multiset of all ranks' samples is compared with that of the fault-free run, for each pass over the data set. Rolled-back
-steps do not count. A run may repeat samples that the fault-free run repeats, such as the padding of a sampler. If both
-runs consume equally many samples in each step, single steps are compared. If the numbers differ, as after a change of
-the number of ranks, whole passes over the data set are compared.
-
-If the order of samples differs between fault-free runs, samples are not compared.
+For each step, a rank of an observed trainer logs the indices of its samples (`samples`), or a digest of its inputs. The
+samples of all ranks together are compared with those of the fault-free run, for each pass over the data set.
+Rolled-back steps are ignored. A run may repeat a sample as often as the fault-free run does, for example as padding by
+the sampler. If the run and the fault-free run consume equally many samples in each step, the steps that both runs did
+are compared. If both runs consume different numbers of samples in a step, as after a change of the number of ranks,
+whole passes over the data set are compared. If the order of samples differs between fault-free runs, samples are not
+compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Kind = Literal["samples", "digests", "places"]
 
 @dataclass(frozen=True)
 class Consumed:
-    """The result of comparing the consumed samples with the fault-free run."""
+    """The result of comparing the samples that a run consumed with those of the fault-free run."""
 
     kind: Kind = "samples"
     repeated: int | None = None  # number of samples (or inputs of steps); `None`: not known, see `why`
@@ -52,7 +52,7 @@ class Consumed:
 
 
 def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
-    """Returns `samples` if the log has sample indices, `digests` if it has digests and no positions, or else `None`."""
+    """Returns `samples` if a log has sample indices, `digests` if it has digests but no positions, or else `None`."""
     timelines = [each for each in (run, fault_free) if each is not None]
     if any((each.steps.samples >= 0).any() for each in timelines):
         return "samples"
@@ -62,7 +62,7 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 
 def consumed(evidence: Evidence) -> Consumed | None:
-    """Compares the consumed samples with the fault-free run's, or returns `None` without logged indices or digests."""
+    """Compares the samples of the run and the fault-free run, or returns `None` if no indices or digests are logged."""
     run, fault_free = evidence.run, evidence.fault_free
     kind = told_kind(run, fault_free)
     if kind is None:
@@ -91,8 +91,8 @@ def consumed(evidence: Evidence) -> Consumed | None:
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Finds repeated and skipped samples from logged positions in the data. The samples of a step must begin where
-    those of the previous step ended, except for samples that the trainer left out because of a loss spike."""
+    """Finds repeated and skipped samples by the logged positions of samples in the data. A step's samples must begin
+    where the previous step's samples ended, except for samples that the trainer left out because of a loss spike."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
@@ -107,8 +107,8 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The rows of a run's steps that can be compared, one for each step and rank. All ranks did these steps, logged
-    their samples, and did not roll the steps back."""
+    """The comparable rows of a run's steps, one for each step and rank. A row is comparable if all ranks did the step
+    and logged their samples, and if the step was not rolled back."""
 
     def __init__(self, run: Timeline, kind: Kind):
         self.run, self.kind, self.steps = run, kind, run.steps
@@ -122,25 +122,25 @@ class _History:
         self.step, self.data_pass = run.steps.step[self.row], run.steps.data_pass[self.row]
 
     def expanded(self, rows: Ints) -> Ints:
-        """Returns the samples that were consumed in these rows of the steps, row after row."""
+        """Returns the sample indices, or the input digests, in the rows `rows` as one array, row after row."""
         if self.kind == "digests":
             return self.steps.digest[rows]
         return self.run.samples.expanded(self.steps.samples[rows])
 
     def counts(self, rows: Ints) -> Ints:
-        """Returns how many samples were consumed in each of these rows of the steps."""
+        """Returns the number of samples in each of the rows `rows`. A digest of inputs counts as one sample."""
         if self.kind == "digests":
             return np.ones(len(rows), np.int64)
         return self.run.samples.counts(self.steps.samples[rows])
 
 
 Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
-"""Rows of the run, and rows of the fault-free run."""
+"""The rows of steps to compare: first those of the run, then those of the fault-free run."""
 
 
 def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
-    """Returns the steps that both runs did, and each run's rows of these steps. A row is left out if the same rank
-    consumed equal samples in both runs."""
+    """Returns the steps that both runs did, and the rows of each run for these steps. A row is left out if the same
+    rank consumed equal samples in this step of the other run."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
     ours, other = mine.row[left], theirs.row[right]
@@ -154,8 +154,8 @@ def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
 
 
 def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
-    """Returns why the order of samples may differ from run to run, or an empty text. The second result is True if
-    neither steps before a fault nor other fault-free runs show a fixed order."""
+    """Returns why the order of samples may differ between runs, or an empty text if nothing shows this. The second
+    result is True if neither steps before the first fault nor further fault-free runs show that the order is fixed."""
     run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # lowest step of any rank
     if len(_moved(sides, later)):
@@ -171,15 +171,16 @@ def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
 
 
 def _moved(sides: Sides, later: int = NEVER) -> Ints:
-    """Returns the steps before `later` in which all ranks together consumed other samples than the fault-free run."""
+    """Returns the steps below `later` in which all ranks together consumed other samples than in the fault-free run."""
     early = ((history, rows[history.steps.step[rows] < later]) for history, rows in sides)
     beyond, missing = _difference(*(_Bag.of(history, rows, history.steps.step[rows]) for history, rows in early))
     return np.union1d(beyond.part, missing.part)
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares samples step by step. The fault-free run's lowest rank shows to which pass over the data set a step
-    belongs, as a restarted trainer may count from 0. If no rank logs the pass, repeated samples show it."""
+    """Compares the samples of the steps that the run and the fault-free run did. The lowest rank of the fault-free run
+    shows in which pass over the data set a step is, because a restarted trainer may count passes from 0 again. If no
+    rank logs passes over the data set, repeated samples show where a pass begins."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -198,7 +199,7 @@ def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
 
 
 def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
-    """Marks the surplus samples in `beyond` that the run consumed more than once in one pass over the data set."""
+    """Marks the samples in `beyond` that the run consumed more than once in the same pass over the data set."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
     rows = mine.row[np.isin(mine.step, step)]
@@ -215,7 +216,8 @@ def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> 
 
 @dataclass(frozen=True)
 class _Bag:
-    """A bag of consumed samples. Each sample has a rank and a `part`: the pass over the data set, or the step."""
+    """Consumed samples, each with its rank and its part: the step, or the pass over the data set, within which samples
+    are compared."""
 
     part: Ints
     item: Ints
@@ -223,7 +225,7 @@ class _Bag:
 
     @classmethod
     def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
-        """Collects the samples of these rows. `part` holds each row's step, or its pass over the data set."""
+        """Collects the samples in the rows `rows`. `part` holds each row's part: a step or a pass over the data set."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
@@ -232,8 +234,9 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Returns the surplus samples of each bag, which the bag holds more often than the other bag does. If a bag holds
-    two copies too many of a sample, its last two copies are returned."""
+    """Returns the samples that `ours` holds more often than `others` does, and those that `others` holds more often
+    than `ours` does. If one bag holds two more copies of a sample than the other bag, the last two copies in that bag
+    are returned."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -242,7 +245,7 @@ def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
 
 
 def _beyond(cell: Ints, allowed: Ints) -> Bools:
-    """Marks the surplus items of each group, beyond the first `allowed` ones. `cell` holds the group of each item."""
+    """Marks the items of each group after the first `allowed` ones. `cell` holds the number of each item's group."""
     order = np.argsort(cell, kind="stable")
     begin = np.searchsorted(cell[order], cell[order])
     late = np.zeros(len(cell), np.bool_)
@@ -251,8 +254,9 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares the passes over the data set that both runs completed. A pass is complete if the run began the next one.
-    The number of padding samples varies with the number of ranks, by less than one sample for each rank and pass."""
+    """Compares each pass over the data set that the run and the fault-free run completed. A pass over the data set is
+    complete if the run began the next pass. Samples of a pass that only one of the two runs consumed are ignored if
+    they are fewer than the ranks, because padding depends on the number of ranks."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
     if not len(both):
@@ -268,17 +272,15 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops the surplus samples of a pass over the data set if they are fewer than the ranks, as with padding."""
+    """Drops the samples in `bag`, which the other run did not consume in the same pass over the data set, if there are
+    fewer in a pass than ranks, because they may be padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
 
-# Passes
-
-
 def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
-    """Returns the last step of each pass over the data set except the last pass, or `None` if unknown. A step begins
-    the next pass if most of its samples already came in the current pass. `kind` is the result of `told_kind`."""
+    """Returns the last step of each pass over the data set except the last pass, or `None` if passes are unknown. A
+    step begins the next pass if most of the step's samples already occurred in the current pass."""
     if kind is None:
         return _told_ends(run)
     history = _History(run, kind)
@@ -299,8 +301,8 @@ def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """Returns the last step of each pass over the data set, by the trainer's count of passes, or else by the positions
-    of its samples and the size of the data set."""
+    """Returns the last step of each pass over the data set but the last, by the logged number of the pass or, if the
+    log has no such number, by the logged positions of samples in the data set."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass
@@ -313,12 +315,10 @@ def _told_ends(run: Timeline) -> list[int] | None:
     return [int(each) - 1 for each in step[1:][np.diff(data_pass[rows][first]) > 0]]
 
 
-# Words
-
-
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Describes samples by their indices. If all ranks have equally many samples, the text gives their number per rank.
-    If the samples come from several passes over the data set, the text gives their share of all samples."""
+    """Describes samples by their indices. If each rank has equally many of the samples, the text says how many each
+    rank has. If the samples are from several passes over the data set, the text says which share of all consumed
+    samples they are."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])

@@ -1,6 +1,6 @@
 """Finds the saves that the processes of a run logged, and the damage that faults did to saves.
 
-Saves are indexed by step, by path and by time.
+A save can be looked up by its step, by its path and by its time.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Newest(Generic[T]):
         self._highest = list(itertools.accumulate((step for _, step, _ in self._things), max))
 
     def before(self, moment: int, good: Callable[[T], bool], least: int = 0) -> T | None:
-        """Returns the item with the highest step before `moment` for which `good` is True. If several items have this
-        step, the latest item is returned. Steps below `least` are ignored."""
+        """Returns, of all items before the time `moment` that pass the test `good`, the one with the highest step. Of
+        several items with the same highest step, the latest is returned. Steps below `least` are ignored."""
         found: T | None = None
         for place in range(bisect.bisect_left(self._at, moment) - 1, -1, -1):
             if self._highest[place] < least:
@@ -72,7 +72,7 @@ class Newest(Generic[T]):
 
 
 class Saves:
-    """The saves of a run, in order of their first reports. `usual` holds the saves of the fault-free run."""
+    """The saves of a run, in order of their first log entries. `usual` holds the saves of the fault-free run."""
 
     by = tellers.FAULT_FREE_SAVES
 
@@ -82,30 +82,30 @@ class Saves:
 
     @cached_property
     def whole(self) -> Sequence[Save]:
-        """Returns committed saves in order of their commits. A part by one rank is no save."""
+        """Returns committed saves in order of their commits. A part by only one rank does not count as a save."""
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
     def store(self) -> Store:
-        """Returns the checkpoints in the store, as the harness itself saw them."""
+        """Returns the checkpoints that the harness itself saw in the checkpoint store of the run."""
         return Store(self.run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
 
     @cached_property
     def missing(self) -> Sequence[NoSave]:
-        """Returns the saves that the harness should have seen in the store but did not."""
+        """Returns committed saves that the harness should have seen in the store but did not, or not long enough."""
         return list(missing(self.store, self._is_watched))
 
     @cached_property
     def none(self) -> Mapping[Save, NoSave]:
-        """Maps each committed save that is missing or bad to the reason why it does not count."""
+        """Maps each committed save that is missing or bad to the reason why it does not count as a save."""
         found: dict[Save, NoSave] = {}
         for none in itertools.chain(self.missing, bad(self.store)):
             found.setdefault(none.save, none)
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Returns True if the harness can see the saves of this series (with names that differ only in numbers). If the
-        harness saw any fault-free save, it must have seen all fault-free saves of this series."""
+        """Returns True if the harness can see the saves of this series, whose names differ only in numbers. The result
+        is False if the harness saw saves of the fault-free run, but missed one of this series in that run."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
@@ -115,16 +115,16 @@ class Saves:
 
     @cached_property
     def seen_steps(self) -> frozenset[int] | None:
-        """Returns the steps of all saves that the harness saw. Returns `None` if the harness cannot see the saves of
-        this run, or if the step of a save is unknown."""
+        """Returns the steps of all saves that the harness saw in the store. Returns `None` if the harness cannot see
+        the saves of this run, or if the step of a seen save is unknown."""
         left = (self.store.left or {}).values()
         known = {each.step for each in self.store.seen} | {each.get("step") for each in left}
         watched = any(map(self._is_watched, {save.series for save in self.store.whole}))
         return None if None in known or not watched else frozenset(step for step in known if step is not None)
 
     def never_seen(self, step: int, since: int, until: int) -> bool:
-        """Returns True if the harness should have seen a save of this step by `until`, but did not. A save that the
-        harness first saw long after `until` counts as not seen."""
+        """Returns True if the harness should have seen a save of step `step` by the time `until`, but did not. A save
+        that the harness saw first long after `until` counts as not seen by then."""
         if self.seen_steps is None or self.store.is_hidden(since, until):
             return False
         seen = self.store.by_step.get(step, ())
@@ -132,22 +132,22 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Returns the newest step that the harness found in the store at the end, if no process logged a save of this
-        or a later step. Otherwise returns 0."""
+        """Returns the newest step in the checkpoint store at the end if no process logged a save of this step or a
+        later step, and otherwise 0."""
         newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
         """Returns committed saves that are neither missing nor bad. If the trainer logs no saves, returns the saves
-        that the harness saw."""
+        that the harness saw in the store."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Returns the saves that the harness saw, if it could read their steps. The result is empty if the harness saw
-        any save before the job had done the saved step."""
+        """Returns the saves that the harness saw in the store and whose steps it could read. The result is empty if the
+        harness saw even one save before the job had done the saved step."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
@@ -156,31 +156,31 @@ class Saves:
 
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
-        """Maps each step to one of its missing or bad saves, if the step has no good save."""
+        """Maps each step that has only missing or bad saves to one of these saves."""
         good = {save.step for save in self.good}
         return {none.save.step: none for none in self.none.values() if none.save.step not in good}
 
     @cached_property
     def steps(self) -> Ints:
-        """Returns the steps that have a good checkpoint, each once, in order."""
+        """Returns, in ascending order, the steps with a save that is neither missing nor bad."""
         return np.unique(np.array([save.step for save in self.good if save.step > 0], np.int64))
 
     @property
     def open(self) -> Sequence[Save]:
-        """Returns saves without a logged end, if their process began another step afterwards."""
+        """Returns saves with a logged begin but no logged end, if their process began another step after that begin."""
         return [save for save, end, step in self._followed if save.step >= 0 and end == NEVER > step]
 
     @property
     def punctual(self) -> frozenset[int]:
-        """Returns the ranks that finish each save before their next step."""
+        """Returns the ranks that ended each of their saves before they began their next step."""
         ranks = self.run.processes
         late = {ranks[save.process].rank for save, end, step in self._followed if end >= step < NEVER}
         return frozenset(ranks[save.process].rank for save, _, _ in self._followed) - late
 
     @cached_property
     def _followed(self) -> Sequence[tuple[Save, int, int]]:
-        """Returns a triple for each begun save: the save, the next logged end of a save of its step and process, and
-        the time at which the process next began a step."""
+        """Returns, for each begun save, the save, the time of the next logged end of a save of the same process and
+        step, and the time at which this process began its next step."""
         order, places = self.run.rows_by_process
         ended = sorted((save for save in self.all if save.how), key=attrgetter("last_at"))
         ends = grouped(((save.process, save.step), save.last_at) for save in ended)
@@ -194,31 +194,31 @@ class Saves:
         return found
 
     def of_step(self, step: int, until: int) -> bool:
-        """Returns True if a save of this step was begun or committed by the time `until` and had not failed by then."""
+        """Returns True if the last log entry on a save of step `step` by the time `until` exists and is no failure."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
     def only_begun(self, step: int, until: int) -> Word | None:
-        """Returns the first log entry about a save of this step, or `None` if the log has a commit by `until`."""
+        """Returns when the first event about a save of `step` was logged, or `None` if a commit came by `until`."""
         words = self._words.get(step, [])
         done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
         return Word(words[0][0]) if words and not done else None
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
-        """Returns the last step saved at this path by `until`, or `None` if the path had ever held `step` by then."""
+        """Returns the last step saved at `path` by `until`, or `None` if `step` was ever saved there by then."""
         last = last_by(self._by_path.get(path, []), until)
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Returns where a save with the file name of `path` was last made by the time `until`, if never at `path`. The
-        result is empty if `path` is not absolute, or if a save was ever at `path`."""
+        """Returns where, other than at `path`, a save with the same file name was last made by the time `until`. The
+        result is empty if `path` is not absolute, or if a save was ever at `path` itself."""
         paths, by_last_name = self._absolute
         if not path.startswith("/") or path.rstrip("/") in paths:
             return ""
         return last_by(by_last_name.get(last_name(path), []), until) or ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """Returns the digest of the content that was committed by `until` for this step at this path, or else at any
-        path. The result is empty if different digests were logged."""
+        """Returns the digest of the content committed for `step` at `path` by the time `until`, or at any path if
+        nothing was ever committed at `path`. The result is empty if different digests were committed."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
@@ -238,8 +238,8 @@ class Saves:
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a function that returns True for a save that no fault until `moment` can have damaged. Such a save
-        was begun after all faults with unknown damage were over, and no save of its step had known damage by then."""
+        """Returns a test for saves that is True if no fault until the time `moment` can have damaged the save. The test
+        is True if the save was begun after all faults with unknown damage, and no damage to its step is known."""
         overs, damaged = self._spoilt
         over = last_by(overs, moment)
 
@@ -251,8 +251,8 @@ class Saves:
 
     @cached_property
     def _spoilt(self) -> tuple[Sequence[tuple[int, int]], Mapping[int, int]]:
-        """Returns a pair of times for each fault with unknown damage: when it acted, and when it and all earlier such
-        faults were over. The second result maps each step with known damage to the time of the first damage."""
+        """Returns two times for each fault with unknown damage: when it acted, and when it and all earlier such faults
+        were over. The second result maps each step to the time of the first known damage to its save."""
         overs, damaged = list[tuple[int, int]](), dict[int, int]()
         spoilers = (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
         for fault in sorted(spoilers, key=acted_at):
@@ -292,8 +292,8 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
-        """Maps each (step, path) to the time and digest with which a content was first logged. The key (step, "")
-        stands for all paths. The digest is empty if logged digests differ."""
+        """Maps each (step, path) to the time of the first commit there, and to the digest of the committed content. The
+        key (step, "") stands for all paths of the step. A digest is empty if the commits of its key disagree."""
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for save in (save for save in self.all if save.told and save.content):
             for key in {(save.step, ""), (save.step, save.path)}:
@@ -308,7 +308,7 @@ class Saves:
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """Maps each path to the time and step of each save at this path. A job may use a path several times."""
+        """Maps each path to the time and step of each save at this path. A job may save several steps at one path."""
         return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
 
     @cached_property
@@ -317,19 +317,19 @@ class Saves:
 
     @cached_property
     def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
-        """Returns all absolute paths of saves. The second result maps the last part of a path to pairs (time, whole
-        path) of the saves with this last part."""
+        """Returns all absolute paths at which a save was logged. The second result maps each file name to pairs (time,
+        whole path) of the saves with this file name."""
         told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
         return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
 
     def _last_of(self, names: frozenset[str], before: int) -> int | None:
-        """Returns the step of the last save with one of these names before the time `before`, or `None`."""
+        """Returns the step of the last save committed under one of `names` before the time `before`, or `None`."""
         mine = [(save.last_at, save.step) for save in self.all if save.told and names & {*save.path.split("/")}]
         return max((each for each in mine if each[0] < before), default=(0, None))[1]
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Joins the logged begin and end of each save. An end belongs to the process's last begun save of this step."""
+    """Joins the logged begin and end of each save. An end belongs to the process's last begun save of the same step."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
         key = event["process"], int(event.get("step", -1))

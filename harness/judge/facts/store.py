@@ -1,6 +1,6 @@
-"""Holds saves as processes logged them, and as the harness saw them when it looked at the store of checkpoints.
+"""Holds saves as processes logged them, and as the harness saw them when it looked into the checkpoint store.
 
-The harness looks at the store only from time to time, so a save that is soon overwritten or removed may stay unseen.
+The harness looks into the store only from time to time, so a save that is soon overwritten or removed may stay unseen.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SoundAt = Callable[[int], Callable[["Save"], bool]]  # from a moment to a test: 
 
 @dataclass(frozen=True)
 class Save:
-    """One checkpoint as one process logged it: its begin, its end, or both."""
+    """One save of a checkpoint as one process logged it: the begin of the save, its end, or both."""
 
     step: int  # -1: not known
     process: int  # row in Timeline.processes; -1: no process, or one from before the window
@@ -85,7 +85,7 @@ class Save:
 
 @dataclass(frozen=True)
 class Seen:
-    """One observation of a complete checkpoint in the store: the harness saw it unchanged in two looks."""
+    """One observation of a complete checkpoint in the store, which was the same in two looks of the harness."""
 
     at: int
     step: int | None
@@ -103,18 +103,18 @@ class Seen:
 
     @property
     def tensors(self) -> Sequence[str]:
-        """Returns the largest tensors of the checkpoint, each as `BYTES DIGEST`."""
+        """Returns the size and digest of each of the checkpoint's largest tensors, as texts `BYTES DIGEST`."""
         return self.told.get("tensor_digests") or ()
 
     @property
     def zeros(self) -> float:
-        """Returns which share of all bytes of tensors belongs to tensors that hold only zeros."""
+        """Returns the share (0 to 1) of all tensor bytes that is in tensors of zeros only."""
         return float(self.told.get("zero_bytes", 0) / max(self.told.get("tensor_bytes", 0), 1))
 
 
 class Store:
-    """The checkpoints that the harness saw in the store of a run. `whole` holds the committed saves, in order of their
-    commits. `usual` is the store of the fault-free run."""
+    """The checkpoints that the harness saw in the checkpoint store of a run. `whole` holds the committed saves in order
+    of their commits. `usual` is the checkpoint store of the fault-free run."""
 
     def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
         self.run, self.usual, self.sound_at = run, usual, sound_at
@@ -134,7 +134,7 @@ class Store:
         return next((part for part in parts if part in self.by_name or part in (self.left or ())), None)
 
     def looks_at(self, save: Save) -> Sequence[Seen]:
-        """Returns all observations of a checkpoint that has the name of this save."""
+        """Returns all observations that the harness made of checkpoints with the name of this save."""
         return self.by_name.get(self.name_of(save) or "", [])
 
     def left_of(self, save: Save) -> Mapping[str, Any]:
@@ -142,18 +142,18 @@ class Store:
         return (self.left or {}).get(self.name_of(save) or "", {})
 
     def saw(self, step: int, until: int) -> bool:
-        """Returns True if the harness had seen a whole checkpoint of this step by the time `until`."""
+        """Returns True if the harness had seen a complete checkpoint of step `step` by the time `until`."""
         return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
 
     def left_steps(self, series: str | None = None) -> list[int]:
-        """Returns the steps of the complete checkpoints (of `series`, if given) that all nodes left in the end."""
+        """Returns the steps of the complete checkpoints (of `series`, if given) in the store after all nodes ended."""
         whole = {path: each.get("step") for path, each in (self.left or {}).items() if each.get("whole")}
         return [step for path, step in whole.items() if isinstance(step, int) and series in (None, family(path))]
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the harness's observations of it. Observations of one save may differ, because files may
-        arrive one after the other."""
+        """Maps each save to the observations that the harness made of the save. Two observations of a save may differ,
+        because the save's files may arrive one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -171,8 +171,8 @@ class Store:
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the observations that show its true content. Observations after a fault that may have
-        damaged the save, and observations during the save's removal, are left out."""
+        """Maps each save to the observations that show the save whole and undamaged. Observations after a fault that
+        may have damaged the save, and observations during the save's removal, are left out."""
         sound = []
         for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
@@ -182,27 +182,27 @@ class Store:
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
-        """Maps each save to the largest undamaged content that the harness saw of it."""
+        """Maps each save to the observation with the most bytes among those that show the save undamaged."""
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns how many ns after its end the harness first saw a save. The function `of` picks the median or the
-        maximum over all saves. The result is 0 if the harness saw no save."""
+        """Returns the time, in ns, from the end of a save until the harness first saw the save. The function `of` picks
+        the median or the maximum over all saves. The result is 0 if the harness saw no save."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
-        """Returns the time at which the harness saw that this save was gone, or `NEVER` if it did not see this."""
+        """Returns when the harness saw that this save was gone from the store, or `NEVER` if it did not see that."""
         moments = next((self.removed[part] for part in _last_parts(save.path) if part in self.removed), [])
         return first_from(moments, save.last_at)
 
     def size_of(self, save: Save) -> int | None:
-        """Returns the size of the save in bytes, as the harness saw it, or else as its process logged it."""
+        """Returns the save's size in bytes: the size that the harness saw or, if it saw none, the logged size."""
         seen = self.undamaged.get(save)
         return save.size if seen is None or seen.size is None else seen.size
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """If the save of `step` has fewer tensors than all other saves, returns its number of tensors and the smallest
-        number in other saves. Otherwise returns `None`. Saves that ended before `since` are ignored."""
+        """Returns the number of tensors in the save of `step` and the smallest number in any other save if the first
+        number is smaller, or else `None`. Saves that ended before the time `since` are ignored."""
         looks = ((save.step, seen) for save, seen in self.undamaged.items() if save.last_at >= since)
         counts = {number: seen.told.get("tensor_count") for number, seen in looks}
         mine = counts.pop(step, None)
@@ -211,15 +211,15 @@ class Store:
 
     @cached_property
     def named(self) -> Sequence[Save]:
-        """Returns the save at each path at which only one step was ever saved. The result is empty if there is only one
-        such path, because a single path does not show how the trainer names saves."""
+        """Returns the save at each path at which only one step was ever saved. The result is empty if only one path
+        holds a single step, because one path alone does not show how the trainer names saves."""
         steps = grouped((save.path, save.step) for save in self.whole)
         last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
 
     @cached_property
     def trained(self) -> Ints:
-        """Returns, in order, the steps that applied their optimizer update."""
+        """Returns, in order, the steps in which the optimizer applied its update."""
         steps = self.run.steps
         return np.unique(steps.step[steps.applied != 0] if len(steps.applied) else steps.step)
 
@@ -241,12 +241,12 @@ class Store:
         return found
 
     def is_hidden(self, begin: int, end: int) -> bool:
-        """Returns True if a fault between `begin` and `end` may have kept a save out of the store or hidden it."""
+        """Returns True if a fault from time `begin` to `end` may have kept saves out of the store or hidden them."""
         return touches(self._hiding, begin, end)
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """Returns the time windows of faults that may hide saves. Faults with only known damage are left out."""
+        """Returns the time windows of faults that may hide saves. Faults are left out if all their damage is known."""
         windows = []
         for fault in self.run.faults:
             told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)

@@ -1,4 +1,4 @@
-"""Decides how strong the evidence for each fact is that shows an error. No other file rates evidence."""
+"""Decides how strong the evidence is for each fact that may show an error. Only this file rates evidence."""
 
 from collections.abc import Sequence
 
@@ -26,28 +26,28 @@ STANDSTILL = By.MISSING  # no fault explains the standstill
 
 
 def beside(fault_free: object | None, alone: By) -> By:
-    """Returns the highest strength (`SEEN`) if there is a fault-free run to compare with, and otherwise `alone`."""
+    """Returns the strength `SEEN`, the highest, if there is a fault-free run to compare with, or else `alone`."""
     return alone if fault_free is None else SEEN
 
 
 def node_times(problems: Sequence[str], uncertainty_ns: int, early_ns: int) -> By:
-    """Returns how strong the evidence is that a step was done while the job did not have the node. The strength is
-    `SEEN` (the highest) if the step lies far outside this time, clocks are exact and the log is consistent."""
+    """Returns how strong the evidence is that a step was done while the job lacked the node. The strength is `SEEN`,
+    the highest, if the step is far outside the job's time on the node, clocks are exact and the log is consistent."""
     return TIMES if problems or uncertainty_ns or early_ns <= ALLOCATED_NS else SEEN
 
 
 def figure_again(repeats: bool, name: str) -> By:
-    """Returns how strong the evidence of an error is if a value differs between the run and its second restart."""
+    """Returns how strong the evidence of an error is if a value differs between the run and the second restart."""
     return SEEN if repeats or name == "lr" else By.TOLD  # a learning rate depends on the step alone
 
 
 def went_on(identical: bool) -> By:
-    """Returns how strong the evidence of an error is if a job did later steps than another run of the job. Only
-    identical losses prove an error, because a job may end when its loss is low enough."""
+    """Returns how strong the evidence of an error is if the second restart did later steps than the run. The evidence
+    is strong only if run and restart have equal losses, because a job may end when its loss is low enough."""
     return SEEN if identical else By.TOLD
 
 
 def save(told: bool) -> By:
-    """Returns how strong the evidence for a bad save is. Evidence is strong only if a process logged the commit
+    """Returns how strong the evidence is that a save exists. The evidence is strong only if a process logged the commit
     (`told`)."""
     return SEEN if told else By.MISSING

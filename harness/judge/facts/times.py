@@ -1,9 +1,9 @@
 """Finds impossible times: logged times that contradict each other or the harness's observations.
 
-A step cannot begin before the job has the node, before the process begins, or before the previous step ends. No part of
-a step takes longer than the step. A step cannot end on one rank before another rank has begun the step. A worker cannot
-take the place of a worker that has not ended. A save or recovery cannot be logged long before the harness sees it. A
-contradiction that a fault-free run has, too, is ignored, because the trainer then always logs in this way.
+A step cannot begin before the job has the node, before the process begins, or before the process's previous step ends.
+No part of a step takes longer than the step. If ranks wait for each other, no rank ends a step before every rank began
+it. A worker cannot take the place of a worker that has not ended. A save or recovery cannot be logged long before the
+harness sees it. A contradiction that a fault-free run also has is ignored, because the trainer always logs in this way.
 """
 
 import functools
@@ -30,7 +30,7 @@ PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint",
 def impossible(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window], resumed: Iterable[Timeline] = ()
 ) -> Iterator[Odd]:
-    """Yields the worst contradiction of each kind. The runs `resumed` serve only to find copied logs."""
+    """Yields the worst case of each kind of impossible time. The runs `resumed` serve only to find copied logs."""
     told, usual = Told(run), [Told(other) for other in fault_free_runs]
     for words, excesses, limit in _rules(told, usual):
         over, whose = max(excesses(told), default=(0, ""))
@@ -69,15 +69,15 @@ class Told:
 
     @functools.cached_property
     def grain(self) -> int:
-        """Returns the resolution of the clock in ns, which is the greatest common divisor of step lengths."""
+        """Returns the resolution of the clock in ns, taken as the greatest common divisor of the durations of steps."""
         taken = (self.end - self.free)[~self.first]
         return int(np.gcd.reduce(taken[: limits.STEPS_LOOKED_AT]))
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
         """Returns fingerprints of step durations, and the row of the last step of each fingerprint. A fingerprint
-        covers `COPIED_STEPS` steps in a row, all of different lengths. The last step's number is a multiple of
-        `COPIED_STEPS`, so that the fingerprints of two logs cover equal steps."""
+        covers `COPIED_STEPS` steps in a row, all of different durations. Each fingerprint ends at a step whose number
+        is a multiple of `COPIED_STEPS`, so that the fingerprints of two logs cover equal steps."""
         last = np.arange(limits.COPIED_STEPS - 1, len(self.end))
         last = last[self.run.steps.step[self.order[last]] % limits.COPIED_STEPS == 0]
         first = last - limits.COPIED_STEPS + 1
@@ -95,7 +95,7 @@ Excesses = Callable[[Told], Iterable[tuple[int, str]]]  # by how many ns a time 
 
 
 def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, int]]:
-    """Yields for each kind of contradiction a text, a function that finds impossible times, and a limit in ns."""
+    """Yields for each kind of impossible time a text, a function that finds such times, and a limit in ns."""
     margin = told.run.uncertainty_ns + told.grain
     coarse = limits.COARSE_NS + margin
     yield "{} ended {} before it began", _worst_step(lambda told: told.begin - told.end), margin
@@ -114,7 +114,7 @@ def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, i
 
 
 def _worst_step(excess: Callable[[Told], Ints]) -> Excesses:
-    """Returns a function that yields the largest impossible time difference, in ns, and a text with the step's name."""
+    """Returns a function that yields the largest value of `excess` for any step, in ns, and the name of this step."""
 
     def worst(told: Told) -> Iterator[tuple[int, str]]:
         over = excess(told)
@@ -138,7 +138,7 @@ def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
 
 
 def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields the step with the longest time (ns) from its end on one rank to its begin on another rank of the group."""
+    """Yields the longest time (ns) from a step's end on one rank to its begin on another rank, and the step's name."""
     steps = told.run.steps
     key = (steps.epoch << 31 | steps.step)[told.order]
     order = np.argsort(key, kind="stable")
@@ -150,7 +150,7 @@ def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def _two_in_one_place(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields, for each worker's successor, how many ns it was ready before the worker's exit or last line."""
+    """Yields, for each replaced worker, how many ns before its end the new worker in its place was ready."""
     places = grouped(((*each.key, each.local_rank), each) for each in told.run.processes)
     for before, after in itertools.chain.from_iterable(map(itertools.pairwise, places.values())):
         ready = max(after.started, after.rendezvous or 0)
@@ -158,7 +158,7 @@ def _two_in_one_place(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def _last_words(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields, for each process, how many ns after its end the process logged its last line, and its name."""
+    """Yields, for each process, how many ns after the process's end its last line was logged, and its name."""
     return ((each.last_seen - _ended(each), f"rank {each.rank} on {each.node}") for each in told.run.processes)
 
 
@@ -176,7 +176,7 @@ def _longer_saves(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def outside_node(run: Timeline) -> Iterator[Odd]:
-    """Yields a text on a step that began before the job had the node, and on waits longer than the job had the node."""
+    """Yields a text on a step that began before the job had the node, and on a wait longer than the job had it."""
     told = Told(run)
     if not len(told.end):
         return
@@ -199,15 +199,15 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Returns the time in ns at which the job got the node, before which no process there can begin a step. A node's
-    first allocation may be logged late, so the result is then earlier by a margin."""
+    """Returns the time in ns at which the job got the process's node, before which no process there can begin a step.
+    The first allocation of a node may be logged late, so the result for it is earlier by a margin."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else limits.ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
-    """Yields a text if steps have exactly the lengths, in ns, of another process's steps in this or another run. Logs
+    """Yields a text if steps have exactly the durations, in ns, of another process's steps in this or another run. Logs
     with coarse clocks are left out."""
     logs = [each for each in (run, *others) if 0 < each.grain < limits.FINE_NS]
     if run not in logs:
@@ -228,7 +228,7 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
 
 
 def _noticed_before(run: Timeline) -> Iterator[Odd]:
-    """Yields a text on a worker that logged a preemption notice long before any fault gave one."""
+    """Yields a text on a worker that logged a preemption notice long before any fault gave a notice."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
     struck, apart = (begun, limits.APART_NS) if begun < NEVER else (first_strike(run.faults), limits.NOTICED_NS)
@@ -238,8 +238,8 @@ def _noticed_before(run: Timeline) -> Iterator[Odd]:
 
 
 def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
-    """Yields a triple for each recovery that the job logged long before the harness saw a new step: the fault's id, the
-    logged end of the recovery, and when the harness saw it. A fault may hide steps from the harness."""
+    """Yields a triple for each recovery that the job logged long before the harness saw it: the fault's id, the logged
+    end of the recovery, and when the harness saw it. Delays while a fault may hide steps are ignored."""
     if not any(fault.recovered is not None for fault in run.faults) or not len(run.steps):
         return
     epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
@@ -268,8 +268,8 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
 def _saved_before_it_was_seen(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
 ) -> Iterator[Odd]:
-    """Yields a text on successive saves that the harness saw very late after their commits. Saves before the first
-    fault and in fault-free runs show the usual delay."""
+    """Yields a text on consecutive saves that the harness saw much longer after their commits than usual. Saves before
+    the first fault, and saves in fault-free runs, show the usual delay from a commit until the harness sees it."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)
@@ -285,7 +285,7 @@ def _saved_before_it_was_seen(
 
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
-    """Returns for each save in the store when its commit was logged, and how many ns later the harness saw it."""
+    """Returns, for each save that the harness saw, when its commit was logged and how many ns later it was seen."""
     committed = (event for event in run.checkpoints if event["event"] == COMMITTED)
     by_step = grouped((event.get("step"), (event["at"], event["at"])) for event in committed)
     told = [(last_by(by_step.get(event.get("step"), ()), event["at"]), event["at"]) for event in run.published]

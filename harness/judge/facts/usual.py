@@ -1,11 +1,11 @@
-"""Measures how long things usually take in the fault-free runs, and how much slower the judged run was.
+"""Measures how long steps usually take in the fault-free runs, and how much slower the judged run was.
 
-*Degraded* means a time interval in which a fault slowed the job without stopping it.
-
-*Pace* means the time of all undisturbed steps after the last recovery, divided by the time of these steps in the
-fault-free run at the same world size. Pauses count in both runs. The median step is compared, too, because a pause in
-the fault-free run does not change the median. A busy host also slows a healthy job. So three more values are measured:
-the pace before the first fault, the pace of the run's fastest steps, and of the slowest steps without a fault.
+*Degraded* means a time interval in which a fault slowed the job without stopping it. *Pace* means the time of all
+undisturbed steps after the last recovery, divided by the time of the same steps in the fault-free run at the same world
+size. Pauses between steps count in the judged run and in the fault-free run. The median step time is compared, too,
+because a pause in the fault-free run does not change the median. Because a busy host also slows a healthy job, three
+more values are measured: the pace before the first fault, the pace of the run's fastest steps, and that of the slowest
+steps without a fault.
 """
 
 import enum
@@ -32,8 +32,8 @@ UNMEASURABLE = "cannot be measured against the fault-free runs"
 
 @dataclass(frozen=True)
 class Times:
-    """How long each step took, for steps that follow another step without a restart in between, in order of time. If a
-    trainer logs only some steps, the time between two logged steps is divided equally among the steps."""
+    """The durations, in order of time, of all steps that follow another step without a restart in between. If a trainer
+    logs only some steps, the time between two logged steps is divided equally among the steps in between."""
 
     step: Ints
     after: Ints  # the previous logged step
@@ -66,7 +66,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Band:
-    """The longest usual time of a step in fault-free runs, in ns. Waits for data and checkpoints do not count."""
+    """The longest usual duration of a step in fault-free runs, in ns, without waits for data and checkpoints."""
 
     upper: int
     first: int  # limit for the first step of a process, which warms up
@@ -76,7 +76,8 @@ class Band:
 
 class Usual:
     """Usual durations, from the fault-free runs `runs`. At a world size that no fault-free run has, the judged job's
-    steps before any fault show the usual time. Such few steps can show only a standstill."""
+    steps before any fault show the usual step time. The steps before a fault are few, and can reveal only a
+    standstill."""
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
         self.runs, self._own = runs, None if own is None else own.beside.job or own
@@ -88,7 +89,7 @@ class Usual:
 
     @cached_property
     def steps(self) -> dict[int, StepTime]:
-        """Returns step times by world size. If steps are too short for the log's clock, the size is left out."""
+        """Maps world sizes to usual step times. A world size is left out if its steps are too short for the clock."""
         sizes = ((times, size) for times in self.times for size in np.unique(times.size).tolist())
         by_size = grouped((size, times.taken[times.size == size]) for times, size in sizes)
         found: dict[int, StepTime] = {}
@@ -101,7 +102,7 @@ class Usual:
 
     @cached_property
     def bands(self) -> dict[int, Band]:
-        """Returns the longest usual time of a step by world size. The first step of a process has a separate limit."""
+        """Maps world sizes to the longest usual time of a step, and of the first step of a process, which is slower."""
         by_size: dict[int, list[tuple[Ints, Ints]]] = {}
         for run in self.runs:
             steps, first = run.steps, first_rows(run)
@@ -119,7 +120,7 @@ class Usual:
 
     @cached_property
     def own_steps(self) -> dict[int, StepTime]:
-        """Returns step times for world sizes that no fault-free run has, from the job's steps before any fault."""
+        """Maps each world size that no fault-free run has to the usual time of the job's steps before any fault."""
         if self._own is None or first_strike(self._own.faults) == NEVER:
             return {}
         times, found = Times.of(self._own), {}
@@ -132,7 +133,7 @@ class Usual:
 
     @cached_property
     def sync(self) -> float | None:
-        """Returns the longest usual duration of a gradient sync in ns, at any world size."""
+        """Returns the longest usual duration of a gradient sync in ns, in fault-free runs of any world size."""
         times = np.concatenate([np.zeros(0), *(run.steps.sync_ns[run.steps.sync_ns > 0] for run in self.runs)])
         return float(np.quantile(times, limits.SYNC_QUANTILE)) if len(times) else None
 
@@ -149,14 +150,11 @@ def _upper(times: npt.NDArray[Any]) -> int:
 
 
 def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floats:
-    """Returns moving medians of `window` values. By default, the result has one median a value."""
+    """Returns the moving medians over `window` values. By default, there are as many medians as values."""
     if of_each:
         values = np.pad(values, (window // 2, window - 1 - window // 2), mode="edge")
     found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, window), axis=1)
     return found
-
-
-# Degraded
 
 
 @dataclass(frozen=True)
@@ -173,14 +171,14 @@ class Degraded:
 
 
 def standstill_ns(run: Timeline, interval: Degraded) -> int:
-    """Returns the longest time, in ns, between the ends of two consecutive steps in the time interval."""
+    """Returns the longest time, in ns, between the ends of two consecutive steps in the interval `interval`."""
     first, last = np.searchsorted(run.progress.end, [interval.begin, interval.end], "right")
     return int(np.diff(run.progress.end[max(0, first - 1) : last]).max(initial=0))
 
 
 @dataclass(frozen=True)
 class _Relative:
-    """Step times of a run, as multiples of the usual step time at the same world size."""
+    """The step times of a run, each as a multiple of the usual step time at the same world size."""
 
     begin: Ints
     end: Ints
@@ -208,13 +206,14 @@ class _Relative:
         return np.asarray(both | (self.taken > limits.LONE_FACTOR * self.upper), np.bool_)
 
     def found_fast(self, first: int) -> bool:
-        """Returns True if the job was much faster than usual before the step with the index `first`."""
+        """Returns True if the steps just before the index `first` were much faster than the usual step time."""
         prior = self.taken[max(0, first - limits.STEPS_BEFORE) : first]
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if the job stayed as fast in the few steps from index `first` to `stop`, and shortly after, as
-        before. The largest median of five consecutive steps is compared with the median before `first`."""
+        """Returns True if the steps from index `first` to shortly after index `stop` were about as fast as before
+        `first`. The slowest median of five consecutive steps from `first` on is compared with the median of the steps
+        before `first`."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -233,8 +232,8 @@ class Slowed:
 
     @cached_property
     def degraded(self) -> list[Degraded]:
-        """Returns time intervals in which a fault slowed the job measurably without stopping it. An interval lasts from
-        the injection to the last slow step before the fault was undone, plus slow steps that follow closely. An
+        """Returns time intervals in which a fault slowed the job without stopping it. A slow interval lasts from the
+        fault's injection to the last slow step before the fault was undone, plus slow steps that follow closely. A slow
         interval may span an outage by another fault, because steps are measured only outside of outages."""
         steps = self._steps.known()
         is_slow = steps.slow()
@@ -258,19 +257,19 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Returns the time intervals that show the whole effect of a fault. If no fault-free run has the world size,
-        the steps can show only a standstill. In this case, only faults that may stop the job count."""
+        """Returns the slow intervals that show the whole effect of a fault. At a world size that no fault-free run has,
+        an interval counts only if the fault may stop the job, because only standstills can be measured there."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
         """Returns faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. The
-        first reason is that no fault-free run has the world size of the steps during or after the fault. The second
-        reason is that most steps were slower than the longest running median of fault-free runs, but within the limit,
-        which a pause in a fault-free run raised. The third reason is that the job was very fast before the fault: a
-        step within the limit may then take twice as long as before. But if such a job clearly stayed fast during and
-        after a short fault, the fault is not returned."""
+        first reason is that no fault-free run has the world size at which the job ran under the fault. The second
+        reason is that most steps under the fault were slower than any moving median of fault-free runs, but not enough
+        to count as slow. The third reason is that the job was so fast before the fault that steps twice as slow would
+        not count as slow. The third reason does not apply if the job clearly stayed fast during and after a short
+        fault."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
@@ -290,15 +289,15 @@ class Slowed:
 
     @property
     def another_pace(self) -> bool:
-        """Returns True if the job was much slower or faster than its fault-free runs before a fault that kills nothing.
-        The fault-free runs then had a busier or quieter host, and do not show this job's speed."""
+        """Returns True if the job was much slower or faster than the fault-free runs before a fault that kills nothing.
+        Fault-free runs of a pace other than the job's had a busier or quieter host and do not show the job's speed."""
         gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns for each fault the index of the first step that ended after the injection, and the index of the first
-        step that began after the fault was undone."""
+        """Returns for each fault the index of the first step that ended after the fault's injection, and the index of
+        the first step that began after the fault was undone."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
@@ -321,7 +320,7 @@ def stood_frozen(run: Timeline) -> list[Window]:
 
 
 class Slow(enum.Enum):
-    """The result of comparing a pace with its limit."""
+    """The result of comparing a job's pace with the slowest pace allowed."""
 
     NO = "fast enough"
     ON_THE_WHOLE = "slower than the fault-free run"
@@ -332,7 +331,7 @@ class Slow(enum.Enum):
 
 @dataclass(frozen=True)
 class Pace:
-    """The pace (relative step time) of the job after its last recovery, compared with the fault-free run."""
+    """The pace of the job after the last recovery: its step time, divided by the step time of the fault-free run."""
 
     steps: int
     taken: int  # ns, for these steps
@@ -362,8 +361,8 @@ class Pace:
         return bound * max(1.0, self.before)
 
     def slow(self, bound: float) -> Slow:
-        """Compares this pace with the limit `bound`. If the fault-free run was much slower than this run, the pace
-        before the first fault is another limit."""
+        """Compares this pace with the slowest allowed pace `bound`. If the run was much faster than the fault-free run
+        before the first fault, the pace before the first fault gives a second limit."""
         usual = (1 if self.usual_taken else limits.WORST_FACTOR) * bound * self.before
         before = usual if self.before < limits.FAST_BEFORE else float("inf")
         if self.at_least > self.allowed(bound):
@@ -411,13 +410,14 @@ def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str
 
 
 def others_share(run: Timeline, begin: int, end: int) -> float:
-    """Returns the mean share of the host's CPUs that other programs used, 0 to 1."""
+    """Returns the mean share (0 to 1) of the host's CPUs that programs outside the job used from `begin` to `end`."""
     shares = [each["others"] for each in run.host_load if begin <= each["at"] <= end]
     return float(np.mean(shares)) if shares else 0.0
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Returns the indices of the last `STEPS_MIN` or more consecutive, undisturbed steps at one size after `since`."""
+    """Returns the indices of the last `STEPS_MIN` or more undisturbed steps in a row that have the same world size and
+    begin after the time `since`, or `None` if there are too few."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
@@ -429,7 +429,7 @@ def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
 
 @dataclass(frozen=True)
 class _Same:
-    """Steps of a run, each with the time of this step in the fault-free run that was slowest around this step."""
+    """Steps of a run, each with the time of the same step in the fault-free run that was slowest around this step."""
 
     taken: Floats
     usual: Floats  # the fault-free time of the same step, with pauses
@@ -448,14 +448,14 @@ class _Same:
         return float(max(1.0, self.usual.sum()))  # a coarse clock may measure 0 ns
 
     def mean(self, pauses: bool = True) -> float:
-        """Returns the mean pace. To ignore a single pause, the longest step is shortened to the second longest."""
+        """Returns the mean pace. To ignore a single pause, the longest step counts as long as the second longest."""
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Returns a lower confidence bound of the pace, which is the larger of a bound for the median and a bound for
-        the mean. The true median is below its bound with a chance of 5 % (an order statistic; normal approximation).
-        The true mean is below its bound with a chance of 2.5 %. A single pause raises the variance, and so lowers the
-        bound for the mean. Pauses at each save, and step times that grow steadily, do not count as variance."""
+        """Returns a lower confidence bound of the pace: the larger of the bounds for the median and the mean. The true
+        median is below the bound for the median with a chance of 5 % (an order statistic; normal approximation). The
+        true mean is below the bound for the mean with a chance of 2.5 %. A single pause raises the variance and so
+        lowers the bound for the mean. Pauses at each save and steadily growing step times do not raise the variance."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
@@ -467,8 +467,8 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Returns the durations of all sequences of consecutive steps that hold a quarter of all steps. Each duration
-        is divided by the time of these steps in `beside`."""
+        """Returns the pace of each sequence of consecutive steps that holds a quarter of all steps. The pace of a
+        sequence of steps is its duration, divided by the sum of the times of the same steps in `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -483,16 +483,16 @@ class _Same:
 
 
 def _scatter(kind: Floats) -> float:
-    """Returns the variance of these values, or an estimate from successive differences if smaller (von Neumann's mean
-    square successive difference, https://doi.org/10.1214/aoms/1177731677). With few values, the result is enlarged."""
+    """Returns the smaller of two variance estimates: the sample variance, or von Neumann's mean square successive
+    difference (https://doi.org/10.1214/aoms/1177731677). The estimate from few values is enlarged."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
     return float(variance * (n + 1) / (n - 2))
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
-    """Returns the steps in `rows` that also occur in a fault-free run (one of `references`). If `size` is `None`, each
-    step is compared with the world size that was slowest."""
+    """Returns the steps in `rows` that also occur in a fault-free run (one of `references`). Each step is compared with
+    the slowest fault-free run at world size `size`, or at any world size if `size` is `None`."""
     usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:
@@ -509,7 +509,7 @@ def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int
 
 
 def _worst(prior: Floats, references: Sequence[Times]) -> float:
-    """Returns how slow the slowest steps without a fault were: their median over their run's median, at least 1."""
+    """Returns how slow the slowest steps without a fault were: their median divided by the run's median, at least 1."""
     told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= limits.STEPS_MIN]
     stretches = ((medians(each, limits.STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
     return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])
@@ -517,7 +517,7 @@ def _worst(prior: Floats, references: Sequence[Times]) -> float:
 
 def exit_ns(run: Timeline) -> int | None:
     """Returns how many ns after the last step (or the last disturbance, if later) the last node command ended. Returns
-    `None` if no command ended later, or if the job did not complete."""
+    `None` if no node command ended after the last step and disturbance, or if the job did not complete."""
     if not len(run.progress) or run.outcome != "completed":
         return None
     last = int(run.progress.end[-1])

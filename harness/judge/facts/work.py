@@ -1,4 +1,4 @@
-"""Tells how far a job was at a given moment, and when its work ended."""
+"""Tells which step a job had reached at a given time, and when the job's work ended."""
 
 from functools import cached_property
 
@@ -8,7 +8,7 @@ from harness.timeline.timeline import Ints, Timeline
 
 
 class Work:
-    """The progress of a run. For a run without steps, only the properties `has_steps` and `finished` work."""
+    """The progress of a run. For a run without steps, only the properties `has_steps` and `finished` can be used."""
 
     def __init__(self, run: Timeline):
         self._run = run
@@ -31,12 +31,12 @@ class Work:
 
     @cached_property
     def over(self) -> int:
-        """Returns the time of the latest of all step ends, saves and worker starts."""
+        """Returns the latest of the times at which a step ended, a save was logged, or a worker started."""
         saved = (event["at"] for event in self._run.checkpoints)
         return int(max([self.last_end, *saved, *(process.started for process in self._run.processes)]))
 
     def furthest(self, moment: int) -> int:
-        """Returns the furthest step that had ended by the time `moment`, or 0 if no step had ended."""
+        """Returns the highest step that had ended by the time `moment`, or 0 if no step had ended by then."""
         done = int(np.searchsorted(self._run.steps.end, moment, "right"))
         return int(self._furthest[done - 1]) if done else 0
 
