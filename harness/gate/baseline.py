@@ -1,4 +1,4 @@
-"""Stores measurements of runs under a name, as a baseline, and compares new runs with a stored baseline."""
+"""Stores measurements of runs as a named baseline, and compares new runs with a stored baseline."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def known(reports: pathlib.Path) -> list[str]:
 
 
 def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
-    """Stores measurements of runs as the baseline `name`, and replaces an earlier baseline of this name. Raises
-    `UsageError` for a bad name, or if no run passed or failed."""
+    """Stores measurements of runs as the baseline `name`, and replaces a stored baseline that has this name. Raises
+    `UsageError` if the name is not allowed, or if none of the runs has the verdict pass or fail."""
     if not _NAME.match(name):
         raise UsageError(f"{name!r}: a baseline's name has letters, digits, dots and dashes, at most 64")
     if not any(run.verdict in JUDGED for each in figures.scenarios for run in each.runs):
@@ -47,8 +47,8 @@ def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
 
 
 def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the measurements that `name` refers to: a file, a baseline, a gate (its id or `last`), or a commit.
-    Raises `UsageError` for an unknown or ambiguous name."""
+    """Returns the measurements stored under `name`: a file's path, a baseline's name, the start of a gate's id, `last`
+    (the newest gate), or a commit. Raises `UsageError` if `name` fits nothing, or fits several gates or commits."""
     path = pathlib.Path(name)
     if path.suffix == ".json" or path.is_file():
         return read_figures(path)
@@ -73,12 +73,10 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the measurements of one commit's judged runs, scenario by scenario.
-
-    Runs of the same job on the same hardware form a set. If a scenario has several sets of runs, the function prefers a
-    set that fits `wanted`, and then the largest set. Unreadable runs are skipped.
-
-    Raises `UsageError` if several commits of stored runs begin with `commit`."""
+    """Returns the measurements of all judged runs of one commit, by scenario. If runs of a scenario differ in job or
+    machine, returns only the largest group of runs with equal job and machine. A group of runs that is comparable with
+    `wanted` is preferred to a larger group that is not. Skips runs with an unreadable report or plan. Raises
+    `UsageError` if several commits with stored runs begin with the text `commit`."""
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
         return any(not differences(each.identity, identity) for identity in wanted), len(each.runs)
@@ -105,8 +103,8 @@ def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunF
 
 
 def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:
-    """Returns the measurements of a stored run. Raises `ReportError` for an unreadable report, `ValueError` for an
-    unreadable plan."""
+    """Returns the job, the machine and the measurements of a stored run. Raises `ReportError` if the run's report
+    cannot be read, and `ValueError` if the run's plan cannot be read."""
     report = run_report.read(folder / "report.json")
     try:
         plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"))
@@ -120,8 +118,8 @@ def now() -> str:
 
 
 def differences(before: Identity, wanted: Identity) -> list[str]:
-    """Returns a text for each difference between two kinds of runs that makes the runs incomparable, such as another
-    seed."""
+    """Returns a text for each property, such as seed or GPU, in which the runs `before` differ from the runs `wanted`,
+    so that the two groups of runs are not comparable."""
     found = []
     for name in ("backend", "seed", "nodes", "ranks_per_node"):
         then, here = (getattr(each, name) for each in (before, wanted))
@@ -139,8 +137,8 @@ def differences(before: Identity, wanted: Identity) -> list[str]:
 
 
 def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
-    """Raises `UsageError` if the baseline's runs had another job or machine. A scenario that the baseline lacks is no
-    error."""
+    """Raises `UsageError` if the job or the machine of the baseline's runs differs from that of the new runs
+    (`wanted`). A scenario without runs in the baseline raises no error."""
     problems = []
     for identity in wanted:
         others = (each for each in figures.scenarios if each.identity.scenario == identity.scenario)
@@ -153,8 +151,8 @@ def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
 
 
 def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], without: Sequence[str] = ()) -> Regressions:
-    """Compares all scenarios of a gate with a baseline. `without` holds the names of scenarios whose runs measured
-    nothing. The caller leaves out scenarios with a known failure, because such scenarios are expected to fail."""
+    """Compares the measurements of a gate's runs (`new`) with a baseline (`before`). `without` names scenarios whose
+    runs measured nothing. The caller leaves out scenarios with a known failure, because this failure is expected."""
     questions: list[Question] = []
     successes: list[Success] = []
     missing, silent = list(without), []
@@ -177,8 +175,8 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
 
 
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
-    """Returns a comparison for each quantity that old or new runs measured, and the names of unmeasured quantities.
-    `another` describes how the new job differs from the old job, and is empty if the jobs are equal."""
+    """Returns the old and new values of each quantity that any run measured, and the names of the quantities that no
+    run measured. `another` says how the new runs' job differs from the baseline's job, and is empty for equal jobs."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
     times = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
@@ -199,7 +197,8 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
 
 
 def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
-    """Returns the reason to doubt the measured values, such as runs that lack a value, or an empty text."""
+    """Returns the reason why the values of old and new runs prove nothing, such as a run without a value. The text is
+    empty if the values can be compared."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"
@@ -214,8 +213,9 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Returns a message if the baseline's runs used too much GPU time for a comparison of waste, or an empty text. The
-    constant that is added to each waste grows with the baseline's GPU time, and would hide a difference."""
+    """Returns a message if waste or stall cannot be compared, because the baseline's runs used more than
+    `ALLOCATED_MAX` times the GPU time of the new runs. The comparison adds 1 % of the baseline's GPU time to each
+    wasted GPU time, and a large addition would hide a difference."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

@@ -1,16 +1,17 @@
 """Tests whether the runs of a gate are worse than the runs of a baseline. The functions are pure.
 
-Durations and costs are compared by their logarithms, so a difference is a ratio. One disturbed run must not hide a
-difference. So a value more than a factor of 1.5 away from the median of its group of runs is clipped to that factor
-(Huber 1964). The t-test for unequal variances (Welch 1947) compares the clipped values. The standard deviation counts
-as at least 5 %, because coarse measurements may agree by chance. Fisher's exact test (1935) compares the success rates.
+Durations and costs are compared by their logarithms, so that a difference of logarithms is a ratio of values. A value
+more than a factor of 1.5 away from the median of the gate's (or the baseline's) runs is clipped to that factor (Huber
+1964). Clipping keeps one disturbed run from hiding a difference between gate and baseline. The t-test for unequal
+variances (Welch 1947) compares the clipped values of gate and baseline. A standard deviation below 5 % counts as 5 %,
+because coarse measurements may agree by chance. Fisher's exact test (1935) compares the success rates of gate and
+baseline.
 
-A measurement is *worse* if its ratio to the baseline, divided by the slowdown of the machine, is above 1.1. The test
-must also be significant after correction for all comparisons of the gate (Holm 1979). A measurement is *not worse* if
-its ratio to the baseline is below 1.5 with 95 % confidence. Otherwise the comparison is inconclusive, and the result
-may say how many more runs would settle it. A comparison passes only with at least three judged runs in the gate and in
-the baseline.
-"""
+A quantity is *worse* only if its ratio to the baseline, divided by the machine's slowdown since the baseline, is above
+1.1. A quantity is *worse* only if the t-test is also significant after correction for all comparisons of the gate (Holm
+1979). A quantity is *not worse* if its ratio to the baseline is below 1.5 with 95 % confidence. A quantity that is
+neither *worse* nor *not worse* is inconclusive, and the result may say how many more runs would settle the comparison.
+A comparison passes only with at least three judged runs in the gate and three in the baseline."""
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Question:
-    """One measured quantity of a scenario, in the baseline's runs and in the new runs. A larger value is worse.
-
-    `offset` is added to all values, in their unit, so that tiny values give no large ratio. `doubt` is a reason why the
-    values prove nothing. `pace` is the ratio of the new median step time to the old median step time. If steps take
-    longer by some ratio, a value that is larger by at most this ratio is not worse."""
+    """The values of one measured quantity of a scenario, in the baseline's runs (`before`) and in the new runs (`now`).
+    A larger value is worse than a smaller value. `offset` is added to all values before the comparison, so that two
+    tiny values give no large ratio. `doubt` is the reason why the values prove nothing, or is empty. `pace` is the
+    median step time of the new runs divided by the median step time of the baseline's runs. If steps take 20 % longer
+    than in the baseline, a value up to 20 % larger than in the baseline is not worse."""
 
     scenario: str
     figure: str
@@ -76,7 +77,7 @@ class Success:
 
 @dataclass(frozen=True)
 class _Test:
-    """Welch's test on clipped logarithms."""
+    """The result of Welch's t-test, which compares one quantity in the baseline's runs and in the new runs."""
 
     difference: float
     error: float
@@ -85,8 +86,7 @@ class _Test:
 
     @property
     def p_worse(self) -> float:
-        """Returns the probability of a difference at least as large as measured if a slower machine were the only
-        cause."""
+        """Returns the probability that a slower machine alone makes a difference as large as measured, or larger."""
         return t_distribution.tail((self.difference - self.explained) / self.error, self.freedom)
 
     @property
@@ -95,8 +95,8 @@ class _Test:
 
     @property
     def p_found(self) -> float:
-        """Returns the probability of a difference no larger than measured if the true ratio to the baseline were
-        `FOUND`."""
+        """Returns the probability of a ratio at most as large as the measured ratio, if the true ratio of the new runs
+        to the baseline were `FOUND`."""
         return t_distribution.tail((math.log(FOUND) - self.difference) / self.error, self.freedom)
 
     def bounds(self) -> tuple[float, float]:
@@ -106,8 +106,8 @@ class _Test:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of one comparison. `test` is `None` if no t-test was made. `family` is the gate's number of
-    comparisons."""
+    """The result of the comparison of one quantity, or of the success rate, in gate and baseline. `test` is the result
+    of the t-test, or `None` if no t-test was made. `family` is the number of comparisons that the gate makes."""
 
     question: Question | Success
     verdict: Verdict
@@ -117,18 +117,19 @@ class Answer:
 
     @property
     def ratio(self) -> float | None:
-        """Returns the ratio of the new runs' average to the baseline's average, or `None` if no t-test was made."""
+        """Returns the new runs' average divided by the baseline's average, or `None` if no t-test was made."""
         return None if self.test is None else math.exp(self.test.difference)
 
     @functools.cached_property
     def bounds(self) -> tuple[float, float] | None:
-        """Returns the lower and the upper 95 % confidence bound of `ratio`, or `None` if no t-test was made."""
+        """Returns the lower and the upper 95 % confidence bound of the ratio of the new runs to the baseline, or `None`
+        if no t-test was made."""
         return None if self.test is None else self.test.bounds()
 
     @functools.cached_property
     def more(self) -> int | None:
-        """Returns how many more runs of gate and baseline would settle the comparison, or `None` if no number is
-        known."""
+        """Returns how many more runs the gate and the baseline each need to settle the comparison, or `None` if the
+        comparison is settled or the number is not known."""
         if self.verdict is not Verdict.INCONCLUSIVE:
             return None
         if isinstance(self.question, Success):
@@ -156,8 +157,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Regressions:
-    """The comparison of a gate with a baseline. `not_compared` says which measurements could not be compared, and
-    why."""
+    """The comparison of a gate with a baseline. `not_compared` lists measurements that could not be compared."""
 
     baseline: str
     answers: Sequence[Answer]
@@ -172,7 +172,8 @@ class Regressions:
 
     @property
     def reasons(self) -> list[str]:
-        """Returns the reasons why the comparison with the baseline did not pass, the worst first."""
+        """Returns the reasons why the comparison with the baseline did not pass: first regressions, then inconclusive
+        comparisons, then scenarios that the baseline lacks."""
         ordered = [each for each in self.answers if each.verdict is Verdict.FAIL]
         ordered += [each for each in self.answers if each.verdict is Verdict.INCONCLUSIVE]
         said = [f"{each.question.scenario}: {title(each.question.figure)}: {each.reason}" for each in ordered]
@@ -184,9 +185,9 @@ def title(figure: str) -> str:
 
 
 def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) -> list[Answer]:
-    """Compares the measurements, then the success rates, and returns all results in this order. The more comparisons a
-    gate makes, the stronger is the evidence that each regression needs. If no run of the gate or the baseline failed,
-    the success rates do not count as a comparison (Tarone 1990)."""
+    """Compares measurements and success rates of gate and baseline, and returns the results, those of the measurements
+    first. The more comparisons a gate makes, the stronger must be the evidence for each regression. A scenario's
+    success rate counts as a comparison only if a run of the scenario failed in gate or baseline (Tarone 1990)."""
     tests = [None if _lacking(question) else _test(question) for question in questions]
     p = [1.0 if test is None else test.p_worse for test in tests]
     open_ones = [each for each in successes if each.failed_before + each.failed_now]
@@ -198,8 +199,8 @@ def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) ->
 
 
 def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
-    """Returns True for each hypothesis that Holm's method rejects. The chance of any false rejection is at most
-    `alpha`."""
+    """Returns one truth value for each p-value in `p`: True if Holm's method rejects the hypothesis behind the p-value.
+    The chance that Holm's method rejects any true hypothesis is at most `alpha`."""
     rejected = [False] * len(p)
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         if p[place] > alpha / (len(p) - rank):
@@ -209,8 +210,8 @@ def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
 
 
 def fisher(failed_before: int, runs_before: int, failed_now: int, runs_now: int) -> float:
-    """Returns the probability that at least `failed_now` of all failures fall on the new runs by chance (Fisher
-    1935)."""
+    """Returns the probability that chance alone gives the new runs `failed_now` or more of all failures in baseline and
+    new runs (Fisher 1935)."""
     failed, runs = failed_before + failed_now, runs_before + runs_now
     ways = sum(
         math.comb(runs_now, k) * math.comb(runs_before, failed - k)
@@ -243,7 +244,7 @@ def _clipped(values: Values) -> list[float]:
 
 
 def _lacking(question: Question) -> str:
-    """Returns the reason why no t-test is possible, or an empty text if a t-test is possible."""
+    """Returns the reason why no t-test of the quantity is possible, or an empty text if a t-test is possible."""
     if question.doubt:
         return question.doubt
     if min(len(question.before), len(question.now)) < RUNS_MIN:
@@ -273,8 +274,8 @@ def _of_success(counts: Success, worse: bool) -> Answer:
 
 
 def _more(question: Question, test: _Test, family: int) -> int | None:
-    """Returns how many more runs of gate and baseline would settle the comparison if means and variances stay as
-    measured. Returns `None` if at least `RUNS_MAX` more runs are needed."""
+    """Returns how many more runs the gate and the baseline each need to settle the comparison, if means and variances
+    stay as measured. Returns `None` if gate and baseline each need at least `RUNS_MAX` more runs."""
     sides = [_clipped([value + question.offset for value in side]) for side in (question.before, question.now)]
     (mean, scatter), (mean_now, scatter_now) = map(_moments, sides)
     for more in range(1, RUNS_MAX):

@@ -1,4 +1,4 @@
-"""Draws how long two runs spent in each phase of their recovery (or on each rank), as pairs of horizontal bars."""
+"""Draws the durations of two runs as pairs of horizontal bars, such as one pair for each phase of the recovery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ROW = 40.0
 
 
 def beside_chart(title: str, bars: Sequence[Bar], show: Show, narrow: bool = False) -> Markup:
-    """Draws a pair of bars for each named duration: the first run's above the second's. A duration of 0 has no bar."""
+    """Draws two bars for each named duration: the bar of the first run above the bar of the second run. A duration that
+    is 0 or missing has no bar."""
     left, right = (8.0, 282.0) if narrow else (200.0, 980.0)
     row = ROW + (16.0 if narrow else 0.0)
     most = max((value or 0.0 for bar in bars for value in bar[1:]), default=0.0)

@@ -1,9 +1,9 @@
 """Finds where the typical value of a series of measurements changes. The functions are pure.
 
-Pettitt's test (1979) compares only the order of values, so the distribution and one disturbed run do not matter. The
-test finds one change. The values before this change and the values after it are then searched, too. A change is a hint,
-not a verdict.
-"""
+Pettitt's test (1979) uses only the order of the values by size, so that the distribution of the values and one
+disturbed run do not matter. One application of the test finds at most one change in a series. After a change is found,
+the values before the change are searched again, and so are the values after the change. A change is a hint to the user,
+not a verdict."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """A lasting change of a measurement. `at` is the index of the first value after the change. `before` and `after`
-    are the medians of the values before and after the change."""
+    """A lasting change in a series of measurements. `at` is the index of the first value after the change. `before` is
+    the median of the values between the previous change and this change, and `after` the median of the values between
+    this change and the next change."""
 
     at: int
     before: float
@@ -49,8 +50,8 @@ def changes(values: Sequence[float]) -> list[Change]:
 
 
 def _split(data: Values, offset: int) -> list[tuple[int, float]]:
-    """Returns the index of each lasting change in `data`, and the probability that chance alone makes a change as
-    clear. `offset` is added to each index."""
+    """Returns the index of each lasting change in `data`, with the probability that chance alone makes a change at
+    least as clear as this change. `offset` is added to each returned index."""
     if len(data) < 2 * RUNS_MIN:
         return []
     at, p = _pettitt(data)
@@ -62,8 +63,7 @@ def _split(data: Values, offset: int) -> list[tuple[int, float]]:
 
 
 def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Locates each change more exactly by testing only the values between the change before it and the change after
-    it."""
+    """Locates each change more exactly, by a second test of the values between the previous and the next change."""
     ends = [0, *(at for at, _ in edges), len(data)]
     moved = []
     for before, at, after in zip(ends, ends[1:], ends[2:], strict=False):
@@ -74,8 +74,8 @@ def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, flo
 
 
 def _pettitt(data: Values) -> tuple[int, float]:
-    """Returns the likeliest index of a change in `data`, and the probability that chance alone makes a change as
-    clear."""
+    """Returns the likeliest index of a change in `data`, with the probability that chance alone makes a change at least
+    as clear as this change."""
     count = len(data)
     ordered = np.sort(data)
     ranks = (np.searchsorted(ordered, data, "left") + np.searchsorted(ordered, data, "right") + 1) / 2

@@ -1,4 +1,4 @@
-"""The commands `chaos gate` and `chaos baseline`."""
+"""Defines the commands `chaos gate` (runs a suite of scenarios) and `chaos baseline` (stores measurements of runs)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Makes the report files of a gate from its result: suite.json, report.md, report.html and junit.xml. The functions are
-pure."""
+"""Makes the report files of a gate (suite.json, report.md, report.html and junit.xml) from the gate's result. The
+functions are pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SuiteRow:
 
     @property
     def took_s(self) -> float:
-        """Returns how long the runs in `cards` took together, in seconds."""
+        """Returns the total duration, in seconds, of the runs in `cards`."""
         return sum(card.evidence.run.end - card.evidence.run.begin for card in self.cards) / S
 
     @property
@@ -60,8 +60,8 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The result of a gate. `rows` is empty if the gate stopped because its blindness check (which must fail) did not
-    fail."""
+    """The result of a gate, which runs a suite of scenarios for one verdict. `rows` is empty if no scenario ran, as
+    after a blindness check (a scenario that must fail) that did not fail."""
 
     suite: str
     title: str
@@ -76,14 +76,14 @@ class GateResult:
 
     @property
     def counts_later(self) -> bool:
-        """Returns True if a later gate may count this gate's runs (`--add`): each run must have recorded its code
-        version."""
+        """Returns True if each run of the gate recorded the version of the trainer's code, so that a later gate may
+        count these runs, too (`--add`)."""
         codes = [card.environment for row in self.rows for card in row.cards]
         return all(code.get("trainer_diff") or code.get("image_digest") for code in codes)
 
 
 def yes_or_no(answer: GateResult) -> str:
-    """Returns the gate's result in one line, as `NO: of 12 scenarios, 1 failed, 2 could not be judged, 9 passed.`"""
+    """Returns the gate's result in one line, such as `NO: of 12 scenarios, 1 failed, 9 passed, 2 did not run.`"""
     if answer.verdict is Verdict.PASS:
         part = answer.part.again or answer.part.tag or answer.part.shard
         return f"{'YES, for a part of the suite' if part else 'YES'}: {answer.reason}."
@@ -111,7 +111,7 @@ def clauses(reason: str) -> list[str]:
 
 
 def next_steps(answer: GateResult) -> list[str]:
-    """Returns the advised next commands, such as one that shows a failed run or one that repeats unjudged scenarios."""
+    """Returns advice on the commands to run next, such as the command that shows a failed run."""
     steps = []
     for row in answer.rows:
         run_id = next((run.run_id for run in row.runs if run.verdict is Verdict.FAIL), "")
@@ -167,7 +167,7 @@ def _what_would_settle(answer: GateResult) -> Iterator[str]:
 
 
 def _again(answer: GateResult, *more: str) -> str:
-    """Returns the command that repeats the gate with the same suite, tag, backend, seed and baseline."""
+    """Returns the command that repeats the gate with an unchanged suite, tag, backend, seed and baseline."""
     words = ["gate", answer.path or answer.suite, *more]
     words += ["--tag", answer.part.tag] if answer.part.tag else []
     words += ["--backend", answer.part.backend] if answer.part.backend not in ("", "local") else []
@@ -237,7 +237,7 @@ def suite_json(answer: GateResult) -> dict[str, object]:
 
 
 def against_json(held: Regressions) -> dict[str, object]:
-    """Returns the comparison with the baseline as JSON values. Measurements are in seconds or GPU-seconds."""
+    """Returns the comparison of the gate with the baseline as JSON values, in seconds and GPU-seconds."""
     return {
         "baseline": held.baseline,
         "verdict": held.verdict.value,
@@ -295,7 +295,7 @@ def _markdown(answer: GateResult) -> str:
 
 
 def _one_of(row: SuiteRow, number: int) -> str:
-    """Returns the name that the JUnit document gives to one run of the scenario. No other run has this name."""
+    """Returns the name of one run in the JUnit document. No two runs of a scenario have equal names."""
     return f"{row.name}, run {number} of {len(row.cards)}" if len(row.cards) > 1 else row.name
 
 

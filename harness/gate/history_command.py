@@ -1,4 +1,4 @@
-"""The commands `chaos history` and `chaos compare`, on stored runs."""
+"""Defines the commands `chaos history` (shows stored runs over time) and `chaos compare` (compares two stored runs)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def history(
 
 
 def _objectives(path: pathlib.Path, reports: pathlib.Path, wanted: Wanted, json: bool) -> int:
-    """Prints each objective and returns the exit code."""
+    """Prints whether the stored runs meet each service level objective, and returns the exit code of the command."""
     held, notes = slo.hold(load_slo(path), reports, wanted, time.time())
     for line in notes:
         note(f"note: {line}")
@@ -134,7 +134,7 @@ def compare(
 
 
 def compare_runs(first: str, second: str, reports: pathlib.Path) -> two_runs_report.Compared:
-    """Compares two stored runs. Raises `UsageError` for a missing or unjudged run, or for one run given twice."""
+    """Compares two stored runs. Raises `UsageError` for a missing or unjudged run, or if both names mean one run."""
     folders = [Store(reports).find(name) for name in (first, second)]
     if folders[0].resolve() == folders[1].resolve():
         raise UsageError(f"both are run {folders[0].name}; name two runs")

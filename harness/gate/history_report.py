@@ -1,4 +1,4 @@
-"""Shows the stored runs of a folder over time: as JSON, as lines for a terminal, and as a page with charts."""
+"""Shows the stored runs of a folder over time, as JSON values, as lines for a terminal, and as a page with charts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ READ_MAX = 2000  # most runs read, the newest first
 
 @dataclass(frozen=True)
 class Moment(StoredRun):
-    """A judged run. `recovery_s` and `waste_percent` (the GPU time wasted by faults) are `None` if they were not
-    measured."""
+    """A judged run. `recovery_s` is the recovery time in seconds, or `None` if not measured. `waste_percent` is the
+    percentage of GPU time that faults wasted, or `None` if not measured."""
 
     profile: str | None
     recovery_s: float | None
@@ -37,13 +37,13 @@ class Moment(StoredRun):
 
 
 def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[str]]:
-    """Returns the judged runs that match `wanted`, newest first, and a note on each folder that could not be used."""
+    """Returns the judged runs that fit the filter `wanted`, newest first, and a message for each unusable folder."""
     store = Store(reports)
     return [_moment(run, report) for run, report in store.judged(wanted, READ_MAX)], store.notes
 
 
 def _moment(run: StoredRun, report: run_report.Report) -> Moment:
-    """Returns recovery time and waste of a run. Both are `None` if the job did no step."""
+    """Returns a stored run with recovery time and waste. Recovery time and waste are `None` if the job did no step."""
     time, worked = report.recovery_time, report.run.furthest_step != 0
     never = time.seconds is None and any(episode.seconds is None for episode in time.episodes)
     return Moment(
@@ -57,7 +57,7 @@ def _moment(run: StoredRun, report: run_report.Report) -> Moment:
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one scenario on one backend, the oldest first."""
+    """The judged runs of one scenario with one profile on one backend, the oldest run first."""
 
     scenario: str
     profile: str | None
@@ -70,8 +70,8 @@ class Series:
         return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
 
     def changes(self, figure: str) -> list[Change]:
-        """Returns the lasting changes of one measurement over all passed and failed runs. The indices of the changes
-        refer to `moments`."""
+        """Returns the lasting changes of the measurement `figure` over all passed and failed runs. The index of a
+        change counts all runs in `moments`, including inconclusive and invalid runs."""
         places = [i for i, each in enumerate(self.moments) if self.value(each, figure) is not None]
         found = changes([getattr(self.moments[i], figure) for i in places])
         return [Change(places[each.at], each.before, each.after, each.p) for each in found]
@@ -89,7 +89,7 @@ FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
 
 
 def series_of(moments: Sequence[Moment]) -> list[Series]:
-    """Groups runs by scenario, profile and backend. Each group keeps only its newest `DRAWN_MAX` runs."""
+    """Groups runs by scenario, profile and backend. Each group of runs keeps only the newest `DRAWN_MAX` runs."""
     groups: dict[tuple[str, str, str], list[Moment]] = {}
     for each in sorted(moments, key=lambda each: each.begun_s):
         groups.setdefault((each.scenario, each.profile or "", each.backend), []).append(each)
@@ -100,8 +100,8 @@ def series_of(moments: Sequence[Moment]) -> list[Series]:
 
 
 def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
-    """Returns the runs as JSON values, newest first. The number `schema` is raised whenever a key changes its
-    meaning."""
+    """Returns the stored runs, newest first, and all lasting changes of measurements as JSON values. The number
+    `schema` rises with each version of the harness that changes the meaning of a value."""
     runs = [
         {
             "run_id": each.run_id,
@@ -127,7 +127,7 @@ def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
 
 
 def change_words(one: Series, figure: str, change: Change) -> str:
-    """Returns a sentence, as `Recovery time changed from 7.0 s to 10.5 s (1.50 ×) with RUN, commit COMMIT`."""
+    """Returns a sentence such as `Recovery time changed from 7.0 s to 10.5 s (1.50 ×) with RUN, commit COMMIT`."""
     title, show = FIGURES[figure]
     first = one.moments[change.at]
     commit = f", commit {short_commit(first.commit)}" if first.commit else ""

@@ -1,4 +1,4 @@
-"""Joins the results of a gate's shards, which ran on several machines, after a check that the shards fit together."""
+"""Joins the results of a gate's shards from several machines, after a check that the shards belong to one gate."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NOT_CAUGHT = "its blindness check, which must fail, did not fail in each of its 
 
 
 def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
-    """Joins the results of all shards into one result, and writes the gate's report. Raises `UsageError` for shards of
-    different gates. A missing shard makes the result inconclusive. The result is invalid if a shard's blindness check,
-    which must fail, did not fail."""
+    """Joins the results of a gate's shards into one result, and writes the report of the whole gate. Raises
+    `UsageError` if the shards are of different suites, backends or seeds. A missing shard keeps the whole gate from
+    passing. The result is invalid if the blindness check (a scenario that must fail) of any shard did not fail."""
     parts = [(folder, stored_gate.read(folder)) for folder in folders]
     if not parts:
         raise UsageError("chaos gate merge needs the gates of all shards, by folder or id")
@@ -84,8 +84,8 @@ def _check(parts: Sequence[Stored]) -> None:
 
 
 def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
-    """Joins the shards' records of what each shard ran. The field `left_out` lists missing shards and missing
-    scenarios."""
+    """Joins the records in which the shards say which scenarios were to run. The field `left_out` of the joined record
+    lists the scenarios that did not run, and the shards that were not given."""
     first = parts[0]
     left_out = [each for part in parts for each in part.left_out]
     told = Counter([*ran, *(each.scenario for each in left_out)])
@@ -101,8 +101,8 @@ def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
 
 
 def _row(row: stored_gate.Row) -> SuiteRow:
-    """Returns the result of one scenario, as a shard stored it. A stored pass counts only if all runs passed. If the
-    scenario has a known failure, a stored pass counts only if all runs failed."""
+    """Returns the result of one scenario from the report of a shard. A pass in the report counts only if all runs of
+    the scenario passed. For a scenario with a known failure, a pass in the report counts only if all runs failed."""
     runs = row.runs
     result = RepeatVerdict(row.verdict, row.reasons)
     expected = Verdict.FAIL if row.known_failure else Verdict.PASS
@@ -114,13 +114,13 @@ def _row(row: stored_gate.Row) -> SuiteRow:
 
 
 def _caught(check: stored_gate.Row) -> bool:
-    """Returns True if a shard reports that its blindness check failed, and each stored run of this check failed."""
+    """Returns True if a shard's blindness check (a scenario that must fail) failed in all of its runs."""
     return check.verdict is Verdict.FAIL and bool(check.runs) and {run.verdict for run in check.runs} == {Verdict.FAIL}
 
 
 def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
-    """Returns the measurements of each scenario of a shard. Raises `UsageError` for measurements of no listed
-    scenario."""
+    """Returns the measurements of each scenario of a shard, or `None` for a scenario without measurements. Raises
+    `UsageError` if measurements fit no scenario in the shard's suite.json."""
     sets = run_figures.read(folder / baseline.FIGURES).scenarios
     found = [next((each for each in sets if _is_of(row, each)), None) for row in stored.scenarios]
     for each in sets:
@@ -130,7 +130,7 @@ def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | Non
 
 
 def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
-    """Returns True if the measurements cover all passed runs of a scenario, and only runs of this scenario."""
+    """Returns True if `measured` holds all passed runs of a scenario, and only runs of this scenario."""
     told = {run.run_id: run.verdict for run in row.runs}
     there = {run.run_id: run.verdict for run in measured.runs}
     passed = {run_id for run_id, verdict in told.items() if verdict is Verdict.PASS}
@@ -141,8 +141,8 @@ def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
 def _compared(
     against: str, measured: Sequence[tuple[SuiteRow, ScenarioFigures | None]], reports: pathlib.Path
 ) -> Regressions | None:
-    """Compares all scenarios with the baseline `against`, except scenarios with a known failure and sweeps over
-    saves."""
+    """Compares the scenarios of all shards with the baseline `against`. Scenarios with a known failure, and restarts of
+    a job from several saves, are not compared."""
     if not against:
         return None
     asked = [(row, found) for row, found in measured if not row.known and not row.swept]

@@ -1,8 +1,7 @@
-"""Checks service level objectives against stored runs. The functions are pure. If there are too few runs, the result is
+"""Checks whether stored runs meet service level objectives. The functions are pure. Too few runs give the result
 `inconclusive`, never a pass.
 
-An objective for success or recovery is met only if it holds even when invalid and inconclusive runs count as failed.
-"""
+An objective for success or recovery time must be met even if all invalid and inconclusive runs count as failed."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ P95 = 0.95
 
 @dataclass(frozen=True)
 class Past:
-    """One stored run. `recovery_s` is infinite if the job never recovered, and `None` if the job had nothing to recover
-    from. `allocated` and `wasted` are GPU-seconds, or `None` if they were not measured."""
+    """One stored run. `recovery_s` is the recovery time in seconds, infinite if the job never recovered, or `None` if
+    no recovery time is known. `allocated` and `wasted` are GPU-seconds, or `None` if not measured."""
 
     run_id: str
     begun_s: float
@@ -34,8 +33,8 @@ class Past:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result for one bound of an objective. `observed` (`None` if nothing was measured) and `bound` are in
-    `unit`."""
+    """The result of the check of one bound of an objective. `observed` is the measured value, or `None` if no finite
+    value was measured. The values `observed` and `bound` are in the unit `unit`."""
 
     figure: str
     verdict: Verdict
@@ -48,7 +47,7 @@ class Answer:
 
 
 def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
-    """Checks the percentage of judged runs that passed."""
+    """Checks whether at least `percent_min` percent of the runs with the verdict pass or fail have passed."""
     judged = [run for run in runs if run.judged]
     passed = sum(run.verdict is Verdict.PASS for run in judged)
     observed = 100 * passed / len(judged) if judged else None
@@ -66,7 +65,8 @@ def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
 
 
 def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Answer:
-    """Checks the 95th percentile of the recovery times. A run that never recovered has an infinite recovery time."""
+    """Checks whether the 95th percentile of recovery times is at most `seconds_max`. A run that never recovered has an
+    infinite recovery time."""
     judged = [run for run in runs if run.judged]
     known = [run.recovery_s for run in judged if run.recovery_s is not None]
     unknown = sum(run.recovery_s is None and run.verdict is Verdict.FAIL for run in judged) + len(runs) - len(judged)
@@ -85,9 +85,9 @@ def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Ans
 
 
 def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_since_s: float, runs_min: int) -> Answer:
-    """Checks the wasted share of the allocated GPU time, and the burn rate of the budget for waste. The burn rate is
-    the wasted share in the newest runs divided by the budget `percent_max`. A burn rate of 1 uses the budget up exactly
-    (Google's *Site Reliability Workbook*, chapter 5)."""
+    """Checks whether the wasted share of the allocated GPU time is within the budget `percent_max`, and the burn rate
+    within `burn_rate_max`. The burn rate is the wasted percentage in runs since `burn_since_s`, divided by the budget
+    `percent_max`. A burn rate of 1 wastes exactly the budget (Google's *Site Reliability Workbook*, chapter 5)."""
     known = [run for run in runs if run.allocated and run.wasted is not None]
     observed = _share(known)
     burnt = _share([run for run in known if run.begun_s >= burn_since_s])
@@ -107,7 +107,7 @@ def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_s
 
 
 def runs_needed(percent_min: float, least: int) -> int:
-    """Returns how many runs (at least `least`) are needed so that one failed run still leaves `percent_min` passed."""
+    """Returns how many runs, at least `least`, are needed for `percent_min` percent to pass although one run fails."""
     return least if percent_min >= 100 else max(least, math.ceil(round(100 / (100 - percent_min), 6)))
 
 

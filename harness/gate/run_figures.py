@@ -1,8 +1,7 @@
-"""The JSON file with the measurements of a gate's runs. The file also describes the job and the machine of each
-scenario.
+"""Reads and makes the JSON file with the measurements of a gate's runs. The file of measurements also describes the job
+and the machine of each scenario.
 
-The reader does not trust the file: size and values have limits, and no run may be listed twice.
-"""
+A file of measurements is not trusted: the file's size and values have limits, and no run may be listed twice."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10**7)]
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The measurements of one run, in seconds or GPU-seconds. A value that was not measured is `None`."""
+    """The measurements of one run, in seconds or GPU-seconds. A quantity that the run did not measure is `None`."""
 
     run_id: Text
     verdict: Verdict
@@ -49,7 +48,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The properties that two sets of runs must share to be comparable."""
+    """The properties of a run, such as seed and GPU, that must be equal in two runs for a comparison."""
 
     scenario: Text
     profile: Short | None = None
@@ -67,14 +66,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ScenarioFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The judged runs of one scenario, whatever their verdict."""
+    """The measurements of a scenario's comparable runs, whatever the verdicts of these runs."""
 
     identity: Identity
     runs: Annotated[tuple[RunFigures, ...], msgspec.Meta(max_length=10_000)]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The measurements of all scenarios of a gate or of a commit."""
+    """The measurements of all scenarios that ran in one gate, or on one commit of the code."""
 
     schema: int = SCHEMA
     source: Short = ""  # gate or commit from which it was made
@@ -82,8 +81,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scenarios: Annotated[tuple[ScenarioFigures, ...], msgspec.Meta(max_length=2000)]
 
     def of(self, identity: Identity) -> ScenarioFigures | None:
-        """Returns measurements of this scenario with this profile, preferably with equal version and number of
-        steps."""
+        """Returns the measurements of the scenario and profile that `identity` names, or `None` if there are none. Runs
+        with the version and number of steps in `identity` are preferred to all other runs."""
         wanted = (identity.scenario, identity.profile)
         fitting = [each for each in self.scenarios if (each.identity.scenario, each.identity.profile) == wanted]
         same = [each for each in fitting if each.identity.version == identity.version]
@@ -99,7 +98,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read(path: pathlib.Path) -> Figures:
-    """Reads a file of measurements. Raises `UsageError`, with the reason, if the file's content is not valid."""
+    """Reads a file of measurements. Raises `UsageError` if the file of measurements cannot be read, or is not valid."""
     try:
         data = run_report.read_regular(path)
     except (OSError, ValueError) as error:
@@ -144,8 +143,8 @@ def figures_of(report: Report) -> RunFigures:
 
 
 def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:
-    """Returns the properties that must be equal to compare runs of `plan` with other runs. `environment` describes the
-    machine. Raises `ValueError` if `plan` is no valid plan."""
+    """Returns the properties that a run of `plan` must share with another run for a comparison of both. `environment`
+    describes the machine of the run. Raises `ValueError` if `plan` is not a valid plan of a run."""
     try:
         workload = plan["workload"]
         values = {
@@ -165,10 +164,9 @@ def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Iden
 
 
 def version_of(plan: Mapping[str, Any]) -> str:
-    """Returns a digest of a scenario's workload, faults, and limits on faults.
-    The trainer is left out because the trainer is under test. Bounds, titles and time limits are left out because they
-    do not change the course of a run. The number of steps is compared separately, because it may come from the
-    fault-free run."""
+    """Returns a digest of a scenario's workload, faults, and limits on faults. The digest leaves out the trainer,
+    because the trainer is under test. The digest leaves out bounds, titles and time limits, because these do not change
+    the course of a run. The digest leaves out the number of steps, because a fault-free run may set this number."""
     workload = {name: value for name, value in plan["workload"].items() if name not in ("trainer", "steps")}
     limits = plan.get("limits") and {name: value for name, value in plan["limits"].items() if name != "gpu_hours"}
     decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": limits}
@@ -176,7 +174,7 @@ def version_of(plan: Mapping[str, Any]) -> str:
 
 
 def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigures, ...]:
-    """Groups runs by their `Identity`, so that each group is comparable. Each group keeps the order of its runs."""
+    """Groups runs by `Identity`, so that the runs of a group are comparable. A group keeps the order in `found`."""
     sets: dict[str, tuple[Identity, list[RunFigures]]] = {}
     for identity, run in found:
         key = json.dumps(msgspec.to_builtins(identity), sort_keys=True)
@@ -185,8 +183,8 @@ def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigu
 
 
 def figures_of_cards(cards: Sequence[Scorecard]) -> tuple[ScenarioFigures, ...]:
-    """Returns measurements of a scenario's largest set of comparable runs, if any. Runs that plan neither faults nor
-    expectations are left out."""
+    """Returns the measurements of the largest group of comparable runs in `cards`, or nothing if there is no such
+    group. A run is left out if its plan holds neither faults nor expectations."""
     found: list[tuple[Identity, RunFigures]] = []
     for card in cards:
         plan = card.evidence.run.plan

@@ -1,4 +1,4 @@
-"""Selects and orders the scenarios that a gate runs: by tag, by shard, and by the time budget."""
+"""Selects the scenarios that a gate runs, by tag or shard, and orders scenarios by importance for a limited time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Chosen = tuple[SuiteEntry, Scenario]
 
 @dataclass(frozen=True)
 class Shard:
-    """The share of a suite's scenarios that one of several machines runs. `number` counts from 1."""
+    """The part of a suite's scenarios that one of several machines runs. `number` is the part's number, from 1."""
 
     number: int
     of: int
@@ -33,14 +33,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class Past:
-    """How long one scenario usually takes, and whether it failed lately, as stored runs show."""
+    """How long one run of a scenario usually takes, and whether a recent run of the scenario failed."""
 
     seconds: float  # length of one run
     failed_lately: bool
 
 
 def parse_shard(text: str) -> Shard:
-    """Parses a shard like `2/4`. Raises `UsageError` for any other text."""
+    """Parses a shard like `2/4`, the second of four. Raises `UsageError` for a text that does not look like `2/4`."""
     match = _SHARD.match(text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UsageError(f"--shard {text}: write which one of how many, like 2/4")
@@ -48,7 +48,7 @@ def parse_shard(text: str) -> Shard:
 
 
 def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
-    """Returns the scenarios with this tag. Raises `UsageError` if no scenario has the tag."""
+    """Returns the scenarios that have the tag `tag`. Raises `UsageError` if no scenario has the tag."""
     found = [each for each in specs if tag in each[1].tags]
     if not found:
         known = sorted({tag for _, spec in specs for tag in spec.tags})
@@ -57,8 +57,8 @@ def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
 
 
 def not_passed(gate: Stored) -> frozenset[str]:
-    """Returns the scenarios that did not pass or did not run in an earlier gate. Raises `UsageError` if there are
-    none."""
+    """Returns the names of the scenarios that an earlier gate left out, or that did not pass in the earlier gate.
+    Raises `UsageError` if all scenarios of the earlier gate passed, or if no scenario ran."""
     failed = [row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS]
     if gate.scenarios and (again := frozenset([*failed, *(each.scenario for each in gate.part.left_out)])):
         return again
@@ -67,13 +67,14 @@ def not_passed(gate: Stored) -> frozenset[str]:
 
 
 def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:
-    """Returns every n-th scenario, for n shards. Stored runs do not matter, so all machines divide a suite alike."""
+    """Returns every n-th scenario, for n shards. Stored runs do not influence the choice, so that all machines divide a
+    suite in the same way."""
     return list(specs[shard.number - 1 :: shard.of])
 
 
 def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> dict[str, Past]:
-    """Returns how long each scenario usually takes, and whether it failed lately. A scenario without stored runs gets
-    the median duration of the others."""
+    """Returns, by scenario, how long a run usually takes, and whether a recent run of the scenario failed. A scenario
+    without stored runs gets the median duration of the scenarios with stored runs."""
     store = Store(reports)
     seen: dict[str, Past] = {}
     for entry, spec in specs:
@@ -86,14 +87,14 @@ def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> d
 
 
 def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
-    """Returns the indices of `specs` by importance: required scenarios first. Of equally important scenarios, recently
-    failed ones come first."""
+    """Returns the indices of the scenarios `specs`, the most important scenario first. Required scenarios come before
+    optional scenarios, and in both groups, scenarios with a recent failure come first."""
 
     weights = [(not entry.required, not past[entry.name].failed_lately) for entry, _ in specs]
     return sorted(range(len(specs)), key=weights.__getitem__)
 
 
 def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:
-    """Returns the expected seconds for a fault-free run and all runs of a scenario. A sweep over saves counts as
-    `SWEEP_S` seconds."""
+    """Returns how many seconds a fault-free run and all runs with faults of a scenario are expected to take. Restarts
+    of a scenario's job from several saves are expected to take `SWEEP_S` seconds."""
     return SWEEP_S if entry.matrix else (repeats + 1) * past[entry.name].seconds

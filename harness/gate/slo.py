@@ -1,4 +1,4 @@
-"""Checks the service level objectives of a file against the stored runs of a folder."""
+"""Checks whether the stored runs of a folder meet the service level objectives of a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ_MAX = 5000  # most runs read, the newest first
 
 @dataclass(frozen=True)
 class Held:
-    """An objective, with the result for each of its bounds."""
+    """A service level objective, with one result for each bound that the objective sets."""
 
     objective: Objective
     answers: Sequence[Answer]
@@ -30,7 +30,7 @@ class Held:
 
 
 def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple[list[Held], list[str]]:
-    """Returns each objective with its results, and a note on each folder or report that could not be read."""
+    """Returns the results of each objective, and a message for each folder or report that could not be read."""
     store = Store(reports)
     found = [(run.begun_s, report) for run, report in store.judged(wanted, READ_MAX)]
     return [_held(objective, found, now_s) for objective in slo.objectives], store.notes
@@ -72,7 +72,7 @@ def _past(begun_s: float, report: run_report.Report, scope: str) -> Past:
 
 
 def to_json(held: Sequence[Held]) -> list[dict[str, object]]:
-    """Returns the results as JSON values, in seconds and percent. A value that was not measured is `None`."""
+    """Returns the results of all objectives as JSON values, in seconds and percent. A missing measurement is `None`."""
     return [
         {
             "id": each.objective.id,

@@ -1,4 +1,4 @@
-"""The file of service level objectives. Each objective selects stored runs and sets bounds for these runs."""
+"""Reads a file of service level objectives. An objective selects stored runs and sets bounds for the selected runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNS_MIN = 20  # fewest runs; fewer have no 95th percentile
 
 
 class Waste(Parameters):
-    """The share of the GPU time that may be wasted (the budget), and how fast the budget may be used up."""
+    """The share of the GPU time that may be wasted (the budget), and how fast recent runs may use up the budget."""
 
     budget: Share
     scope: Literal["faults", "all"] = Field("faults", description="What faults answer for, or all that is wasted.")
@@ -53,7 +53,8 @@ class Slo(Parameters):
 
 
 def load_slo(path: pathlib.Path) -> Slo:
-    """Reads an objectives file. Raises `ScenarioError` with all mistakes, or `UsageError` if the file is unreadable."""
+    """Reads an objectives file. Raises `ScenarioError` with all mistakes in the file, or `UsageError` if the file
+    cannot be read."""
     return parse_slo(read_text(path), str(path))
 
 

@@ -1,4 +1,4 @@
-"""Reads the suite.json of a stored gate. The file is not trusted, so its size and its types are checked."""
+"""Reads suite.json of a stored gate. The sizes and types in suite.json are checked, as the file is not trusted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A scenario that was left out, and the reason."""
+    """A scenario that a gate left out, with the reason."""
 
     scenario: Text
     why: Reason
@@ -44,7 +44,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Which scenarios of a suite a gate was to run, and which of these the gate left out."""
+    """The scenarios of a suite that a gate was asked to run, and the scenarios that the gate left out."""
 
     in_suite: Count
     selected: Count  # number of scenarios with the tag
@@ -62,19 +62,20 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def same(self) -> tuple[object, ...]:
-        """Returns the values that must be equal in all shards of a gate."""
+        """Returns the values, such as seed and backend, that must be equal in all shards of a gate."""
         return self.in_suite, self.selected, self.tag, self.backend, self.seed, self.digest, self.names, self.shards
 
     @property
     def incomplete(self) -> str:
-        """Returns a text with the required scenarios that were left out, or an empty text."""
+        """Returns a text that lists the required scenarios that the gate left out, or an empty text if the gate left
+        out no required scenario."""
         missing = [f"{each.scenario} ({each.why})" for each in self.left_out if each.required]
         return f"{counted(len(missing), 'required scenario')} left out: {', '.join(missing)}" if missing else ""
 
     @property
     def in_words(self) -> str:
-        """Returns a text that says which scenarios were selected, as by tag or shard. The text is empty for a whole
-        suite."""
+        """Returns a text that says how the gate selected scenarios of the suite, such as by tag or by shard. The text
+        is empty if the gate ran the whole suite."""
         said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
         said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
         said += [f"with the runs of gate {self.added}"] if self.added else []
@@ -84,7 +85,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A gate, as read from its suite.json. Keys that only later versions write are ignored."""
+    """A gate's result, as read from suite.json. Keys that this version of the harness does not know are ignored."""
 
     schema: int
     suite: Text
@@ -98,7 +99,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def read(folder: pathlib.Path) -> Stored:
-    """Reads a stored gate. Raises `UsageError` if the folder holds no gate of this version of the harness."""
+    """Reads a stored gate. Raises `UsageError` if the folder holds no gate that this harness version can read."""
     path = folder / "suite.json"
     try:
         data = run_report.read_regular(path)
@@ -115,7 +116,7 @@ def read(folder: pathlib.Path) -> Stored:
 
 
 def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None:
-    """Raises `UsageError` if a newer gate of this suite has not ended, because `last` would then be the wrong gate."""
+    """Raises `UsageError` if a gate that began after `newest_s` still runs, as `last` would then name an older gate."""
     for began in reports.glob(f"*/{BEGAN}"):
         gate = began.parent.name
         if (began.parent / "plan.json").exists() or not gate.startswith(f"{suite}-" if suite else ""):
@@ -125,8 +126,8 @@ def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None
 
 
 def find(name: str, reports: pathlib.Path, suite: str, backend: str) -> Stored:
-    """Returns a stored gate of a suite and backend. `name` is the start of the gate's id, or `last` (the newest gate).
-    Raises `UsageError` if there is no such gate."""
+    """Returns a stored gate that ran the suite `suite` on the backend `backend`. `name` is the start of the gate's id,
+    or `last` for the newest gate of the suite. Raises `UsageError` if there is no stored gate with this name."""
     files = sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     if name == "last":
         check_ended(reports, files[0].stat().st_mtime if files else 0.0, suite)

@@ -1,4 +1,4 @@
-"""A suite file: a list of scenarios, each with an optional profile, number of runs, and overrides."""
+"""Reads a suite file: a list of scenarios, each with an optional profile, number of runs, and overrides of values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LETTERS_MIN = 8  # fewest letters of the reason of a known failure
 
 
 def _says_something(text: str) -> str:
-    """Raises `ValueError` if the expected reason is very short, because a few letters would match any failure's
-    reason."""
+    """Raises `ValueError` if the expected reason of a failure has fewer than `LETTERS_MIN` letters, because a short
+    text would match the reason of any failure."""
     if sum(map(str.isalpha, text)) < LETTERS_MIN:
         raise ValueError(f"{text!r} is too short; write at least {LETTERS_MIN} letters of the reason")
     return text
@@ -28,7 +28,7 @@ Because = Annotated[Line, AfterValidator(_says_something)]
 
 
 class KnownFailure(Parameters):
-    """A failure that is expected until a given day, but only for the given reasons."""
+    """A failure of a scenario that is expected until the day `until`, but only for the reasons in `because`."""
 
     ticket: Line = Field(description="Where it is being mended.")
     until: datetime.date = Field(description="The last day on which it may fail, like 2026-12-31.")
@@ -42,7 +42,7 @@ class KnownFailure(Parameters):
 
 
 class SuiteEntry(Parameters):
-    """One scenario of a suite. `overrides` may hold the same keys as a profile of a scenario."""
+    """One scenario of a suite. `overrides` may hold every key that a profile in a scenario file may hold."""
 
     scenario: Line
     matrix: Literal["resume"] | None = Field(
@@ -59,7 +59,7 @@ class SuiteEntry(Parameters):
         return self.named(self.scenario)
 
     def named(self, scenario: str) -> str:
-        """Returns the name of a suite's entry: the scenario's name, with the profile and the kind of matrix, if any."""
+        """Returns the name of an entry, such as `SCENARIO`, `SCENARIO (PROFILE)` or `matrix resume SCENARIO`."""
         words = f"{scenario} ({self.profile})" if self.profile else scenario
         return f"matrix {self.matrix} {words}" if self.matrix else words
 
@@ -82,7 +82,7 @@ class Suite(Parameters):
 
 
 def load_suite(path: pathlib.Path) -> Suite:
-    """Reads and checks a suite file. Raises `ScenarioError` with every mistake found."""
+    """Reads and checks a suite file. Raises `ScenarioError` with all mistakes found in the suite file."""
     return parse_suite(read_text(path), str(path))
 
 
@@ -97,7 +97,8 @@ def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
 
 
 def find_blindness_check(suite: Suite, path: pathlib.Path, scenarios: pathlib.Path) -> pathlib.Path:
-    """Returns the file of the blindness check, a scenario that must fail: the suite's own, or else the shipped one."""
+    """Returns the file of the blindness check, a scenario that must fail. A blindness check that the suite names, or
+    that lies beside the suite, is preferred to the shipped blindness check."""
     shipped = scenarios / "suites" / f"{suite.blindness_check}.yaml"
     own = "blindness_check" in suite.model_fields_set or (path.parent / shipped.name).exists()
     folder = path.parent if own or not shipped.exists() else shipped.parent

@@ -1,7 +1,6 @@
 """Runs a suite as one gate: first a scenario that must fail (the blindness check), then all scenarios of the suite.
 
-A scenario that cannot be run is inconclusive, and the gate goes on with the next scenario.
-"""
+A scenario that cannot be run gets the verdict inconclusive, and the gate goes on with the next scenario."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ SAME_CODE = (
 
 @dataclass(frozen=True)
 class Gate:
-    """The options of a gate, its folders, and the observer that shows its progress."""
+    """The options of a gate, the folders that the gate uses, and the observer that shows the gate's progress."""
 
     backend: str
     seed: int
@@ -81,19 +80,20 @@ class Gate:
 
 @dataclass(frozen=True)
 class Earlier:
-    """Runs of an earlier gate that this gate counts, too (`--add`), and the names of scenarios that get new runs."""
+    """Runs of an earlier gate that the current gate counts, too (`--add`), and the names of scenarios that the current
+    gate is to run again."""
 
     cards: Sequence[Scorecard]
     asked: frozenset[str]
 
     def of(self, plan: Plan) -> list[Scorecard]:
-        """Returns the earlier runs of the same plan. If the plan sets no number of steps, these numbers may differ."""
+        """Returns the runs of the earlier gate with the plan `plan`. If `plan` sets no number of steps, runs of the
+        earlier gate with any number of steps are returned."""
         wanted = _told(plan.to_json(), plan.to_json())
         return [card for card in self.cards if _told(card.evidence.run.plan, plan.to_json()) == wanted]
 
     def check(self, plan: Plan, backend: Backend) -> None:
-        """Raises `UsageError` if the earlier runs of this plan may have run another version of the code than the
-        current one."""
+        """Raises `UsageError` unless all runs of the earlier gate with the plan `plan` surely ran the current code."""
         here = provenance.facts(plan, backend) if self.cards else {}
         for card in self.of(plan):
             for name in SAME_CODE:
@@ -110,12 +110,13 @@ def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Stopped(Exception):
-    """Raised if the user ends the gate, after the faults of the current run are undone."""
+    """Raised if the user stops the gate, after the faults of the current run are undone."""
 
 
 def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
-    """Runs a gate. Raises `ScenarioError` for a wrong suite or scenario before anything runs.
-    Raises `UsageError` for a baseline that does not fit, and `Stopped` if the user ends the gate."""
+    """Runs the suite in the file `path` as a gate. Raises `ScenarioError`, before anything runs, for mistakes in the
+    suite or in a scenario. Raises `UsageError` if job or machine of the baseline differ from those of the gate, and
+    `Stopped` if the user stops the gate."""
     begun = time.monotonic()
     suite = load_suite(path)
     broken = load_scenario(find_blindness_check(suite, path, gate.scenarios))
@@ -162,7 +163,7 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
 
 @contextlib.contextmanager
 def _begun(folder: pathlib.Path) -> Iterator[None]:
-    """Marks the folder of a gate that still runs. The folder of an interrupted gate is removed, as it holds no
+    """Marks the folder of a gate while the gate runs. Removes the folder of an interrupted gate, which has no
     result."""
     folder.mkdir(parents=True)
     (folder / stored_gate.BEGAN).touch()
@@ -175,7 +176,8 @@ def _begun(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
-    """Judges all runs of an earlier gate again. Raises `UsageError` for runs of another suite, seed or machine."""
+    """Judges all runs of an earlier gate again. Raises `UsageError` if suite, seed or machine of the earlier gate
+    differ from those of the current gate."""
     if (before.part.digest, before.part.seed) != (digest, gate.seed):
         raise UsageError(f"--add {gate.add}: gate {before.run_id} ran another suite file or another seed")
     here, cards = environment_facts(), []
@@ -195,7 +197,8 @@ def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
 
 
 def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> list[Chosen]:
-    """Returns every entry of a suite with its scenario. Raises `ScenarioError` for wrong entries and for duplicates."""
+    """Returns each entry of a suite with its scenario. Raises `ScenarioError` if an entry has mistakes, or if two
+    entries of the suite are equal."""
     document = Document(read_text(path), str(path))
     every: list[Chosen] = []
     for place, entry in enumerate(suite.entries):
@@ -214,8 +217,8 @@ def _name(entry: SuiteEntry, spec: Scenario) -> str:
 
 
 def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
-    """Raises `ScenarioError` for two entries with equal name, workload and faults, as nobody could tell their runs
-    apart."""
+    """Raises `ScenarioError` if two entries of a suite have equal names, workloads and faults, because nobody could
+    tell the runs of the two entries apart."""
     seen = set()
     for entry, spec in specs:
         parts = spec.model_dump(mode="json", include={"workload", "faults", "limits"})
@@ -234,21 +237,21 @@ def _of_each_trainer(specs: Sequence[Chosen], gate: Gate) -> list[Plan]:
 
 
 def _is_known(plan: Plan, backend: Backend) -> bool:
-    """Returns True if a run of this plan records which version of the code it ran."""
+    """Returns True if a run of the plan `plan` records the version of the code that the run uses."""
     here = provenance.facts(plan, backend)
     return any(here.get(name) for name in ("trainer_diff", "image_digest"))
 
 
 def digest_of(suite: pathlib.Path) -> str:
-    """Returns the digest of a suite file. Equal digests show that several machines run the same suite."""
+    """Returns the digest of a suite file. Equal digests on several machines show that they run one suite file."""
     return hashlib.sha256(suite.read_bytes()).hexdigest()[:16]
 
 
 def _run_rows(
     specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float, earlier: Earlier
 ) -> tuple[tuple[SuiteRow, ...], tuple[LeftOut, ...]]:
-    """Runs the scenarios, the most important first if time is limited. Returns their results and the scenarios left
-    out."""
+    """Runs the scenarios of a gate, the most important scenario first if time is limited. Returns the results of the
+    scenarios, and the scenarios that were left out."""
     rows: dict[int, SuiteRow] = {}  # by place in the suite, which may have a scenario twice
     left_out = []
     past = look_back(specs, gate.reports, gate.backend) if gate.budget_s is not None else {}
@@ -280,8 +283,8 @@ def _repeats(entry: SuiteEntry, spec: Scenario, gate: Gate) -> int:
 
 
 def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
-    """Returns the baseline that the user named, after a check that it fits the gate, or `None` if the user named
-    none."""
+    """Returns the baseline that the user named, or `None` if the user named none. Raises `UsageError` if job or machine
+    of the baseline differ from those of the gate."""
     if not gate.against:
         return None
     facts = environment_facts()
@@ -299,8 +302,8 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
 
 
 def _blind(check_row: SuiteRow, asked: str | None) -> str:
-    """Returns why the blindness check (a scenario that must fail) did not fail as planned, or an empty text if it
-    did."""
+    """Returns the reason why the blindness check (a scenario that must fail) did not fail as planned, or an empty text
+    if the check failed as planned."""
     said = check_row.result.reasons[0]
     if check_row.result.verdict is not Verdict.FAIL:
         return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
@@ -316,7 +319,8 @@ def _blind(check_row: SuiteRow, asked: str | None) -> str:
 
 
 def decided(answer: GateResult) -> GateResult:
-    """Sets the gate's verdict: the worst of all verdicts. A gate that left out a required scenario cannot pass."""
+    """Sets the gate's verdict to the worst verdict of the scenarios and of the comparison with the baseline. A gate
+    that left out a required scenario cannot pass."""
     held, part = answer.held, answer.part
     verdict = merge(row.result.verdict for row in answer.rows)
     reason = _reason(verdict, answer.rows)
@@ -385,7 +389,7 @@ def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
 def _row(
     entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, before: Sequence[Scorecard], runs: int
 ) -> SuiteRow:
-    """Runs one scenario `runs` times. New runs replace earlier runs that neither passed nor failed."""
+    """Runs one scenario `runs` times. The new runs replace runs of an earlier gate that neither passed nor failed."""
     name, known, swept = _name(entry, spec), entry.known_failure, entry.matrix is not None
 
     def planned() -> Plan:

@@ -1,4 +1,4 @@
-"""Student's t distribution, which Python's standard library lacks. The functions are pure."""
+"""Computes Student's t distribution, which Python's standard library lacks. The functions are pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ _PLACES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 
 def tail(t: float, freedom: float) -> float:
-    """Returns the probability of a value above `t`. `freedom` is the number of degrees of freedom, at least 1 and
-    possibly fractional.
+    """Returns the probability that a value from Student's t distribution is above `t`. `freedom` is the number of
+    degrees of freedom, at least 1, whole or fractional.
 
-    The integral of the density substitutes t = √freedom · tan(angle), so that the interval is finite.
-    """
+    The density is integrated over an angle, with t = √freedom · tan(angle), so that the interval is finite."""
     if t < 0:
         return 1 - tail(-t, freedom)
     begin, end = math.atan(t / math.sqrt(freedom)), math.pi / 2
@@ -25,8 +24,8 @@ def tail(t: float, freedom: float) -> float:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """Returns the t that a value exceeds with a chance of `1 - probability`. `probability` is at least 0.5 and below
-    1."""
+    """Returns the value below which a value from Student's t distribution lies with the probability `probability`.
+    `probability` is at least 0.5 and below 1."""
     low, high = 0.0, 1.0
     while tail(high, freedom) > 1 - probability:
         low, high = high, 2 * high

@@ -1,5 +1,5 @@
-"""Draws how one measurement develops over many runs: a mark for each run, and a line at the median between two
-changes."""
+"""Draws how one measurement develops over many runs: a mark for each run, and a horizontal line at the median of the
+runs between two lasting changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Point:
-    """One run of the chart. `value` is `None` if nothing was measured. The run's mark is then below the axis."""
+    """A run of the chart. A run without a value is marked below the axis, or above the chart if `above` is True."""
 
     value: float | None
     verdict: str
@@ -53,7 +53,7 @@ class Step:
 
 
 def sparkline(values: Sequence[float | None], label: str) -> Markup:
-    """Returns a small line chart of the values, from 0 to twice their median. Fewer than two values give no chart."""
+    """Returns a small line chart of the values, from 0 to twice the median, or no chart for fewer than two values."""
     told = [value for value in values if value is not None and math.isfinite(value)]
     if len(told) < 2:
         return Markup("")
@@ -73,9 +73,9 @@ def trend_chart(
     above: str,
     narrow: bool = False,
 ) -> Markup:
-    """Draws the runs from left to right, a flag at each lasting change, and a line at the median between two changes.
-    `above` is the label of marks above the chart, which are failed runs that never got a value. Runs without a value
-    are marked below the axis, beside a `?`."""
+    """Draws a mark for each run from left to right, a flag at each lasting change, and a line at the median between two
+    changes. `above` is the label of the row above the chart, which marks failed runs that never got a value. All runs
+    without a value that are not in the row above the chart are marked below the axis, beside a `?`."""
     told = [point.known for point in points if point.known is not None]
     high = min(max([*told, 0.0]) * 1.12, sys.float_info.max) or 1.0
     left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)
@@ -121,8 +121,7 @@ def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
 
 
 def _labels(labels: Sequence[str], x: svg.Scale, y: float) -> Markup:
-    """Draws a label only if it differs from the label on its left and there is room. All labels end within the
-    chart."""
+    """Draws each label that differs from the label on its left, if there is room. Labels end within the chart."""
     parts, free = [], -math.inf
     for i, label in enumerate(labels):
         at = min(x(i - 0.4), x.stop + MARGIN - ROOM)

@@ -1,4 +1,4 @@
-"""Splits the difference of two runs by recovery phase, by use of GPU time, and by rank. The functions are pure."""
+"""Splits the difference between two runs by recovery phase, by use of GPU time, and by rank. The functions are pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ S = 1_000_000_000
 
 @dataclass(frozen=True)
 class Line:
-    """How long one thing, such as a phase of the recovery, took in two runs. A value is `None` if the run has no such
-    duration."""
+    """How long one part, such as a phase of the recovery, took in a first run (`before`) and in a second run (`after`).
+    A run that lacks the part, such as a recovery phase, has the value `None`."""
 
     name: str
     before: float | None
@@ -25,7 +25,7 @@ class Line:
 
 
 def lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[Line]:
-    """Pairs the named durations of two runs, the largest change first. A duration that one run lacks counts as 0."""
+    """Pairs the durations of two runs by name, the largest change first. A duration that a run lacks counts as 0."""
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) or after.get(name)]
     found = [Line(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names]
     return sorted(found, key=lambda line: -abs(line.change or 0.0))
@@ -39,8 +39,9 @@ def rank_lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[
 
 
 def starts_by_rank(run: Timeline) -> dict[str, float]:
-    """Returns how long each rank's start took in the longest recovery, in seconds, as `rank 1, startup`. Only the last
-    start of a rank counts. A rank whose process kept running has no values."""
+    """Returns how many seconds each phase of a rank's start took in the longest recovery, by name, such as `rank 1,
+    startup`. If a rank started several times in the recovery, the latest start counts. A rank whose process kept
+    running in the recovery has no values."""
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
     if longest is None:
         return {}

@@ -1,4 +1,4 @@
-"""Finds the inputs in which two runs differ: scenario, seed, size, arguments, faults, expectations, code, host."""
+"""Finds the inputs in which two runs differ: scenario, seed, size, arguments, faults, expectations, code or host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CODE_UNKNOWN = "not known of both runs, and may differ"
 
 
 def different_inputs(before: Report, after: Report, plans: tuple[Mapping[str, Any], Mapping[str, Any]]) -> list[str]:
-    """Returns a text for each input that differs, as `seed: 1 and 2`. Both `plans` are empty if a log is unreadable."""
+    """Returns a text for each input in which two runs differ, such as `seed: 1 and 2`."""
     flat = [dict(_leaves(plan)) for plan in plans]
     if not all(flat):
         names = "scenario", "profile", "backend", "seed"
@@ -54,8 +54,8 @@ def _facts(report: Report) -> dict[str, Any]:
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the key (as `workload.nodes`) and value of each plan entry. A list is one value, unless it holds
-    mappings."""
+    """Yields the key (such as `workload.nodes`) and the value of each entry in a nested plan. A list counts as one
+    value if it holds no mappings."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from _leaves(each, f"{key}.{name}" if key else str(name))
@@ -75,8 +75,8 @@ def _both(key: str, name: str, old: Any, new: Any) -> str:
 
 
 def _apart(mine: Any, other: Any) -> Any:
-    """Returns the list items that differ from the other list, with one equal item before them. Returns values that are
-    not lists whole."""
+    """Returns the part of the list `mine` that differs from the list `other`, with the last equal item before that
+    part. Returns `mine` unchanged if `mine` or `other` is not a list."""
     if not (isinstance(mine, list | tuple) and isinstance(other, list | tuple)):
         return mine
     same = _alike(mine, other)
@@ -85,7 +85,7 @@ def _apart(mine: Any, other: Any) -> Any:
 
 
 def _alike(mine: Sequence[Any], other: Sequence[Any]) -> int:
-    """Returns how many items at the beginning of both lists are equal."""
+    """Returns the number of items in the common beginning of two lists."""
     pairs = zip(mine, other, strict=False)
     return next((place for place, (one, two) in enumerate(pairs) if one != two), min(len(mine), len(other)))
 

@@ -1,4 +1,4 @@
-"""Shows the comparison of two runs: as JSON values, as sentences for a terminal, and as an HTML page."""
+"""Shows the comparison of two runs as JSON values, as sentences for a terminal, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DIFFERENT = "Inputs that differ, or are not known:"
 
 @dataclass(frozen=True)
 class Section:
-    """The difference of two runs by phase, by rank, or by use of GPU time. `missing` is the reason why no difference is
-    known."""
+    """The difference between two runs, split by recovery phase, by rank, or by use of GPU time. `missing` is the reason
+    why the difference is not known, or is empty."""
 
     key: str  # phases · ranks · accounts
     title: str
@@ -35,13 +35,13 @@ class Section:
 
     @property
     def lost(self) -> list[Line]:
-        """Returns all lines of the difference except productive work, because productive GPU time is no loss."""
+        """Returns all parts of the difference except productive work, because productive GPU time is no loss."""
         return [line for line in self.lines if line.name != "productive"]
 
     @property
     def largest(self) -> Line | None:
-        """Returns the line of the difference that changed most, or `None` if it changed by at most 1 % of the larger
-        total."""
+        """Returns the part of the difference that changed most between the runs, or `None` if the change is at most 1 %
+        of the larger run's total."""
         top = next(iter(self.lost), None)
         size = max(sum(line.before or 0 for line in self.lines), sum(line.after or 0 for line in self.lines))
         return top if top is not None and abs(top.change or 0) > SHARE_MIN * size else None
@@ -59,14 +59,14 @@ class Section:
 
     @property
     def shown(self) -> list[Line]:
-        """Returns all lines of the difference except those with values that are shown as 0 in both runs."""
+        """Returns all parts of the difference between two runs, except parts that round to 0 in both runs."""
         nothing = self.show(0.0)
         return [line for line in self.lines if {self.show(line.before), self.show(line.after)} != {nothing}]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two runs and their differences. `cautions` lists different inputs or step times, which may be the only cause."""
+    """The comparison of two runs. `cautions` lists unequal inputs and step times, which may explain all differences."""
 
     before: Report
     after: Report
@@ -81,8 +81,9 @@ def compare(
     why: str = "",
     plans: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> Compared:
-    """Compares the reports of two runs. `ranks` holds the seconds that each rank's start took in each run's longest
-    recovery. If a log cannot be read, `ranks` is `None`, `why` is the reason, and both `plans` are empty."""
+    """Compares the reports of two runs. `ranks` holds, for both runs, the seconds that each rank's start took in the
+    longest recovery. If a run's log cannot be read, `ranks` is `None`, `why` is the reason, and both `plans` are
+    empty."""
     phases = before.recovery_time.phases, after.recovery_time.phases
     accounts = before.wasted_gpu_hours.accounts, after.wasted_gpu_hours.accounts
     no_phases, no_ledger = _lacking(phases, "an outage"), _lacking(accounts, "a ledger")
@@ -99,7 +100,7 @@ def compare(
 
 
 def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -> str:
-    """Returns a text that says which of two runs has `what`, such as an outage, or an empty text if both have it."""
+    """Returns a text that says which of two runs lacks `what`, such as an outage, or no text if both have `what`."""
     before, after = both
     if before and after:
         return ""
@@ -149,21 +150,21 @@ def _share(section: Section, top: Line, found: Compared) -> str:
 
 
 def _in_both(both: Sequence[Report], place: int) -> str:
-    """Returns one measurement of both runs in words: `6.94 s`, `never`, or the reason why the value is missing."""
+    """Returns one measurement of two runs as a text, such as `6.94 s in the first run, never in the second`."""
     found = [view.lasting_figures(report)[place] for report in both]
     told = [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
     return f"{told[0]} in the first run, {told[1]} in the second"
 
 
 def _part_words(name: str) -> str:
-    """Returns the title of a line from its key: `rank 0, startup` → `Rank 0, start-up`."""
+    """Returns the title of a part of the difference from its key, such as `Rank 0, start-up` from `rank 0, startup`."""
     head, comma, part = name.partition(", ")
     return words(head) + (f", {words(part).lower()}" if comma else "")
 
 
 def to_json(found: Compared) -> dict[str, Any]:
-    """Returns the comparison of two runs as JSON values, in seconds and GPU-seconds. The number `schema` is raised
-    whenever a value changes its meaning."""
+    """Returns the comparison of two runs as JSON values, in seconds and GPU-seconds. The number `schema` rises with
+    each version of the harness that changes the meaning of a value."""
     sections = {
         section.key: {
             "missing": section.missing,
@@ -189,7 +190,7 @@ def _json_run(report: Report) -> dict[str, Any]:
 
 
 def rows(section: Section) -> list[tuple[str, str, str, str]]:
-    """Returns the table's lines as texts (title, first run, second run, change), the largest change first."""
+    """Returns a table's rows as texts (title, first run, second run, change), the row with the largest change first."""
     return [
         (_part_words(line.name), section.show(line.before), section.show(line.after), section.change(line))
         for line in section.shown[:ROWS_MAX]

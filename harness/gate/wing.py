@@ -1,4 +1,4 @@
-"""Lets the harness check suite files, and adds the newest gate's result to the checklist before a launch."""
+"""Lets the harness check suite files, and adds the result of the newest gate to the pre-launch checklist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.units import counted
 
 
 def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
-    """Checks a suite, all of its scenarios, and its blindness check (the scenario that must fail)."""
+    """Checks a suite file, all scenarios of the suite, and the suite's blindness check (a scenario that must fail)."""
     suite = load_suite(path)
     entries = load_entries(path, suite, scenarios)
     check_plan(load_scenario(find_blindness_check(suite, path, scenarios)), None)
@@ -26,8 +26,8 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the result of the newest gate that ran a whole suite. If the commit of a run is unknown, the result names
-    no commit."""
+    """Yields the result of the newest gate that ran a whole suite. If the commit of any run of the gate is unknown, the
+    result names no commit."""
     for folder, at_s in newest(reports, "suite.json"):
         try:
             gate = stored_gate.read(folder)

@@ -1,4 +1,4 @@
-"""Lists the damages to try on the newest checkpoint: damages of its files, and of the pointer file that names it."""
+"""Lists the damages to try on the newest checkpoint's files, and on the pointer file that names this checkpoint."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Cell:
 
 
 def cells(place: CheckpointFolder, listing: Listing) -> Iterator[Cell]:
-    """Yields the damages that are possible on these checkpoints. Some damages need an older checkpoint, a pointer file
-    or a checksum."""
+    """Yields the damages that can be tried on the newest checkpoint. Some damages are possible only beside an older
+    checkpoint, a pointer file or a checksum."""
     for file in _one_of_each_kind(place, listing):
         yield from _of_file(place, file, older=len(listing.finished) > 1)
     if listing.pointer:

@@ -1,9 +1,9 @@
-"""Runs a job to get checkpoints. The job is then restarted once for each damage, on a damaged copy of the checkpoints.
+"""Runs a job until it has checkpoints, then restarts the job once for each damage, on a damaged copy of the
+checkpoints.
 
-The first run is in `REPORTS/<run-id>/base`, and each restart in `REPORTS/<run-id>/cells/<number>`. The first restart
-gets an undamaged copy. Each later restart is compared with the first one. A copy is removed as soon as its restart
-ends.
-"""
+The run that makes the checkpoints is in `REPORTS/<run-id>/base`, and each restart in `REPORTS/<run-id>/cells/<name>`.
+The first restart gets an undamaged copy of the checkpoints. Each restart on a damaged copy is compared with the restart
+on the undamaged copy. A copy of the checkpoints is removed as soon as the restart on this copy ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DamageRow:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The results of all restarts on damaged checkpoints. An undamaged restart restores the step `newest`."""
+    """The results of restarts on damaged checkpoints. A restart on undamaged checkpoints restores the step `newest`."""
 
     run_id: str
     layout: str
@@ -61,8 +61,8 @@ class Matrix:
 def run_matrix(
     plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> Matrix:
-    """Restarts the job once for each damage. Raises `ChaosError` if the trainer saves or restores no undamaged
-    checkpoint."""
+    """Makes checkpoints, then restarts the job once for each damage to the checkpoints. Raises `ChaosError` if the job
+    makes no finished checkpoint, or restores no undamaged checkpoint."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"a matrix needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     with stop.attended():
@@ -70,8 +70,8 @@ def run_matrix(
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder for several runs. An empty `undo.jsonl` in the folder keeps nodes from writing outside their
-    run."""
+    """Makes a folder that is to hold several runs. An empty file `undo.jsonl` marks the folder as the harness's own, so
+    that the nodes of a run write only into the folder of their run."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 
@@ -119,7 +119,7 @@ class _Matrix:
         return place, list_checkpoints(place, saved.layout)
 
     def _make_checkpoints(self) -> None:
-        """Runs the job until two checkpoints are finished, no save is being written, and five more steps are done."""
+        """Runs the job until two checkpoints are finished, then five steps more, and until no save is being written."""
         self.tell("a run without faults makes checkpoints")
         until = _Until(self.stop, self._two_are_finished())
         outcome = execute(self.base_plan, self.base, self.backend, until, until.end)
@@ -127,8 +127,8 @@ class _Matrix:
             raise ChaosError(f"the run without faults did not make checkpoints: {outcome.reason}")
 
     def _leave_steps_to_do(self) -> None:
-        """Removes the newest save if it holds the run's last step, because a restart from this save would do no
-        step."""
+        """Removes the newest save if the save holds the job's last step, because a job restarted from this save would
+        have no step to do."""
         _, listing = self._look(self.base)
         newest, reached = next(iter(listing.finished), None), timeline.load(self.base).reached_step
         if newest is None or newest.step is None or newest.step < reached:
@@ -157,8 +157,8 @@ class _Matrix:
         return enough
 
     def _newest(self, healthy: Restart, outcome: Outcome, usual: restart_log.Losses) -> tuple[int, float]:
-        """Returns the step that the undamaged restart restored, and the relative difference of losses that is
-        allowed."""
+        """Returns the step that the restart on undamaged checkpoints restored, and the relative difference of losses
+        that is allowed in restarts on damaged checkpoints."""
         if not healthy.step or healthy.told:
             raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
         return healthy.step, TOLERANCE * (restart_log.apart(healthy.losses, usual) or 0.0)
@@ -185,8 +185,8 @@ class _Matrix:
 
     @cached_property
     def _older(self) -> Restart | None:
-        """Restarts the job from undamaged saves without the newest one. Returns `None` if the newest save cannot be
-        left out."""
+        """Restarts the job from undamaged saves, without the newest save. Returns `None` if the newest save cannot be
+        removed."""
         self.tell("a restart without the newest save shows its usual losses")
         try:
             return self._restart("older", self._leave_out_newest)[0]
@@ -203,8 +203,8 @@ class _Matrix:
             untrusted_files.remove_tree(folder, path)
 
     def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
-        """Copies the saves, applies `change` to the copy, and restarts the job there. Raises `FaultError` if `change`
-        fails."""
+        """Copies the saves, calls `change` on the folder with the copy, and restarts the job in this folder. Raises
+        `FaultError` if `change` fails."""
         folder = self.folder / "cells" / name
         folder.mkdir(parents=True)
         launch = self.plan.launch()
@@ -220,7 +220,7 @@ class _Matrix:
         return restart_log.read_restart(folder), outcome
 
     def _strike(self, folder: pathlib.Path, cell: Cell) -> int:
-        """Damages a copy of the saves. Returns how many bytes of tensors were changed."""
+        """Applies the damage `cell` to a copy of the saves. Returns how many bytes of tensors the damage changed."""
         place, listing = self._look(folder)
         aside = folder / "kept"
         aside.mkdir()
@@ -234,7 +234,7 @@ class _Matrix:
 
 
 class _Until(Silent):
-    """Ends a job as soon as the condition `enough` holds or the user asks to stop."""
+    """Ends a job as soon as the function `enough` returns True or the user asks to stop."""
 
     def __init__(self, users: StopRequest, enough: Callable[[Status], bool]):
         self.end, self._users, self._enough = StopRequest(), users, enough

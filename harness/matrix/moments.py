@@ -1,8 +1,8 @@
-"""Selects the saves from which a job is restarted, and puts those first from which public trainers resumed wrongly.
+"""Selects the saves from which a job is restarted, first the kinds from which published trainers resumed wrongly.
 
-Some bugs show only after a resume from certain saves. The order is: saves around the end of a pass over the data set, a
-save in the middle of a gradient accumulation, the first save, saves of a resumed job, and the last save.
-"""
+Some bugs of a trainer show themselves only after a restart from certain saves. Saves are tried in this order: saves
+around the end of a pass over the data set, a save in the middle of a gradient accumulation, the first save, saves of a
+resumed job, and the last save."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ AMID = "a save in the middle of a gradient accumulation"
 
 @dataclass(frozen=True)
 class Moment:
-    """A planned restart. `save` is the number in the save's name, or `None` if no restart is possible, for the reason
-    `why`. `step` is the last whole step before the save. `micro_batches` counts the micro-batches between this step and
-    the save."""
+    """A planned restart of a job from a save. `save` is the number in the save's name, or `None` if no restart is
+    possible, for the reason `why`. `step` is the last whole step that the job did before the save. `micro_batches`
+    counts the micro-batches that the job did between the step `step` and the save."""
 
     words: str
     save: int | None
@@ -42,27 +42,26 @@ class Moment:
 
     @property
     def elsewhere(self) -> bool:
-        """Returns True if the restart has another number of ranks than the run that made the save."""
+        """Returns True if the restart is planned on more or fewer ranks than the run that made the save."""
         return self.nodes is not None or self.ranks is not None
 
     @property
     def kind(self) -> str:
-        """Returns the kind of save from which the restart begins, which is the restart's description without its
-        numbers."""
+        """Returns the kind of save from which the restart begins: the restart's description without numbers."""
         first = self.words.partition(";")[0]
         return re.sub(r"\bresume \d+", "resume", re.sub(r"\bpass \d+", "a pass", first))
 
     @property
     def told(self) -> str:
-        """Returns the restart's description. The text says if the save was made in the middle of a gradient
+        """Returns the restart's description, which also says if the save was made in the middle of a gradient
         accumulation."""
         amid = self.micro_batches and AMID not in self.words
         return f"{self.words}, in the middle of a gradient accumulation" if amid else self.words
 
     @property
     def where(self) -> str:
-        """Returns in words when the save was made, such as `step 20`. In `step 4 and 1 micro-batch, saved as 9`, the
-        save's name holds the number 9."""
+        """Returns a text that says at which step the save was made, such as `step 20`. The text `step 4 and 1
+        micro-batch, saved as 9` says that the number 9 is in the save's name."""
         amid = f" and {counted(self.micro_batches, 'micro-batch', 'micro-batches')}" if self.micro_batches else ""
         return f"step {self.step}{amid}" + (f", saved as {self.save}" if self.save != self.step else "")
 
@@ -73,8 +72,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Saves:
-    """The saves of a job, as the numbers in their names, ascending. `copied` holds the saves that the harness
-    copied."""
+    """The saves of a job, each as the number in the save's name, in ascending order. `copied` holds the saves that the
+    harness copied."""
 
     made: Sequence[int]
     copied: Sequence[int]
@@ -83,8 +82,8 @@ class Saves:
     option: str = "--save-every"  # option that sets the interval of saves; empty: the trainer's own arguments
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
-        """Returns the planned restart from the save `found`. If there is no such save or no copy, the result says
-        why."""
+        """Returns the planned restart from the save `found`. If `found` is `None`, or the harness did not copy the
+        save, the result says why no restart is possible."""
         if found is None:
             return Moment(words, None, why=self.none_found or rare)
         moment = self.placed(Moment(words, found))
@@ -102,7 +101,7 @@ class Saves:
         return "" if self.made else none_found(len(self.told.steps))
 
     def placed(self, moment: Moment) -> Moment:
-        """Returns the planned restart, after filling in `step` and `micro_batches` from the run's log."""
+        """Returns the planned restart `moment` with the `step` and the `micro_batches` that the run's log gives."""
         if moment.save is None:
             return moment
         return replace(moment, step=self.told.at(moment.save), micro_batches=self.told.within(moment.save))
@@ -111,8 +110,8 @@ class Saves:
         return None if save is None else next((each for each in self.made if each > save), None)
 
     def every(self, number: int) -> str:
-        """Returns the option that makes the job save at each multiple of `number`, as `--save-every 5`, or the advice
-        in words."""
+        """Returns the option that makes the job save at each multiple of `number`, such as `--save-every 5`. If there
+        is no such option, returns advice to the user."""
         return f"{self.option} {number}" if self.option else f"a save every {number}, by the trainer's own arguments"
 
     @property
@@ -126,8 +125,8 @@ class Saves:
 
 
 def moments(saves: Saves, ends: Sequence[int] | None, last: int) -> list[Moment]:
-    """Returns the planned restarts in the order in which they are tried. Equal restarts from one save are merged into
-    one. `ends` holds the last step of each pass over the data set. `last` is the last step of the job."""
+    """Returns the planned restarts of a job in the order in which they are tried. Equal restarts from one save are
+    merged into one restart. `ends` holds the final step of each pass over the data set, or is `None` if unknown."""
     found = [*_at_ends(saves, ends, last), _amid(saves), *_in_a_row(saves), *_at_the_end(saves, last)]
     kept: dict[object, Moment] = {}  # restart by save, resume and notice, in the place of its first moment
     for each in map(saves.placed, found):
@@ -170,7 +169,7 @@ def _amid(saves: Saves) -> Moment:
 
 
 def _in_a_row(saves: Saves) -> Iterator[Moment]:
-    """Yields successive restarts: each restart after the first begins from a save of the previous restart."""
+    """Yields restarts in a row: each restart after the first begins from a save that the previous restart made."""
     save = saves.first
     yield saves.moment(save, "the first save", "the job made no save")
     for number in range(2, CHAIN + 1):

@@ -1,4 +1,4 @@
-"""Judges one restart of a job, or all restarts of a sweep, from the event logs alone."""
+"""Judges one restart of a job, or all restarts of a job from several saves, from the event logs alone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from harness.timeline.timeline import Timeline
 
 
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
-    """Reads how far repeats of the uninterrupted run differ from this run. Raises `EventLogError` for an unreadable
-    log."""
+    """Reads from the event logs how far repeats of the uninterrupted run differ from this run. Raises `EventLogError`
+    if an event log is unreadable."""
     run = timeline.load(folder / BASE)
     made = [timeline.load(folder / name) for name in REPEATS if (folder / name).is_dir()]
     found = [resume_comparison.apart(run, each) for each in made if not not_repeated(run, each)]
@@ -33,15 +33,15 @@ def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
 
 
 def not_repeated(run: Timeline, made: Timeline) -> str:
-    """Returns the reason why `made` is no repeat of `run`, such as another seed, or an empty text for a true repeat."""
+    """Returns the reason why `made` is no repeat of `run`, such as an unequal seed, or an empty text for a repeat."""
     if made.outcome != "completed":
         return f"it {made.outcome or 'was cut off'}"
     return Asked.by(run, resumes_at=0).broken_by(made)
 
 
 def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
-    """Returns how a restarted job differs from the planned job, such as in the seed. The text is empty for equal
-    jobs."""
+    """Returns how the restarted job `made` differs from the planned job, such as in the seed. The text is empty if the
+    restarted job was made as planned."""
     asked = Asked.by(run, nodes=moment.nodes)
     if moment.ranks is not None:
         asked = _changed(asked, ranks_per_node=moment.ranks)
@@ -52,8 +52,7 @@ def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
 
 
 def began_again(made: Timeline) -> str:
-    """Returns a message if workers of a restarted job started a second time by themselves, and otherwise an empty
-    text."""
+    """Returns a message if a worker of a restarted job started a second time by itself, and otherwise an empty text."""
     worked = [each for each in made.processes if each.restored_step is not None or each.first_step is not None]
     if len(worked) == len({each.rank for each in worked}):
         return ""
@@ -75,9 +74,9 @@ def judge_restart(
     files: bool = False,
     tensors: Sequence[str] = (),
 ) -> Tried:
-    """Judges one restart. `beside` names files, other than saves, that the restart did not write. If `files` is True,
-    such files are an error. `tensors` names the tensors that differ in the restart's first save that is not equal to
-    the run's save."""
+    """Judges one restart by comparison with the uninterrupted run. `beside` names the files, other than saves, that the
+    restart did not write. If `files` is True, each file that the restart did not write is an error. `tensors` names the
+    tensors that differ between run and restart, in the first save that differs."""
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
     compared = compare(usual, again, moment)
@@ -105,7 +104,8 @@ def _with_names(found: Finding, tensors: Sequence[str]) -> Finding:
 
 
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
-    """Returns a message if a restarted job ended wrongly, or an empty text. An early end by the harness is no error."""
+    """Returns a message if a restarted job failed, or ended too early or too late, and otherwise an empty text. An
+    early end that the harness caused is no error."""
     last, told = run.reached_step, int(again.steps.step.max(initial=0))
     reached = max(told, moment.step)
     if again.outcome == "completed" and not steps and reached < last:
@@ -118,8 +118,8 @@ def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
 
 
 def judge_sweep(sweep: Sweep, folder: pathlib.Path) -> Sweep:
-    """Judges all restarts of a sweep again, from their event logs. Earlier findings on missing files stay, because no
-    event log lists files."""
+    """Judges all restarts of a sweep (restarts from several saves) again, from the event logs of the restarts. Findings
+    on missing files stay as they were, because no event log lists files."""
     usual = usual_of(folder, sweep)
     tried = [
         judge_restart(

@@ -1,4 +1,4 @@
-"""Classifies a restart on a damaged checkpoint by its event log and the event log of the run that saved."""
+"""Classifies a restart on a damaged checkpoint by the logs of the restart and of the run that made the checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Losses = Mapping[tuple[int, int], float]  # (rank, step) → loss, the later one
 
 
 class Came(enum.StrEnum):
-    """The result of a restart on a damaged checkpoint."""
+    """The class of a restart on a damaged checkpoint, such as a crash or damage that was loaded silently."""
 
     DETECTED = "detected"  # it told the damage, and yet had the newest state, perhaps from a copy
     FELL_BACK = "fell back"
@@ -30,8 +30,8 @@ class Came(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Restart:
-    """The contents of a restart's log. `step` is the step that all ranks restored, as logged or as their first step
-    shows."""
+    """What the event log says about a restart. `step` is the step that all ranks restored, or `None` if the ranks
+    restored no common step. Without a logged restore, `step` is one less than the first logged step."""
 
     step: int | None
     told: bool  # it said that it passed a checkpoint over
@@ -49,8 +49,8 @@ class Answer:
 
 
 def read_restart(folder: pathlib.Path) -> Restart:
-    """Reads the log of a restart from its folder. A restart without a readable log counts as having restored
-    nothing."""
+    """Reads the event log of a restart from the folder of the restart. A restart without a readable event log counts as
+    a restart that restored nothing."""
     try:
         log = reading.read(folder / "events")
     except EventLogError:
@@ -69,7 +69,7 @@ def read_restart(folder: pathlib.Path) -> Restart:
 
 
 def _losses(log: reading.Log) -> tuple[Losses, int | None]:
-    """Returns all logged losses by rank and step, and the first logged step."""
+    """Returns all losses in the log of a restart, by rank and step, and the first logged step."""
     found: dict[tuple[int, int], float] = {}
     first: int | None = None
     for writer in (writer for writer in log.writers if writer.role == "trainer"):
@@ -81,8 +81,8 @@ def _losses(log: reading.Log) -> tuple[Losses, int | None]:
 
 
 def apart(losses: Losses, usual: Losses) -> float | None:
-    """Returns the largest relative difference between two losses of equal rank and step, or `None` if there are
-    none."""
+    """Returns the largest relative difference between a loss in `losses` and the loss of the same rank and step in
+    `usual`. Returns `None` if `losses` and `usual` have no rank and step in common."""
     common = [(losses[key], usual[key]) for key in losses.keys() & usual.keys()]
     return max((_difference(one, other) for one, other in common), default=None)
 
@@ -97,9 +97,9 @@ def _difference(one: float, other: float) -> float:
 def answer(
     restart: Restart, newest: int, usual: Losses, tolerance: float, tensor_bytes: int, ended: str, left: bool
 ) -> Answer:
-    """Classifies a restart. An undamaged restart restores the step `newest`. Losses may differ by the ratio
-    `tolerance`. `ended` says how the job failed, if it failed. `left` is True if the job still had an undamaged
-    save."""
+    """Classifies a restart on a damaged checkpoint. `newest` is the step that a restart on undamaged checkpoints
+    restores. `tolerance` is the allowed relative difference between the restart's losses and the losses `usual`.
+    `ended` says how the restarted job failed, or is empty. `left` is True if the job still had an undamaged save."""
     if restart.step is None:
         if ended or restart.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")
@@ -127,8 +127,8 @@ def answer(
 
 
 def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
-    """Classifies a restart that began from scratch. Such a restart loads no save, so different losses do not prove that
-    it loaded damage."""
+    """Classifies a restart that began from scratch. A job that begins from scratch loads no save, so losses unlike
+    those of an undamaged restart do not prove that the job loaded damaged data."""
     if left and not restart.told:
         if restart.tells:
             return Answer(Came.SCRATCH, 0, "it reported nothing, and an undamaged save was there", judged)

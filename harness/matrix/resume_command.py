@@ -1,4 +1,4 @@
-"""The command `chaos matrix resume`: restarts a job from several of its saves, one after the other."""
+"""Defines the command `chaos matrix resume`, which restarts a job once from each of several saves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sweep(
     also_with: list[str],
     json: bool,
 ) -> int:
-    """Restarts the job from several of its saves and prints the results. Returns the exit code."""
+    """Restarts the job from several of its saves, prints the results, and returns the exit code of the command."""
     _check_heard(plan, "--ranks-per-node", "{ranks_per_node}", _with(plan, ranks_per_node=ranks_per_node))
     further = [*dict.fromkeys(_words(plan, each) for each in also_with)]
     setting = Setting(reports, engine, stop, note, _seconds(budget), files, ranks_per_node, further)
@@ -54,7 +54,7 @@ def _seconds(text: str) -> float:
 
 
 def _words(plan: Plan, given: str) -> tuple[str, ...]:
-    """Splits the text of `--also-with` into words. Raises `UsageError` for words that the trainer cannot take."""
+    """Splits the arguments in `--also-with` at spaces. Raises `UsageError` if the trainer cannot take the arguments."""
     try:
         words = tuple(shlex.split(given))
     except ValueError as error:
@@ -68,8 +68,8 @@ def _words(plan: Plan, given: str) -> tuple[str, ...]:
 
 
 def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
-    """Sets the number of steps and the interval of saves in a plan. Raises `UsageError` if the trainer takes no such
-    option."""
+    """Sets the number of steps and the interval of saves in a plan. Raises `UsageError` if the scenario does not pass
+    the number or the interval on to the trainer."""
     rhythm = plan.workload.checkpoint.model_copy(update={"every_steps": save_every, "every": None})
     for name, word, fields in (
         ("--steps", "{steps}", {"steps": steps}),
@@ -82,8 +82,8 @@ def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
 
 
 def _with(plan: Plan, **fields: object) -> Plan:
-    """Returns the plan with new values of the given workload fields. A field that is given as `None` keeps its
-    value."""
+    """Returns a plan with new values of the workload fields that `fields` names. A field with the new value `None`
+    keeps the old value."""
     given = {name: value for name, value in fields.items() if value is not None}
     return plan.model_copy(update={"workload": plan.workload.model_copy(update=given)})
 

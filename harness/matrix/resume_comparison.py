@@ -1,9 +1,8 @@
-"""Compares a job that was restarted from a save with the run that made the save.
+"""Compares a job that was restarted from a save with the uninterrupted run that made the save.
 
 Findings go from cause to consequence: the restored save, the samples, the learning rate, losses and gradients, the next
 save. After a save in the middle of a gradient accumulation, the restarted job may do the whole step again, or only the
-remaining micro-batches of the step.
-"""
+remaining micro-batches of the step."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ RANKS_NAMED = 5
 
 
 class Kind(enum.StrEnum):
-    """One kind of difference between a restart and the uninterrupted run."""
+    """A kind of difference between a restart and the uninterrupted run, such as a difference in the samples."""
 
     RESTORED = "another save restored"
     SAMPLES = "other samples"
@@ -55,8 +54,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Usual:
-    """The uninterrupted run, with the number of its `repeats`. `exact` is True if no repeat differed by any bit.
-    `apart` holds the largest relative difference between run and repeats, by logged quantity such as `loss`."""
+    """The uninterrupted run, and how far repeats of this run differ from it. `exact` is True if no repeat differs from
+    the uninterrupted run in any bit. `apart` holds the largest relative difference between run and repeats, by logged
+    quantity such as `loss`."""
 
     run: Timeline
     ends: Sequence[int]  # last steps of the passes over the data
@@ -66,18 +66,19 @@ class Usual:
     repeats: int = 0
 
     def tolerance(self, figure: str) -> float | None:
-        """Returns the allowed relative difference of losses or gradient norms, or `None` if repeats differ too much."""
+        """Returns the relative difference between run and restart that is allowed in the quantity `figure`, or `None`
+        if repeats of the run differ too much to tell an error from chance."""
         most = 0.0 if self.exact else TOLERANCE * self.apart.get(figure, np.inf)
         return most if most < TOO_WIDE else None
 
     def same_in_repeats(self, figure: str) -> bool:
-        """Returns True if all repeats logged equal values, such as equal learning rates. A learning rate may depend on
-        the loss."""
+        """Returns True if all repeats logged the values of the quantity `figure` that the uninterrupted run logged.
+        Repeats may log unequal learning rates if the learning rate depends on the loss."""
         return self.exact or not self.apart.get(figure)
 
     @property
     def too_few(self) -> str:
-        """Returns a message if there are too few repeats to tell an error from chance, and otherwise an empty text."""
+        """Returns a message if repeats of the run are too few to tell an error from chance, or else an empty text."""
         if self.repeats >= (1 if self.exact else REPEATS):
             return ""
         made = f"{counted(self.repeats, 'repeat')} of the run" if self.repeats else "no repeat of the run"
@@ -86,14 +87,14 @@ class Usual:
 
 @dataclass
 class Compared:
-    """The result of a comparison of restart and run. `values` counts the compared values, by kind."""
+    """The result of comparing a restart with the uninterrupted run. `values` counts the compared values, by kind."""
 
     found: list[Finding]
     values: dict[str, int]
 
 
 def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
-    """Finds the differences between the uninterrupted run and a restart on the same number of ranks."""
+    """Finds the differences between the uninterrupted run and a restart on the same number of ranks as the run."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _samples(usual, again, moment, compared)
     _figure(usual, again, moment, "lr", Kind.SCHEDULE, 0.0 if usual.same_in_repeats("lr") else None, compared)
@@ -108,17 +109,18 @@ def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
 
 
 def on_other_ranks(usual: Usual, again: Timeline, moment: Moment) -> Compared:
-    """Finds the differences between the uninterrupted run and a restart on another number of ranks. Only the restored
-    save and the samples are compared. Each sample must come once in a pass over the data set. Losses may differ,
-    because a step on another number of ranks may hold more samples and round differently."""
+    """Finds the differences between the uninterrupted run and a restart on more or fewer ranks than that run. Only the
+    restored save and the samples are compared. Each sample must come once in a pass over the data set. Losses are not
+    compared, because a step may hold more or fewer samples in the restart than in the uninterrupted run."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _once_in_the_pass(usual, again, moment.step, compared)
     return compared
 
 
 def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
-    """Returns True if a repeat has the run's losses, weights and saves, bit for bit, or False if nothing can be
-    compared. Also returns the largest relative difference, by logged quantity."""
+    """Returns True if a repeat has the losses, weights and saves of the uninterrupted run, bit for bit, and False if
+    any differs or nothing can be compared. Also returns the largest relative difference between run and repeat, by
+    logged quantity."""
     found, told = dict[str, float](), 0
     for name in (*COMPUTED, "lr", "applied"):
         both = _told_by_both(usual, repeat, name, untold=-1 if name == "applied" else None)
@@ -135,7 +137,7 @@ def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
 
 
 def same_tensors(run: Timeline) -> list[Finding]:
-    """Finds saves of different steps that hold equal tensors, by the digests that the harness took."""
+    """Finds saves of one run that hold equal tensors at different steps, by the harness's digests of the tensors."""
     held, at = dict[str, list[int]](), told_saves(run).at
     for step, event in published(run).items():
         if event.get("tensors") and event.get("tensor_count"):
@@ -145,7 +147,7 @@ def same_tensors(run: Timeline) -> list[Finding]:
 
 
 def published(run: Timeline) -> dict[int, Mapping[str, Any]]:
-    """Returns the newest event `checkpoint.published` of each save. Keys are the numbers in the saves' names."""
+    """Returns the newest event `checkpoint.published` of each save, by the number in the save's name."""
     return {event["step"]: event for event in run.published if type(event.get("step")) is int}
 
 
@@ -155,7 +157,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
-    """Finds out whether a restart loaded another save than planned, by its logged restores and its first step."""
+    """Yields a finding if the log shows that a restart loaded no save, or a save other than the planned save."""
     told = {each.restored_step for each in first_processes(again)} - {None}
     first = int(again.steps.step.min()) if len(again.steps) else None
     stride = max(usual.run.stride, again.stride)
@@ -169,7 +171,7 @@ def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
 
 
 def first_processes(run: Timeline) -> list[Process]:
-    """Returns for each rank the first process that restored a save or did a step."""
+    """Returns, for each rank of a run, the first process that restored a save or did a step."""
     found: dict[int, Process] = {}
     for each in sorted(run.processes, key=lambda process: process.started):
         if each.restored_step is not None or each.first_step is not None:
@@ -212,8 +214,8 @@ def _by_pass(usual: Usual, steps: Sequence[int]) -> list[list[int]]:
 
 
 def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: Sequence[int]) -> str:
-    """Describes how the samples of the steps `odd` differ. A sample that comes twice in a pass over the data counts as
-    repeated."""
+    """Says how many samples of the steps `odd` the restart repeated, missed, or consumed too early. A sample that comes
+    twice in a pass over the data counts as repeated."""
     number = int(np.searchsorted(usual.ends, odd[0]))
     begin = [0, *usual.ends][number]
     came, due = mine.together(odd), theirs.together(odd)
@@ -227,9 +229,10 @@ def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: S
 
 
 def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
-    """Checks that each sample comes once in the first pass over the data: in the run before the save, or in the restart
-    after the save. Samples that only fill up the last step may come twice. Later passes over the data are not checked,
-    because such a pass may begin within a step, and may hold samples that the first pass dropped."""
+    """Checks that each sample comes once in the first pass over the data, in the uninterrupted run before the save or
+    in the restart after the save. A step that reaches into the second pass is not checked, because the step may repeat
+    samples of the first pass. Passes after the first pass are not checked, because such a pass may begin within a step,
+    and may hold samples that the first pass dropped."""
     kind = samples.told_kind(again, usual.run)
     if kind is None:
         _position_gaps(usual.run, again, step, compared)
@@ -257,7 +260,7 @@ def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compar
 
 
 class _Consumed:
-    """The samples that all ranks of a run consumed together, by step."""
+    """The samples that a run consumed in each step, on all ranks together."""
 
     def __init__(self, run: Timeline, kind: samples.Kind):
         self._run, self._kind = run, kind
@@ -271,12 +274,12 @@ class _Consumed:
         return self.between(step, step)
 
     def between(self, first: int, last: int) -> Counter[int]:
-        """Returns the samples that all ranks consumed from step `first` to step `last`, both included."""
+        """Returns the samples that all ranks together consumed from step `first` to step `last`, both included."""
         begin, end = np.searchsorted(self._step, [first, last + 1])
         return self._items(self._rows[begin:end])
 
     def left(self, step: int, done: int, a_step: int) -> Counter[int]:
-        """Returns the samples of `step` that remain after each rank did `done` micro-batches of this step."""
+        """Returns the samples of `step` that remain after each rank did `done` of the step's `a_step` micro-batches."""
         rows = self._rows[self._step == step].tolist()
         items = [self._run.samples.expanded(self._run.steps.samples[row : row + 1]).tolist() for row in rows]
         return Counter(item for each in items for item in each[len(each) * done // a_step :])
@@ -290,14 +293,14 @@ class _Consumed:
         return Counter(self._run.samples.expanded(self._run.steps.samples[rows]).tolist())
 
     def many(self, number: int) -> str:
-        """Returns a number of samples in words. If the log holds only digests of each rank's batch, the text counts
-        batches."""
+        """Returns a number of samples as a text, such as `3 samples`. If the log holds only digests of each rank's
+        batch, the text counts batches."""
         return counted(number, "sample") if self._kind == "samples" else counted(number, "batch", "batches")
 
 
 def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> None:
-    """Compares how far run and restart came in the data at each step, for logs without sample indices. The step `amid`
-    is left out, because the restart may do only a part of this step."""
+    """Compares the positions of run and restart in the data at each step, for logs without sample indices. The step
+    `amid` is not compared, because the restart may begin within the step `amid`."""
     for name, words in (("first", "position in the data"), ("count", "number of samples")):
         both = _told_by_both(usual, again, name, untold=-1)
         both = both.at(both.step != amid)
@@ -308,7 +311,7 @@ def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> 
 
 
 def _position_gaps(usual: Timeline, again: Timeline, step: int, compared: Compared) -> None:
-    """Checks that each step begins at the sample where the previous step ended, for logs without sample indices."""
+    """Checks, for logs without sample indices, that each step begins with the sample after the previous step."""
     before, after = losses.surviving(usual.steps), losses.surviving(again.steps)
     found = samples.by_places(after)
     compared.values[Kind.SAMPLES.name] = 0 if found.why else len(after)
@@ -328,10 +331,10 @@ def _position_gaps(usual: Timeline, again: Timeline, step: int, compared: Compar
 def _figure(
     usual: Usual, again: Timeline, moment: Moment, name: str, kind: Kind, tolerance: float | None, compared: Compared
 ) -> None:
-    """Compares one logged quantity, such as the loss. `tolerance` is the allowed relative difference. If `tolerance` is
-    `None`, the values are not compared. The first value after a save between two logged steps may be a mean over fewer
-    steps. The first loss after a save within a step may be a sum over fewer micro-batches. Such a first value is
-    skipped."""
+    """Compares one logged quantity, such as the loss, in run and restart. `tolerance` is the allowed relative
+    difference, or `None` if values are not compared. The restart's first value after a save between two logged steps is
+    skipped, because this value may be a mean over fewer steps than the run's value. The restart's first loss after a
+    save within a step is skipped, because this loss may be a sum over fewer micro-batches than the run's loss."""
     both = _told_by_both(usual.run, again, name)
     stride = max(usual.run.stride, again.stride)
     between = (kind is Kind.COMPUTED and moment.step % stride) or (name == "loss" and moment.micro_batches)
@@ -356,7 +359,7 @@ def _figure(
 
 
 def _updates(usual: Timeline, again: Timeline, compared: Compared) -> None:
-    """Compares whether each step's weight update was applied. A gradient scaler skips the update after an overflow."""
+    """Compares at which steps run and restart skipped the weight update, as a gradient scaler may do."""
     both = _told_by_both(usual, again, "applied", untold=-1)
     odd = both.mine != both.other
     for words, mine in (("skipped the update", 0), ("applied the update", 1)):
@@ -376,8 +379,8 @@ def _weights(usual: Timeline, again: Timeline, compared: Compared) -> None:
 
 
 class _Both(NamedTuple):
-    """Values that both logs hold for equal step and rank. `alone` counts the values that only the uninterrupted run
-    logged."""
+    """Values that run and restart both logged for equal step and rank. `alone` counts the values that the uninterrupted
+    run logged and the restart did not log."""
 
     step: Ints
     rank: Ints
@@ -390,8 +393,8 @@ class _Both(NamedTuple):
 
 
 def _told_by_both(usual: Timeline, again: Timeline, name: str, untold: int | None = None) -> _Both:
-    """Pairs the logged values of run and restart. `untold` marks a missing value. For floats, `untold` is `None`,
-    because NaN marks a missing value."""
+    """Pairs the values of the quantity `name` in the logs of run and restart. `untold` is the number that marks a
+    missing value, or `None` if NaN marks a missing value."""
     ours, theirs = losses.by_rank(again.steps), losses.by_rank(usual.steps)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     rows = ours.row[left]
@@ -410,7 +413,8 @@ def _is_told(values: Any, untold: int | None) -> Bools:
 
 def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) -> None:
     """Compares the saves that run and restart both made, up to the first difference, and reports a missing save. A
-    restart may save later than the run if the job saves by time, or if the restored save is not one of the run's."""
+    restart may save later than the uninterrupted run if the job saves by time, or if the run lacks the restored
+    save."""
     mine, other, save = published(again), published(usual.run), moment.save or 0
     due = sorted(at for at in other if at > save and usual.saves.at(at) < again.reached_step)
     until = due[0] if due and save in other and usual.run.saves_every_s is None else NEVER
@@ -434,8 +438,8 @@ def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) ->
 
 
 def first_other_save(usual: Usual, again: Timeline, save: int) -> int | None:
-    """Returns the first save in which the restart's tensors differ from the run's, by its number, or `None` if there is
-    none."""
+    """Returns the number of the first save in which the restart's tensors differ from the uninterrupted run's tensors,
+    or `None` if no save differs."""
     mine, other = published(again), published(usual.run)
     both = sorted(at for at in mine.keys() & other.keys() if at > save)
     digests = ((at, mine[at].get("tensors"), other[at].get("tensors")) for at in both if usual.exact)

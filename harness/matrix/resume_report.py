@@ -1,4 +1,4 @@
-"""Renders the results of restarts from the saves of a job: as an HTML page, as Markdown, and as JSON values."""
+"""Shows the results of restarts from several saves of a job as an HTML page, as Markdown, and as JSON values."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def write(found: Sweep, folder: pathlib.Path) -> None:
 
 
 def plain(found: Sweep) -> dict[str, Any]:
-    """Returns the results of a sweep as JSON values. The number `schema` is raised whenever a value changes its
-    meaning."""
+    """Returns the results of restarts from several saves as JSON values. The number `schema` rises with each version of
+    the harness that changes the meaning of a value."""
     tried = [
         {
             "moment": each.moment.told,

@@ -1,4 +1,4 @@
-"""Copies the saves of a running job, each time that another save is finished."""
+"""Copies the saves of a running job each time the job has finished a further save."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def look(plan: Plan, run_dir: pathlib.Path) -> tuple[CheckpointFolder, Listing]:
 
 
 def newest(listing: Listing) -> int | None:
-    """Returns the step of the newest finished save, or `None` if the pointer file names another save or one is
-    unfinished."""
+    """Returns the step of the newest finished save. Returns `None` if any save is unfinished, or if the pointer file
+    does not name the newest finished save."""
     if not listing.finished or not all(each.whole for each in listing.checkpoints):
         return None
     first = listing.finished[0]
@@ -38,8 +38,8 @@ def newest(listing: Listing) -> int | None:
 
 
 class Copies:
-    """Copies of a job's saves. `folder/<step>` holds all saves as they were when the save of this step was the
-    newest."""
+    """Copies the saves of a running job. The folder `folder/<step>` holds all saves as they were while the save of step
+    `<step>` was the newest."""
 
     def __init__(self, plan: Plan, run_dir: pathlib.Path, folder: pathlib.Path):
         self._plan, self._run_dir, self._folder = plan, run_dir, folder
@@ -57,8 +57,8 @@ class Copies:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Copies saves during the `with` block. Raises `ChaosError` at the end of the block if the disk was full or a
-        copy took too long."""
+        """Copies saves in the background during the `with` block. Raises `ChaosError` at the end of the block if the
+        disk was full or a copy took too long."""
         self._folder.mkdir(parents=True)
         thread = threading.Thread(target=self._watch, name="copies of saves", daemon=True)
         thread.start()
@@ -80,8 +80,9 @@ class Copies:
             self._look()
 
     def _look(self) -> None:
-        """Copies the saves if no file changed since the last call. Saves that change later are copied again. If other
-        files keep changing, it is enough that the newest save stays unchanged for `STILL_S` seconds."""
+        """Copies the saves if no file changed since the previous call of the function. Saves that change after the
+        harness copied them are copied again. If files outside the newest save keep changing, the saves are copied as
+        soon as the newest save is unchanged for `STILL_S` seconds."""
         try:
             place, listing = look(self._plan, self._run_dir)
             if not listing.finished:

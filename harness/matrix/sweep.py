@@ -1,4 +1,4 @@
-"""The state of a sweep (restarts of a job from its saves), and the file from which a stopped sweep continues."""
+"""The state of a sweep (restarts of a job from several saves), and the file from which a stopped sweep continues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPEATS = ("repeat", "repeat-2", "repeat-3")  # names of repeats of the run, mad
 class Forgotten(NamedTuple):
     """Findings on files, other than saves, that a restart did not write. `compared` counts the files of the
     uninterrupted run that the harness looked for in the restart. `unseen` is the reason why the harness could not look
-    for files."""
+    for files in the restart, or is empty."""
 
     words: tuple[str, ...] = ()
     compared: int = 0
@@ -41,10 +41,10 @@ NONE_FORGOTTEN = Forgotten()
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of one restart. `found` lists differences from the uninterrupted run. `ended` says how the restart
-    ended wrongly, or is empty. `compared` counts the compared values, by kind. `to_end` is True if the restart ran to
-    the end of the job. `tensors` names tensors that differ from the run's. `unsure` says why the result is
-    inconclusive."""
+    """The result of one restart from a save. `found` lists differences between the restart and the uninterrupted run.
+    `ended` says how the restart ended wrongly, or is empty. `compared` counts the compared values, by kind such as
+    samples or losses. `to_end` is True if the restart ran to the end of the job. `tensors` names tensors that differ
+    between run and restart. `unsure` says why the result of the restart is inconclusive, or is empty."""
 
     moment: Moment
     folder: str
@@ -64,13 +64,13 @@ class Tried:
 
     @property
     def waits(self) -> bool:
-        """Returns True if more repeats of the run are needed, because the restart's difference may be chance."""
+        """Returns True if the uninterrupted run must be repeated again, because the restart may differ by chance."""
         return bool(self.unsure) and bool(self.compared)
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict on one restart. A restart is inconclusive if it did steps but no value could be
-        compared."""
+        """Returns the verdict on one restart. A restart that did steps is inconclusive if no value of the restart could
+        be compared with the uninterrupted run."""
         if not self.right:
             return Verdict.FAIL
         if self.unsure:
@@ -79,7 +79,8 @@ class Tried:
 
     @property
     def words(self) -> list[str]:
-        """Returns a text on the restart's wrong end, or else a text for each difference from the run, causes first."""
+        """Returns a text on how the restart ended wrongly. If the restart ended correctly, returns a text for each
+        difference from the uninterrupted run."""
         return [self.ended] if self.ended else [each.words for each in self.found]
 
     @property
@@ -96,8 +97,8 @@ class Tried:
 
 @dataclass
 class Sweep:
-    """The state of a sweep. `code` holds commit and digests of the trainer's code. `not_tried` lists omitted restarts
-    and why."""
+    """The state of a sweep, which restarts a job from several saves. `code` holds commit and digests of the trainer's
+    code. `not_tried` lists the planned restarts that were not tried, each with the reason."""
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
 
@@ -126,14 +127,14 @@ class Sweep:
 
     @property
     def known_saves(self) -> str:
-        """Returns the number of saves in words. If the harness found no save, saves in the trainer's log are
-        counted."""
+        """Returns the number of the uninterrupted run's saves in words. If the harness found no save, the text counts
+        the saves that the trainer logged."""
         return counted(len(self.saves), "save") if self.saves or not self.told else counted(self.told, "told save")
 
     @property
     def findings(self) -> list[str]:
-        """Returns what is wrong with the run's saves, and the first difference of each wrong restart. A difference that
-        several restarts share is listed once."""
+        """Returns what is wrong with the uninterrupted run's saves, and how each wrong restart first differs from that
+        run. A difference that several restarts share is listed once."""
         tried = []
         for first, *others in self.causes:
             also = "".join(f", {each.moment.in_words}" for each in others[:NAMED_MAX])
@@ -144,7 +145,8 @@ class Sweep:
 
     @property
     def causes(self) -> list[list[Tried]]:
-        """Groups the wrong restarts by the text of their first difference. Numbers in the text do not matter."""
+        """Groups the restarts that went wrong by the text of the first difference from the uninterrupted run. Two texts
+        that differ only in numbers count as equal."""
         found: dict[str, list[Tried]] = {}
         for each in self.wrong:
             found.setdefault(_FIGURE.sub("#", each.words[0]), []).append(each)
@@ -152,17 +154,17 @@ class Sweep:
 
     @property
     def wrong(self) -> list[Tried]:
-        """Returns the wrong restarts, except restarts that began from a save of another wrong restart."""
+        """Returns the restarts that went wrong, except restarts that began from a save of a restart that went wrong."""
         return [each for each in self.tried if not each.right and not self.spoilt_by(each)]
 
     def spoilt_by(self, tried: Tried) -> Tried | None:
-        """Returns the restart that made the save from which `tried` began, if both went wrong. One error may then
-        explain both restarts."""
+        """Returns the restart that made the save from which the restart `tried` began, if both restarts went wrong. One
+        error may explain two restarts that went wrong in a row."""
         before = None if tried.right else self.before_in_row(tried.moment)
         return None if before is None or before.right else before
 
     def before_in_row(self, moment: Moment) -> Tried | None:
-        """Returns the earlier restart that made the save from which the restart `moment` begins, if any."""
+        """Returns the restart that made the save from which the restart `moment` begins, or `None` if there is none."""
         if moment.resume == 1:
             return None
         first = (each for each in self.tried if each.moment.resume == moment.resume - 1)
@@ -171,8 +173,8 @@ class Sweep:
         return next((each for each in before if each.moment.resume > 1 or each.moment.save == begun), None)
 
     def told_once(self) -> list[tuple[Tried, Sequence[str]]]:
-        """Returns each restart with its differences in words. A difference that several restarts share is spelled out
-        once."""
+        """Returns each restart with texts on how the restart differs from the uninterrupted run. If several restarts
+        share a difference, only the first of these restarts gets the full text."""
         first = {id(each): cause[0] for cause in self.causes for each in cause[1:]}
         return [(each, self._words(each, first)) for each in self.tried]
 
@@ -183,15 +185,15 @@ class Sweep:
 
     @property
     def compared(self) -> dict[str, int]:
-        """Returns how many values were compared in all restarts together, by kind."""
+        """Returns how many values were compared in all restarts together, by kind of value."""
         kinds = {kind: 0 for each in self.tried for kind in each.compared}
         return {kind: sum(each.compared.get(kind, 0) for each in self.tried) for kind in kinds}
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict on a sweep. A restart for which the job made no save does not count. The sweep is
-        inconclusive if a restart from an existing save was not tried, or if the logs hold neither samples nor
-        losses."""
+        """Returns the verdict on all restarts together. A planned restart does not count if the job did not make the
+        save for it. Without findings, the verdict is inconclusive if a restart from an existing save was not tried, or
+        if the logs hold neither samples nor losses."""
         if self.findings:
             return Verdict.FAIL
         shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
@@ -200,12 +202,13 @@ class Sweep:
 
     @property
     def unsure(self) -> list[Tried]:
-        """Returns the restarts that showed no certain difference, but have an inconclusive result."""
+        """Returns the inconclusive restarts, which show no proven difference from the uninterrupted run."""
         return [each for each in self.tried if each.unsure and each.right]
 
     @property
     def _files_unseen(self) -> str:
-        """Returns why files other than saves were not judged although `--files` asks for it, or an empty text."""
+        """Returns the reason why files were not judged although the option `--files` asks for this. The text is empty
+        if files were judged, or without the option."""
         if not self.files:
             return ""
         unseen = next((each for each in self.tried if each.beside.unseen), None)
@@ -215,7 +218,7 @@ class Sweep:
 
     @property
     def why(self) -> str:
-        """Returns the reason of the sweep's verdict in one sentence."""
+        """Returns one sentence with the reason for the verdict on all restarts together."""
         if self.findings:
             wrong = len(self.wrong)
             first = f"{wrong} of {counted(len(self.tried), 'restart')} went wrong; " if wrong else ""
@@ -242,12 +245,13 @@ def store(sweep: Sweep, folder: pathlib.Path) -> None:
 
 
 def is_in(folder: pathlib.Path) -> bool:
-    """Returns True if this folder holds a sweep, judged or not."""
+    """Returns True if the folder holds a sweep (restarts of a job from several saves), judged or not."""
     return (folder / RESUMED).is_dir() and (folder / BASE).is_dir()
 
 
 def stored(folder: pathlib.Path) -> Sweep | None:
-    """Reads a stored sweep. Returns `None` if the folder holds no sweep that this version can read."""
+    """Reads a stored sweep (restarts from several saves). Returns `None` if the folder holds no sweep that this version
+    of the harness can read."""
     try:
         found = _FORM.validate_json(read_regular(folder / KNOWN))
     except (OSError, ValueError, RecursionError):

@@ -1,7 +1,6 @@
 """Reads from a run's log how many steps were done before each save, and whether a save was made within a step.
 
-The number in a save's name may count steps, micro-batches, or passes over the data set.
-"""
+Depending on the trainer, the number in the name of a save counts steps, micro-batches, or passes over the data set."""
 
 from __future__ import annotations
 
@@ -18,37 +17,37 @@ PARTS = 2  # parts of a path that count: the save's own name, and that of a file
 
 @dataclass(frozen=True)
 class ToldSaves:
-    """Facts from the log about each save, by the number in the save's name. `steps` holds the steps done before the
-    save. `micro_batches` holds the micro-batches of the next step that were done when the save began. `a_step` is the
-    number of micro-batches in a step, or `None` if the log does not say."""
+    """Facts from a run's log about each save, by the number in the save's name. `steps` holds how many steps the job
+    did before each save. `micro_batches` holds how many micro-batches of the next step the job had done when a save
+    began. `a_step` is the number of micro-batches in a step, or `None` if the log does not say."""
 
     steps: Mapping[int, int] = field(default_factory=dict)
     micro_batches: Mapping[int, int] = field(default_factory=dict)
     a_step: int | None = None
 
     def then(self, later: ToldSaves) -> ToldSaves:
-        """Adds what a later run's log says about saves. The later log has precedence."""
+        """Adds facts about saves from the log of a later run to the facts that are known. If the logs of both runs name
+        a save, the log of the later run counts."""
         micro_batches = {**self.micro_batches, **later.micro_batches}
         return ToldSaves({**self.steps, **later.steps}, micro_batches, max(later.a_step or 0, self.a_step or 0) or None)
 
     def knows(self, save: int) -> bool:
-        """Returns True if the step of this save is known, from the log or from the number in the save's name."""
+        """Returns True if the step of a save is known, from the log or from the number in the save's name."""
         return save in self.steps or all(number == step for number, step in self.steps.items())
 
     def at(self, save: int) -> int:
-        """Returns the step of this save, as the log says. Without a log entry, returns the number in the save's
+        """Returns the step of the save `save` as logged. If no log names the save, returns the number in the save's
         name."""
         return self.steps.get(save, save)
 
     def within(self, save: int) -> int:
-        """Returns how many micro-batches of an unfinished step were done before this save, or 0 if no step was
-        unfinished."""
+        """Returns how many micro-batches of an unfinished step the job had done before the save `save`, or 0 if no step
+        was unfinished."""
         done = self.micro_batches.get(save, 0)
         return done if done < (self.a_step or 0) else 0
 
     def place(self, save: int) -> float:
-        """Returns the last whole step before this save, plus 0.5 if the save was made in the middle of the next
-        step."""
+        """Returns the last whole step before the save, plus 0.5 if the save was made in the middle of the next step."""
         return self.at(save) + (0.5 if self.within(save) else 0)
 
     @property
@@ -73,7 +72,6 @@ def told_saves(run: Timeline) -> ToldSaves:
 
 
 def none_found(told: int) -> str:
-    """Returns a message that the trainer logged `told` saves but the harness found none, or an empty text if `told` is
-    0."""
+    """Returns a message that the trainer logged `told` saves and the harness found none, or no text if `told` is 0."""
     which = "the harness found none that is whole and whose step it knows"
     return f"the trainer told of {counted(told, 'save')}; {which}" if told else ""

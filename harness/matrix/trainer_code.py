@@ -1,4 +1,5 @@
-"""Identifies the trainer's code. A stored sweep is used again only if the trainer's code is unchanged since then."""
+"""Identifies the version of the trainer's code. A stored sweep (restarts from several saves) is used again only if the
+trainer's code is unchanged since then."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ CODE_UNKNOWN = (
 
 
 def code_of(plan: Plan, backend: Backend) -> dict[str, str]:
-    """Returns the commit and digests of the trainer's code. One digest covers all Python files in the trainer's
+    """Returns the commit and digests of the trainer's code. The digest `files` covers all Python files in the trainer's
     folders."""
     facts = provenance.facts(plan, backend)
     return {name: str(facts[name]) for name in FACTS if name in facts} | {"files": _digest(plan)}

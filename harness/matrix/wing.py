@@ -1,5 +1,4 @@
-"""Adds the sweep (restarts of a job from several of its saves) to suites, stored results and the pre-launch
-checklist."""
+"""Lets suites, stored results and the pre-launch checklist hold sweeps (restarts of a job from several saves)."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ def _shown(found: sweep.Sweep) -> Result:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the result of the newest complete sweep for the pre-launch checklist, with the trainer's commit."""
+    """Yields the result of the newest complete sweep (restarts from several saves) for the pre-launch checklist."""
     for folder, at_s in newest(reports, "plan.json"):
         found = sweep.stored(folder)
         if found is not None and found.complete:
