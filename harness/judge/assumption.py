@@ -1,9 +1,9 @@
 """Defines assumptions: conditions that must hold before the judge can trust or compare the evidence of a run.
 
 Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The page docs/guarantees.md
-shows the docstring of each such file. If an assumption is broken, all verdicts that rest on the assumption become
+shows the docstring of each assumption. If an assumption does not hold in a run, each finding that rests on it is
 *inconclusive*, and the report gives the reason. Each breach of a guarantee names the evidence that shows this breach
-(`Ground`). Each assumption names the kinds of evidence that become doubtful if the assumption is broken.
+(`Ground`). Each assumption names the kinds of evidence that become doubtful if the assumption does not hold.
 """
 
 import functools
@@ -22,10 +22,10 @@ Reasons = Iterator[str]  # violations of an assumption, in words
 
 @dataclass(frozen=True)
 class Spoils:
-    """One way in which a broken assumption makes evidence doubtful. `why` returns the reason for the doubt in this run,
-    or an empty text. `settles` is advice on how to remove the doubt, in which `{run}` is the command that repeats the
-    run. If `alone` is True, the report shows only this reason, without the words of the breach. If `either_way` is
-    True, the doubt makes not only a breach but also a passed expectation inconclusive."""
+    """One way in which a broken assumption makes evidence doubtful. `why` returns the reason why this run's evidence is
+    doubtful, or an empty text if the evidence is sound. `settles` is advice on how to remove the doubt, with `{run}`
+    for the command that repeats the run. If `alone` is True, the report shows only the reason for the doubt. If
+    `either_way` is True, the doubt makes breaches and passed expectations inconclusive; otherwise, only breaches."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -36,11 +36,11 @@ class Spoils:
 
 @dataclass(frozen=True)
 class Assumption:
-    """One assumption. `broken` yields reasons that make the whole run inconclusive, and only the first is reported.
-    `spoils` says which evidence becomes doubtful if the assumption is broken. `holds_for` names the kinds of run for
-    which `broken` is checked. If several assumptions make one piece of evidence doubtful, the report names the
-    assumption with the lowest `order`. `broken` is not checked if a guarantee of `family` (such as `restart`) is
-    certainly broken. `settles` is advice on how to get a conclusive run."""
+    """A condition on a run's evidence. `broken` yields reasons why the assumption does not hold; the first makes the
+    whole run inconclusive. `spoils` says which evidence a broken assumption makes doubtful. `holds_for` names the kinds
+    of run (such as a restore drill) in which `broken` is called. If several assumptions make evidence doubtful, the
+    report names the assumption with the lowest `order`. `broken` is not called if a guarantee whose name begins with
+    `family` (such as `restart`) is certainly broken. `settles` says how to get a conclusive verdict."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
@@ -73,8 +73,8 @@ class Spoilt:
 
 
 def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) -> Spoilt | None:
-    """Returns the first assumption that makes some of this evidence doubtful, or `None`. `good` is True if the evidence
-    supports a passed expectation, and not a breach."""
+    """Returns the doubt about the evidence `grounds`, or `None` if no broken assumption makes any of this evidence
+    doubtful. `good` is False if the evidence shows a breach or a missed limit, and True otherwise."""
     for name, each in sorted(assumptions().items(), key=lambda each: each[1].order):
         for row in each.spoils:
             for ground in grounds if row.either_way or not good else ():
@@ -84,7 +84,7 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
 
 
 def _why(row: Spoils, evidence: Analysis, ground: Ground) -> str:
-    """Returns the reason why the evidence is doubtful, or an empty text. A crash of `Spoils.why` is a reason, too."""
+    """Returns why the evidence is doubtful, or an empty text. A crash of `row.why` makes the evidence doubtful, too."""
     try:
         return row.why(evidence, ground)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""The limits that a scenario may set under `expect:` for each criterion, such as the recovery time (`questions/`).
+"""Defines the limits that a scenario may set under `expect:` for each criterion, such as the recovery time.
 
-Commands that only read scenarios import only this file and `thresholds.py` from the judge.
+A command that only reads scenarios imports from `harness/judge` only this file and `thresholds.py`.
 """
 
 import re
@@ -23,7 +23,7 @@ _DIGITS_MAX = 18  # digits; longer numbers exceed any run in any unit
 
 
 def _bound_ns(text: object) -> int:
-    """Parses a duration and returns nanoseconds. A number with more than 18 digits becomes the longest duration."""
+    """Parses a duration (`60s`), and returns ns. A number with over 18 digits becomes the longest allowed duration."""
     digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
     if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
         return units.DURATION_NS_MAX
@@ -46,7 +46,7 @@ class Bounds(Parameters):
     by_default: ClassVar[str] = ""  # name of a default score in lists of items that are not judged
 
     def asks(self) -> bool:
-        """Returns True if the scenario sets other limits than the defaults."""
+        """Returns True if the scenario sets a limit that does not apply by default."""
         if self.by_default:
             return self != type(self)()
         return any(value is not None and value != {} for value in dict(self).values())
@@ -63,7 +63,7 @@ class JobBounds(Bounds):
 
 
 class FailFastBounds(Bounds):
-    """A job that cannot go on must end soon, and must say why."""
+    """If a job cannot go on, it must end soon after the first fault, and its error must name the cause."""
 
     max: DurationNs = Field(description="From the first fault until the last command has ended.")
     says: str | None = Field(
@@ -72,7 +72,7 @@ class FailFastBounds(Bounds):
 
 
 class MemoryBounds(Bounds):
-    """The trainer must warn before a rank runs out of memory."""
+    """The trainer must report a memory leak before the leaking rank runs out of memory."""
 
     foreseen: bool | None = Field(None, description="The trainer says that memory runs out before that rank ends.")
 
@@ -92,7 +92,7 @@ Phase = Literal[
 
 
 class RecoveryBounds(Bounds):
-    """Bounds on the job's longest recovery."""
+    """Upper limits on the duration of each recovery, and of each phase of a recovery (such as the restore)."""
 
     max: DurationNs | None = Field(None, description="From the stop until the progress is regained.")
     first_step_max: DurationNs | None = Field(
@@ -102,7 +102,7 @@ class RecoveryBounds(Bounds):
 
 
 class WasteBounds(Bounds):
-    """Bounds on the wasted GPU time."""
+    """Upper limits on the GPU time that a run wastes, and on the part of this waste that faults cause."""
 
     max_percent: Percent | None = Field(None, description="All waste, of the allocated GPU time.")
     max_percent_by_faults: Percent | None = Field(None, description="What faults caused, of the allocated GPU time.")
@@ -111,7 +111,7 @@ class WasteBounds(Bounds):
 
 
 class ContinuityBounds(Bounds):
-    """Bounds on how far losses may be from the fault-free run's losses, and on repeated and skipped samples."""
+    """Limits on how far the run's losses may be from the fault-free run's, and on repeated and skipped samples."""
 
     mode: Literal["exact", "ulp", "envelope", "final"] = Field(
         "exact",
@@ -137,7 +137,7 @@ class ContinuityBounds(Bounds):
 
     @property
     def moves_samples(self) -> bool:
-        """Returns True if the scenario allows repeated or skipped samples, which shift the samples of later steps."""
+        """Returns True if the scenario allows repeated or skipped samples, which shift later steps' samples."""
         return bool(self.max_samples_repeated or self.max_samples_skipped)
 
     @model_validator(mode="after")
@@ -148,21 +148,21 @@ class ContinuityBounds(Bounds):
 
 
 class PaceBounds(Bounds):
-    """How fast the job must be once it has recovered."""
+    """After its last recovery, the job may be slower than the fault-free run by the factor `max_slowdown` at most."""
 
     by_default = "pace"
     max_slowdown: float = Field(SLOWDOWN_MAX, ge=1, description="So many times slower than without a fault.")
 
 
 class UseBounds(Bounds):
-    """All GPUs must be in use again at the end."""
+    """In its last steps, the job must use all the GPUs that it has."""
 
     by_default = "GPUs in use"
     max_idle_steps: int = Field(10, ge=1, description="With a GPU left idle, fewer steps than this at the end.")
 
 
 class ExitBounds(Bounds):
-    """How soon the job must end after its last step."""
+    """After its last step, the job must end within the time `max`."""
 
     by_default = "time of the exit"
     max: DurationNs | None = Field(
@@ -172,7 +172,7 @@ class ExitBounds(Bounds):
 
 
 class RhythmBounds(Bounds):
-    """How regularly the job must save once it has recovered."""
+    """After a fault, the job must make nearly all the checkpoints that the fault-free run makes in the same steps."""
 
     by_default = "rhythm of checkpoints"
     max_missed: int = Field(int(abnormal.CHECKPOINT_INTERVALS) - 1, ge=0, description="Saves missed in a row.")
@@ -180,14 +180,14 @@ class RhythmBounds(Bounds):
 
 
 class LastCheckpointBounds(Bounds):
-    """The newest checkpoint must load after the run."""
+    """After the run, the job's command must be able to restore the newest checkpoint."""
 
     by_default = "last checkpoint"
     max_steps_behind: int = Field(0, ge=0, description="Steps from the newest checkpoint back to one that loads.")
 
 
 class FilesBounds(Bounds):
-    """The job must leave the same files beside its checkpoints as the fault-free run."""
+    """The job must leave the files other than checkpoints, such as exports, that the fault-free run leaves."""
 
     max_missing: int = Field(
         0, ge=0, description="Files beside the saves that the fault-free run left, and this one did not."
@@ -195,7 +195,7 @@ class FilesBounds(Bounds):
 
 
 class NoticesBounds(Bounds):
-    """After a notice that a node will be taken, a rank must save or leave before the node is gone."""
+    """If the job gets a notice that a node will be taken, a rank must save or exit before the node is gone."""
 
     max_ignored: int = Field(0, ge=0, description="Notices after which nobody saved or left until the node was taken.")
 
@@ -244,7 +244,7 @@ BOUNDS = dict(sorted({**_SET, **{name: _nothing_to_set(name, *told) for name, *t
 
 
 def expects_something(expect: Mapping[str, Any]) -> bool:
-    """Returns True if a scenario sets any limit. An entry such as `recovery_time: {}` sets no limit."""
+    """Returns True if a scenario's `expect:` sets any limit. An entry such as `recovery_time: {}` sets no limit."""
     for name, written in expect.items():
         if name in BOUNDS and isinstance(written, Mapping):
             try:

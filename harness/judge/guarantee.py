@@ -1,9 +1,9 @@
 """Defines guarantees: conditions that must hold in a run, each with a function that finds breaches of the condition.
 
 Each file of `harness/judge/guarantees/` defines one guarantee, named after the file: `restart_newest.py` defines
-`restart.newest`. Reports show the first line of each such file's docstring. A guarantee reads facts about the run and
-describes each breach in words. The file `harness/judge/facts/tellers.py` rates how certain each fact is. The files in
-`harness/judge/assumptions/` check whether evidence can be trusted. The file `weighing.py` decides the verdict.
+`restart.newest`. Reports show the first line of each guarantee's docstring. A guarantee reads facts about the run, and
+describes each breach in words. `harness/judge/facts/tellers.py` rates how certain each fact is. The files in
+`harness/judge/assumptions/` check whether evidence can be trusted. `weighing.py` decides the verdict on each breach.
 """
 
 import functools
@@ -23,10 +23,10 @@ RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # kinds o
 
 @dataclass(frozen=True)
 class Breach:
-    """A violation of a guarantee, in words. `by` is the strength of the weakest fact that shows the breach. `grounds`
-    is the evidence for the breach that a broken assumption can make doubtful. `of` is the subject of the breach, such
-    as a fault's id. The report shows one breach for each subject. If `idle` is True, the breach concerns only
-    rolled-back steps of a process, and is dropped if this process was killed."""
+    """A violation of a guarantee, in words. `by` is the certainty of the least certain fact that shows the breach.
+    `grounds` is the evidence for the breach, which a broken assumption can make doubtful. `of` is the subject of the
+    breach, such as a fault's id. For each subject, the report shows only one breach. If `idle` is True, the breach
+    concerns only rolled-back steps of a process, and is dropped if a fault killed this process."""
 
     words: str
     by: By
@@ -40,12 +40,12 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """Returns a breach that `facts` show. A breach without facts counts as seen by the harness itself."""
+    """Returns a breach that `facts` show. If `facts` is empty, the breach counts as seen by the harness itself."""
     return Breach(words, weakest(*facts), tuple(grounds), of, idle)
 
 
 def of_fault(words: str, fault: str) -> Breach:
-    """Returns a breach about the fault with this id. If people stopped the fault early, the breach is inconclusive."""
+    """Returns a breach that concerns one fault. If people stopped the fault test early, the breach is inconclusive."""
     return breach(f"fault {fault} {words}", grounds=[Ground(Kind.FAULTS)], of=fault)
 
 
@@ -59,13 +59,13 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One guarantee. `breaches` yields all violations. `nothing` returns why a run without a breach proves nothing (for
-    example, it had no restart), or an empty text if the guarantee held. `rests_on` names the kinds of evidence that the
-    guarantee needs. `explained_by` names the guarantees of which a breach may cause a breach of this one. `holds_for`
-    names the kinds of run in which the guarantee is checked. The value `off` of the key `switch` in `expect:` switches
-    the guarantee off. If `needs_steps` is True, the guarantee is judged only if the job's steps are known. If
-    `until_the_end` is True, a breach is inconclusive if people stopped the fault test early. If `of_a_fault` is True, a
-    breach shows that a fault did not act as planned, so the run proves nothing."""
+    """A condition that must hold in each run. `breaches` yields each violation of the guarantee. If a run has no
+    breach, `nothing` returns why this proves nothing (such as no restart), or an empty text if the guarantee held.
+    `rests_on` names evidence without which the guarantee is not judged. `explained_by` names guarantees whose breach
+    may cause a breach of this one. `holds_for` names the kinds of run in which the guarantee is checked. The value
+    `off` of the key `switch` in `expect:` switches the guarantee off. If `needs_steps` is True, the guarantee is judged
+    only if the job's steps are known. If `until_the_end` is True, a breach is inconclusive in a fault test that people
+    stopped early. If `of_a_fault` is True, a breach shows that a fault did not act as planned."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Guarantee:
 
 
 def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
-    """Returns a guarantee about each fault. `flaws` yields each way in which one fault did not act as planned."""
+    """Returns a guarantee for each fault. `flaws` yields each way in which one fault did not act as planned."""
 
     def breaches(evidence: Analysis) -> Breaches:
         for fault in struck(evidence):

@@ -1,9 +1,9 @@
 """Defines criteria (class `Score`) such as the recovery time, and the scorecard, which is the contents of a report.
 
-Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name` (the criterion's key in `expect:`) and a
-method `score(evidence, bounds)`, which measures a run. The method reads only the evidence and facts derived from the
-evidence. `harness/judge/bounds.py` holds the keys of `expect:`. Every criterion is measured in every run. A limit in a
-scenario only adds an expectation: a line of the report that compares a measured value with the limit.
+Each file in `harness/judge/questions/` defines `SCORES`, a tuple of criteria. A criterion has a `name` (its key in
+`expect:`) and a method `score(evidence, bounds)`, which measures a run from the evidence and facts alone.
+`harness/judge/bounds.py` defines the keys of `expect:`. Every criterion is measured in every run. A limit in a scenario
+only adds an expectation: a line of the report that compares a measured value with the limit.
 """
 
 import abc
@@ -35,10 +35,10 @@ ELSEWHERE = 5  # place of assumptions without a family among the scores
 
 @dataclass(frozen=True)
 class Expectation:
-    """One line of the report's table: `recovery_time.max` ≤ `60 s`, observed `4.21 s`, pass.
+    """One line of the report's table, such as: `recovery_time.max` ≤ `60 s`, observed `4.21 s`, pass.
 
     If the limit is a number, `bound_value` is the limit and `observed_value` the measured value, both in `unit`.
-    `observed_value` is `None` if nothing was measured, or if the measured interval had no end.
+    `observed_value` is `None` if nothing was measured, or if the measured interval was not over when the log ended.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ScoreResult:
 
 
 class Score(abc.ABC):
-    """A criterion, such as the recovery time. A criterion measures a run and compares values with limits."""
+    """A criterion, such as the recovery time. A criterion measures a run, and compares the values with limits."""
 
     name: str
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # section of its values in report.json
@@ -76,7 +76,7 @@ class Score(abc.ABC):
 
     @property
     def bounds(self) -> type[Bounds]:
-        """Returns the class that holds the limits of this criterion in a scenario, or `Bounds` if it has no limits."""
+        """Returns the class of the limits that a scenario can set for this criterion, or `Bounds` if there are none."""
         return BOUNDS.get(self.name, Bounds)
 
     @property
@@ -85,8 +85,8 @@ class Score(abc.ABC):
 
     @abc.abstractmethod
     def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """Returns the measured values, and their comparison with `bounds`. `bounds` is an instance of `self.bounds`, or
-        `None` if the scenario sets no limits for this criterion or switches it off."""
+        """Returns the measured values, and lines of the report that compare these values with `bounds`. `bounds` is an
+        instance of `self.bounds`, or `None` if this criterion has no limits in this run."""
 
 
 def shown_ns(ns: float | None) -> str:
@@ -94,8 +94,8 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """Returns a line of the report that compares a measured value with its limit. The line fails if `reason` is not
-    empty. `observed` is `None` if nothing was measured."""
+    """Returns a line of the report that compares a measured value with a limit. If `reason` is not empty, the line's
+    verdict is *fail*. If nothing was measured, `observed` is `None`, and the line is inconclusive."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
@@ -104,8 +104,8 @@ def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Gr
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit in `unit`: an upper limit, or a lower limit if `least` is True. `show` formats a number for people. If
-    the value was not measured, the line of the report is inconclusive."""
+    """A limit on a measured value, in `unit`: an upper limit, or a lower limit if `least` is True. The function `show`
+    formats a number for the report. If the value was not measured, the report's line on this limit is inconclusive."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -113,7 +113,7 @@ class Bound:
     least: bool = False
 
     def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
-        """Compares a measured value with the limit. `why` says why the limit is missed or nothing was measured."""
+        """Compares a value with a limit. `why` says why the limit is missed, or why `measured` is `None`."""
         bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
         if measured is None:
             why = why or "there is nothing to measure"
@@ -127,7 +127,7 @@ class Bound:
 
 
 def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> Expectation:
-    """Returns an inconclusive line of the report. The evidence does not show whether the limit is met."""
+    """Returns an inconclusive line of the report: the evidence does not show whether the limit `bound` is met."""
     return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=doubt, **numbers)
 
 
@@ -212,7 +212,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns the position of a finding in the report. Findings of one family, such as `restart`, stand together."""
+    """Returns a sort key for findings: the same for all findings on one family of guarantees, such as `restart`."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 
@@ -226,8 +226,8 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Returns the judged run's name in words if it is a fault-free run, after whose failure no faults are injected.
-    Otherwise returns an empty text."""
+    """Returns a readable name of the judged run if it is a fault-free run, and an empty text otherwise. If a fault-free
+    run fails, the harness injects no faults afterwards."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -235,7 +235,7 @@ def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
 
 
 def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
-    """Measures and judges one criterion. If its code crashes, the run is inconclusive."""
+    """Measures and judges a run by one criterion. If the criterion's code crashes, the run is inconclusive."""
     try:
         if score.by_default and written == OFF:
             off = [(score.by_default, "the scenario switches it off")]
@@ -252,8 +252,8 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Makes each expectation inconclusive if an assumption about its evidence is broken. `by_steps` is True if all
-    expectations depend on the steps in the log."""
+    """Makes each expectation inconclusive if a broken assumption makes the evidence for the expectation doubtful.
+    `by_steps` is True if all these expectations depend on the steps in the log."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
@@ -261,8 +261,8 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    """Makes an expectation inconclusive if an assumption about the expectation's evidence is broken. An expectation
-    that has passed or was not measured changes only if `either_way` is set for this assumption."""
+    """Makes an expectation inconclusive if a broken assumption makes its evidence `rests_on` doubtful. An expectation
+    that did not fail changes only if the assumption sets `either_way`."""
     found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
     if found is None:
         return line
@@ -271,8 +271,8 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Returns the worst expectation of each name. Of equally bad expectations, the first counts. A value that is
-    measured several times must meet its limit each time."""
+    """Returns one expectation for each name: the first of those with the worst verdict. A value that is measured
+    several times must meet its limit each time."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

@@ -1,14 +1,14 @@
-"""All numbers that the judge compares measurements with. Each number has a unit, a source, and words that explain it.
+"""Defines all numbers with which the judge compares measurements, each with a unit, a source and an explanation.
 
-* `healthy("<=", …)`: a healthy run measures at most this number. The explanation of the number has two parts around a
-  `|`: on a healthy run, and on a broken run.
-* `judged(">=", …)`: a rule applies only with at least this much evidence. The explanation of the number has two parts
-  around a `|`: on too little evidence, and on enough evidence.
-* `method(…)`: a constant of a computation, such as a window. No measurement is compared with this constant alone.
+* `healthy("<=", …)`: a measurement of a healthy run is at most this number. The explanation of the number describes a
+  healthy run and then, after a `|`, a broken run.
+* `judged(">=", …)`: a rule applies only with at least this much evidence. The explanation of the number describes too
+  little evidence and then, after a `|`, enough evidence.
+* `method(…)`: a constant of a computation, such as a window, with which alone no measurement is compared.
 
 The text on a number's source begins with `runs:` (the runs that show the number), `formula:`, `published:`, `meaning:`
 (the number follows from the definition) or `guess:` (no stored run comes near the number). `make margins` shows how
-close healthy and broken runs come to each number.
+close measurements of healthy and of broken runs come to each number.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def method(value: Number, unit: str, parts: str, source: str) -> Number:
 
 
 def table() -> Mapping[str, Threshold]:
-    """Returns all thresholds by name, in the order of the file."""
+    """Returns all thresholds by name, in the order in which this file defines them."""
     names = [name for name, value in globals().items() if name[0] != "_" and isinstance(value, int | float)]
     return dict(zip(names, _ROWS, strict=True))
 

@@ -1,5 +1,4 @@
-"""Defines verdicts, findings, and the evidence for findings. Each finding has a code, which its wording does not
-change."""
+"""Defines verdicts, findings, and the evidence for findings. A finding's code stays the same if its wording changes."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict
 
 
 def merge(verdicts: Iterable[Verdict]) -> Verdict:
-    """Returns the worst verdict, in the order fail, invalid, inconclusive, pass. An empty list is inconclusive."""
+    """Returns the worst of these verdicts (fail, invalid, inconclusive, pass), or inconclusive if there are none."""
     return max(verdicts, key=PRIORITY.index, default=Verdict.INCONCLUSIVE)
 
 
 class Kind(enum.StrEnum):
-    """The kinds of evidence. A broken assumption makes evidence of one or more kinds doubtful."""
+    """The kinds of evidence, such as durations. A broken assumption makes evidence of one or more kinds doubtful."""
 
     ABSENCE = "absence"  # an event is not in the log
     DURATION = "duration"  # a duration
@@ -50,7 +49,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured value, in the unit of the limit that applies to it."""
+    """A measured value, in the unit of the limit with which it is compared."""
 
     value: float
     margin: float = 0  # possible error, from the uncertainty of clocks
@@ -59,7 +58,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Ground:
-    """The evidence for a breach or for the result of an expectation. An empty field restricts nothing."""
+    """Evidence for a breach or for the result of an expectation. Each field that is not empty narrows the evidence."""
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process
@@ -71,8 +70,8 @@ class Ground:
 
 
 class Finding(NamedTuple):
-    """One statement about a run: a verdict and its reason in words. `code` names the subject of the finding, and
-    `doubt` names the reason why a finding is inconclusive."""
+    """One statement about a run: a verdict, and the reason for this verdict in words. `code` names the subject of the
+    finding (such as a guarantee), and `doubt` names the reason if the finding is inconclusive."""
 
     verdict: Verdict
     text: str
@@ -86,9 +85,9 @@ def unknown(code: str, text: str) -> Finding:
 
 
 def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
-    """Returns the texts of the findings, the most severe first. Equally severe findings keep their order. A cause
-    counts as at least as severe as the findings that it explains, and comes first. `explained_by` returns the codes of
-    a finding's possible causes."""
+    """Returns the texts of the findings, the most severe first. Findings of equal severity keep their order. A finding
+    that explains others counts as at least as severe as these, and comes before them. The function `explained_by` maps
+    the code of a finding to the codes of its possible causes."""
     explains: dict[str, int] = {}
     for each in findings:
         for cause in explained_by(each.code):
@@ -101,7 +100,7 @@ def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Seque
 
 
 class Code(enum.StrEnum):
-    """Codes of special findings. The code of any other finding is the name of a guarantee or of an expectation."""
+    """Codes of those findings that are not named after a guarantee, an assumption or an expectation."""
 
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"
@@ -112,7 +111,7 @@ class Code(enum.StrEnum):
 
 
 class Doubt(enum.StrEnum):
-    """Codes of the reasons why a finding is inconclusive."""
+    """Codes of reasons why a finding is inconclusive, apart from broken assumptions and uncertain facts."""
 
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
     NOTHING_STRUCK = "doubt.nothing-struck"

@@ -1,13 +1,13 @@
-"""Turns breaches and broken assumptions into findings. No other module decides verdicts of guarantees.
+"""Turns breaches of guarantees and broken assumptions into findings. Only this module decides verdicts on guarantees.
 
-A breach that the harness itself saw fails the run. If this breach shows that a fault did not act as planned, the
-verdict is invalid. A breach is inconclusive if a broken assumption makes its evidence doubtful. A breach is also
-inconclusive if it only follows from contradictory reports or missing evidence. Breaches in a restart that the harness
-made after the run are inconclusive, too. If a broken assumption concerns the whole run, the whole run is inconclusive.
-
-A guarantee reports its worst breach for each fault or other subject. Guarantees with the same first word, such as
-`restart`, are a family. Only the worst findings of a family are reported. A breach is left out if an equally bad or
-worse breach of its family is its cause. A cause from another family comes first in the report.
+A breach fails the run if the harness saw the breach, or if a process logged it against itself. If a breach shows that a
+fault did not act as planned, the verdict is invalid instead of fail. A breach is inconclusive if a broken assumption
+makes the evidence for it doubtful, or if it follows only from contradictory reports or missing evidence. Breaches in a
+restart that the harness made after the run are inconclusive. For each fault or other subject, only the worst breach of
+a guarantee is reported. Guarantees whose names begin with the same word, such as `restart`, are a family. Only the
+worst findings of each family of guarantees are reported. A breach is not reported if its cause is a breach of the same
+family that is equally bad or worse. If the cause of a breach is of another family than the breach, the cause is
+reported first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ BROKEN: Mapping[Verdict, State] = {Verdict.FAIL: "broken", Verdict.INVALID: "bro
 
 @dataclass(frozen=True)
 class Judged:
-    """A guarantee's state in a run, as in report.json. `why` is the breach, or why the guarantee was not judged."""
+    """A guarantee's state in a run. `why` describes the breach, or says why the guarantee was not judged."""
 
     name: str
     statement: str
@@ -41,7 +41,7 @@ class Judged:
 
 
 def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
-    """Checks all guarantees and assumptions that apply to this kind of run. Returns states and findings."""
+    """Checks all guarantees and assumptions for this kind of run. Returns the state of each guarantee, and findings."""
     wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
     silent = {name: why for name, each in wanted.items() if (why := _not_asked(each, evidence))}
     found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
@@ -51,9 +51,9 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
 
 
 def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding]:
-    """Yields findings about a restart that the harness made after the judged run, such as a restore drill. Such
-    findings are inconclusive, because only the log of the restart shows them. The restart is compared with the same
-    steps of the fault-free run. A log without a plan, as an older harness writes it, is not judged."""
+    """Yields findings about a restart that the harness made after the judged run, such as a restore drill. Findings
+    about a restart after the run are inconclusive, because only the restart's log shows them. The restart's steps are
+    compared with the same steps of the fault-free run. A restart whose log has no plan is not judged."""
     log, usual = made.done, evidence.fault_free
     if log is not None and log.plan:
         beside = None if usual is None else window.fault_free_part(usual, log)
@@ -64,7 +64,7 @@ def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding
 
 
 def answer(told: Compared) -> Verdict:
-    """Returns the verdict on steps that the job repeated after a restart. No guarantee judges these steps."""
+    """Returns the verdict on steps that the job repeated after a restart: pass if they gave the same values again."""
     if not told.by.sure:
         return Verdict.INCONCLUSIVE
     return Verdict.PASS if told.same else Verdict.FAIL
@@ -77,7 +77,7 @@ def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
-    """Returns a guarantee's worst finding on each subject, as a fault. Of equally bad findings, the first counts."""
+    """Returns a guarantee's worst finding on each subject, such as a fault, and of equally bad ones the first."""
     worst: dict[str, Finding] = {}
     try:
         for breach in guarantee.breaches(evidence):
@@ -92,7 +92,7 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
 
 
 def _crashed(name: str, error: Exception) -> Finding:
-    """Returns the finding for a crash of the judge: inconclusive, never a pass."""
+    """Returns an inconclusive finding, which says that the code of the guarantee or assumption `name` crashed."""
     return Finding(Verdict.INCONCLUSIVE, f"{name}: the judge crashed: {type(error).__name__}: {error}", name, "crashed")
 
 
@@ -111,7 +111,7 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
     """Yields the worst findings of each family of guarantees (such as `restart`). A finding is dropped if its cause is
-    a finding of its family that is at least as bad."""
+    a finding of the same family with an equal or worse verdict."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():
@@ -134,7 +134,7 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
 
 
 def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding], evidence: Analysis) -> Judged:
-    """Returns the state of one guarantee. `why` is the reason why the guarantee was not checked, or empty."""
+    """Returns the state of one guarantee. `why` says why the guarantee was not checked, or is empty if it was."""
     worst = max(found, key=_badness, default=None)
     if worst is not None:
         return Judged(name, FAMILY.sentence(name), BROKEN[worst.verdict], worst.text)
@@ -143,6 +143,6 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Returns why a guarantee without a breach is not judged, such as missing evidence, or an empty text if it held."""
+    """Returns why a guarantee without a breach still does not count as held, or an empty text if it counts as held."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
     return f"the log does not report {', '.join(untold)}" if untold else guarantee.nothing(evidence)

@@ -1,4 +1,4 @@
-"""Finds contradictions between times in a log, such as a process that uses another clock than its log header names."""
+"""Finds contradictions between times in a log, such as a log whose times do not fit the clock that its header names."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
-    """Yields a message for each log that claims the harness's monotonic clock but used another clock, as in a time
-    namespace. On one clock, wall time minus monotonic time is equal in all logs, except after clock jumps."""
+    """Yields a message for each log whose header names the harness's monotonic clock, but whose times do not fit this
+    clock. On one clock, wall time minus monotonic time is equal in all logs, except after clock jumps."""
     known = sorted(
         {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
     )

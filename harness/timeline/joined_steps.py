@@ -1,8 +1,8 @@
 """Renumbers steps after a restart: a process that restored a state of an unknown step counts its steps from 1 again.
 
-The process may log the path of the restored checkpoint, or a digest of its content. If another log names the step of
-this checkpoint, the steps of the process are renumbered to follow this step. If no log names the checkpoint's step, the
-steps keep their numbers and are not judged.
+A process may log the path of the checkpoint that it restored, or a digest of the checkpoint's content. If any log names
+the step of the restored checkpoint, the process's steps after the restore are renumbered to follow this step. If no log
+names the step of the restored checkpoint, the steps after the restore keep their numbers and are not judged.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _Commits = dict[tuple[str, object], list[tuple[int, int]]]  # (field, its value)
 
 
 def step_of(restored: Mapping[str, Any]) -> int | None:
-    """Returns the step of a `restored` event, 0 for a start from scratch, or `None` if the step is unknown."""
+    """Returns the step that a `restored` event names, 0 for a start from scratch, or `None` if the step is unknown."""
     if "step" in restored:
         return int(restored["step"])
     return 0 if restored.get("source") == SCRATCH else None
 
 
 def join(writers: Sequence[Writer]) -> None:
-    """Renumbers, in place, the steps after each restore of a known checkpoint. `writers` are sorted by start."""
+    """Renumbers, in place, the steps after each restore without a known step, if a logged commit of the restored
+    checkpoint names the step. `writers` are sorted by the start of their processes."""
     commits: _Commits = {}
     for writer in writers:
         base = 0
@@ -43,8 +44,8 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """Renumbers the steps after one restore. Returns the number that was added to each original step number. `base` is
-    the number that was added to the steps before this restore."""
+    """Renumbers a process's steps after one restore. Returns the number that was added to each step number in the log.
+    `base` is the number that was added to the steps before this restore."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
     if step_of(restored) is not None:  # the steps from here on have their right numbers

@@ -2,11 +2,11 @@
 
 A *life* is one worker process. A *world* is one process group. A process that survives the loss of a peer may be in
 several process groups, one for each `rendezvous`. An *epoch* here is a training period: the steps of one process group
-up to a rollback or the next group. A *stretch* is the series of steps that one process did in one training period. A
-step is *complete* when every rank of its process group that has a log has done this step. The *lineage* is the chain of
-training periods that led to the final state. The chain goes from the last period back to the period that wrote the
-restored checkpoint, and so on to the start. A step *survives* if the final state includes it. Other steps were rolled
-back.
+up to a rollback, or until a new group takes over. A *stretch* is the series of steps that one process did in one
+training period. A step is *complete* when every rank of its process group that has a log has done this step. The
+*lineage* is the chain of training periods that led to the job's final state. The chain goes from the last training
+period back to the one that wrote the checkpoint from which the last one started, and so on to the start. A step
+*survives* if the job's final state includes the step; otherwise it was rolled back.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Life:
 
     @property
     def step_ends(self) -> Ints:
-        """Returns the end times of the process's steps, until `gather` moves all steps into one table."""
+        """Returns the end times of the process's steps. Fails after `gather`, which moves all steps into one table."""
         return self.writer.steps["end"]
 
     @property
@@ -89,20 +89,20 @@ class Life:
         return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
 
     def join(self, at: int, size: int, world: int) -> None:
-        """Records that the process joined a process group at time `at`, if the process did not log this itself."""
+        """Records that the process joined a process group at time `at`, which the process itself did not log."""
         place = bisect.bisect(self.joins, at)
         for told, value in ((self.joins, at), (self.sizes, size), (self.worlds, world)):
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """Returns the index of the process group to which the process belonged at this time. Before the first join,
-        returns the first group. Returns -1 if the process never joined a group."""
+        """Returns the index of the process group to which the process belonged at this time. For a time before the
+        first join, returns the first group. Returns -1 if the process never joined a group."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
 @dataclass
 class World:
-    """One process group. `members` maps each rank to its process. `joined` is the time of the last member's join."""
+    """One process group. `members` maps each rank to its process. `joined` is when the last member joined."""
 
     size: int
     members: dict[int, Life] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class World:
 
 @dataclass(frozen=True)
 class Epoch:
-    """A training period: steps `first` to `last` of one process group. Later steps than `kept` were rolled back."""
+    """A training period: steps `first` to `last` of one process group. The steps after step `kept` were rolled back."""
 
     world: int  # row of its world
     size: int  # ranks of the world
@@ -140,10 +140,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The steps `first` to `last` that one process did in one training period. `restored` is the restore before these
-    steps, if any. `before` is the previous step of this process. `later` holds further restores, each with the step
-    after it. `stride` is the smallest difference between consecutive step numbers (0: only one step). `jumps` holds
-    pairs of consecutive steps that lie further apart."""
+    """The steps `first` to `last` that one process did in one training period. `restored` is the event of the restore
+    just before these steps, if any. `before` is the step that the process did before `first`. `later` holds events of
+    further restores, each with the step after the restore. `stride` is the smallest difference between consecutive step
+    numbers (0: only one step). `jumps` holds pairs of consecutive steps whose difference is larger than `stride`."""
 
     process: int  # row in Timeline.processes
     epoch: int  # row in Timeline.epochs
@@ -239,7 +239,8 @@ def _read_life(life: Life) -> None:
 
 
 def _logged_before(step: Ints, end: Ints) -> Bools | None:
-    """Marks logged steps that repeat an earlier line's step number and end time. Returns `None` if none do."""
+    """Marks each logged step whose step number and end time are also in an earlier line. Returns `None` if there is no
+    such step."""
     if not (np.diff(step) <= 0).any():
         return None
     order = np.lexsort((step, end))
@@ -249,7 +250,7 @@ def _logged_before(step: Ints, end: Ints) -> Bools | None:
 
 
 def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
-    """Assigns each `worker.exit` event of a launcher to its worker process, by process id, or else by local rank."""
+    """Assigns each `worker.exit` event of a launcher to the exited process, by process id, or else by local rank."""
     by_place = grouped(((life.key, life.local_rank), life) for life in lives)
     by_pid = grouped(((life.key, life.pid), life) for life in lives)
     for event in exits:
@@ -261,8 +262,8 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """Sets when each process ended: when its node ended, its successor started, or it exited, whichever came first. The
-    exit is known from the launcher's log, else from the process's log, else from the injected kills (`killed`)."""
+    """Sets when each process ended: when its node ended, its successor started, or it exited, whichever came first.
+    Exit times come from the launcher's log, else from the process's log, else from the injected kills (`killed`)."""
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
     for life in lives:
@@ -282,9 +283,10 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 
 
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
-    """Marks processes that exited without an error, but have an incomplete log. The log stops in the middle of a line,
-    or before the job's last step without the exit event that the process promised to log. `codes` holds the exit code
-    of each node's command. If the exit code of a node's last worker process is unknown, this code is used."""
+    """Marks processes that exited without an error, but have an incomplete log. An incomplete log stops in the middle
+    of a line, or before the job's last step without the exit event that the process promised to log. `codes` holds the
+    exit code of each node's command. If the exit code of a node's last worker process is unknown, the command's exit
+    code is used instead."""
     last = {(life.key, life.local_rank): life for life in lives}
     over = max((life.last_step_end for life in lives), default=0)
     furthest = max((life.last_step for life in lives), default=0)
@@ -298,8 +300,8 @@ def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
 
 
 def form_worlds(lives: Sequence[Life]) -> list[World]:
-    """Finds the process groups that the logged joins formed. A join begins a new process group if the last group is
-    full, has another size, already has this rank, or has lost a member."""
+    """Returns the process groups that the logged joins formed. A join begins a new process group if the newest group is
+    full, differs in size from the logged size, already has the rank, or has lost a member."""
     joins = sorted((at, life.index, order) for life in lives for order, at in enumerate(life.joins))
     worlds: list[World] = []
     for at, index, order in joins:
@@ -320,7 +322,7 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 
 def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
-    """Returns a message on the first process group to which its ranks gave different names."""
+    """Returns a message on the first process group whose ranks logged different names for the group."""
     names: dict[int, dict[str, int]] = {}
     for life in lives:
         told = {e["at"]: e.get("world") for e in life.writer.events if e.get("event") == "rendezvous"}
@@ -334,8 +336,8 @@ def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
 
 
 def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
-    """Returns a message on the first worker that logged one group size at its start, and only other sizes when joining.
-    A worker of an elastic job may join a smaller group first."""
+    """Returns a message on the first worker that logged one group size at its start, but joined only groups of other
+    sizes. A worker of an elastic job may join a smaller group before a group of the logged size."""
     for life in lives:
         told = life.writer.header.get("world_size")
         if told is not None and life.told_joins and life.sizes and told not in life.sizes:
@@ -345,8 +347,8 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
 
 
 def impossible_places(lives: Sequence[Life]) -> list[str]:
-    """Returns a message on the first worker with impossible mesh coordinates: an index beyond the size of its axis, one
-    axis twice, or axes (other than `ep`) that held another number of ranks before in a group of equal size."""
+    """Returns a message on the first worker with impossible mesh coordinates. An index must be below its axis's size,
+    and no axis may occur twice. In groups of equal size, all axes but `ep` must together hold equally many ranks."""
     usual: dict[tuple[Any, ...], int] = {}
     for life in lives:
         told = [event.get("axes") or () for event in life.writer.events if event.get("event") == "coordinates"]
@@ -361,9 +363,9 @@ def impossible_places(lives: Sequence[Life]) -> list[str]:
 
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
-    """Returns True if a process can have joined this process group. `order` counts the groups to which the process
-    belonged before. A survivor joins the group that formed after the loss. A new process joins the group for which it
-    was started. If survivors take part, ranks are assigned anew."""
+    """Returns True if a process can have joined this process group. `order` counts the process's earlier groups. A
+    process with earlier groups can join only a group that has lost no member by time `at`. A new process can join only
+    a group that had lost no member when the process started. If survivors join, ranks may change."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
     renumbered = order > 0 or world.renumbered
@@ -371,7 +373,7 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:
-    """Counts the ranks of a process group for which there is no log from any process of that time."""
+    """Counts the ranks of a process group for which there is no log of any process from that group's time."""
     if world.whole:
         return 0
     until = max(life.last_step_end for life in world.members.values())
@@ -397,8 +399,8 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
-    """Returns all process groups in order of time, including groups whose joins were not logged. If a trainer never
-    logs a join, the processes that go on after a loss form a smaller group."""
+    """Returns all process groups in order of time, including groups whose joins were not logged. If a trainer logs no
+    joins, the processes that go on after the loss of a peer count as a new, smaller group."""
     if any(life.told_joins for life in lives):
         return worlds
     for number in range(len(worlds)):
@@ -419,7 +421,7 @@ def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
 
 
 def _steps_on(life: Life, number: int, at: int) -> bool:
-    """Returns True if a process did another step after the step under way at time `at`, in the same process group."""
+    """Returns True if a process did one more step after the step that ran at `at`, in the process group `number`."""
     place = life.worlds.index(number) + 1
     until = life.joins[place] if place < len(life.joins) else NEVER
     first, last = np.searchsorted(life.step_ends, [at, until], "right")
@@ -429,9 +431,9 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
 def gather(
     table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
-    """Returns the columns of all steps in order of their ends, the training periods, the complete steps, and each
-    process's steps by period. The columns of `table` are freed one by one, so that memory holds each step once.
-    `committed` holds the commit times of checkpoints by step."""
+    """Returns all steps as columns in order of their ends, the training periods, the complete steps, and the stretches
+    (the steps of each process in each period). The columns of `table` are freed one by one, so that memory holds each
+    step once. `committed` maps each step to the times at which its checkpoints were committed."""
     rows = len(table["end"])
     process, label = np.full(rows, -1), np.zeros(rows, np.int64)
     stretches: list[Stretch] = []
@@ -469,8 +471,8 @@ def gather(
 
 
 def cells(*keys: Ints) -> tuple[Ints, int]:
-    """Returns a number for each row of `keys` (small integers), and an upper limit of these numbers. Equal rows get
-    equal numbers. If the range of the keys is much larger than the number of rows, the function sorts the rows."""
+    """Returns a number for each row of `keys`, and an upper limit of these numbers. Rows with equal keys get equal
+    numbers. If the range of the keys is much larger than the number of rows, the rows are sorted."""
     number, span = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
@@ -484,7 +486,7 @@ def cells(*keys: Ints) -> tuple[Ints, int]:
 
 
 def _labels(life: Life) -> Ints:
-    """Returns a label for each step, made of the index of the process group and its number of rollbacks so far."""
+    """Returns a label for each step: the index of its process group, and the group's number of rollbacks so far."""
     step, end = life.writer.steps["step"], life.step_ends
     if not len(step):
         return np.zeros(0, np.int64)
@@ -503,7 +505,7 @@ def _labels(life: Life) -> Ints:
 
 
 def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
-    """Yields the steps of a process by training period. The field `epoch` holds a label, which `gather` replaces."""
+    """Yields a process's steps by training period. The field `epoch` holds a label, which `gather` replaces."""
     step, end = life.writer.steps["step"], life.step_ends
     if life.repeated is not None:
         step, end, label = step[~life.repeated], end[~life.repeated], label[~life.repeated]
@@ -530,7 +532,8 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """Returns the index of the first step after a restore. If several steps end at this time, numbers decide."""
+    """Returns the index of the first step after a restore. Of steps that end at the very time of the restore, the one
+    whose number follows the restored step is chosen."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)
@@ -544,7 +547,7 @@ def _complete(
     columns: Mapping[str, Column], epoch: Ints, size: Ints, heard: Ints, cut: Sequence[tuple[int, int]]
 ) -> tuple[Bools, Progress]:
     """Marks the rows that belong to a complete step, and returns the complete steps. `heard` holds the number of ranks
-    with a log, by training period. `cut` holds period and last step of each log with a lost end."""
+    with a log, by training period. `cut` holds training period and last step of logs whose end was lost."""
     if not len(epoch):
         return np.zeros(0, bool), no_progress()
     group, groups = cells(epoch, columns["step"])
@@ -582,7 +585,7 @@ def _lineage(
     committed: Mapping[int, list[int]],
     final_restore: int | None,
 ) -> list[Epoch]:
-    """Returns the training periods. Walks back from the last period along the checkpoints that the job restored."""
+    """Returns the training periods, found by walking back from the last period along the restored checkpoints."""
     n = len(worlds)
     first, last = np.full(n, NEVER), np.full(n, -1)
     np.minimum.at(first, epoch, columns["step"])
@@ -606,8 +609,8 @@ def _lineage(
 def _parent(
     child: int, step: int, first: Ints, last: Ints, begin: Ints, committed: Mapping[int, list[int]]
 ) -> int | None:
-    """Returns the training period, earlier than `child`, that wrote the checkpoint of `step`. The result is the newest
-    period that committed the checkpoint, else the newest that did the step, else the newest that began earlier."""
+    """Returns the training period before `child` that wrote the checkpoint of `step`: the newest that committed the
+    checkpoint, else the newest that did the step, else the newest that began before the step."""
     earlier = range(child - 1, -1, -1)
     if step == NEVER:
         return next(iter(earlier), None)
@@ -620,7 +623,7 @@ def _parent(
 
 
 def pairwise_epochs(progress: Progress) -> list[tuple[int, int]]:
-    """Returns the half-open range of rows in `progress` for each training period, in order of time."""
+    """Returns for each training period, in order of time, its first row in `progress`, and the row after its last."""
     if not len(progress):
         return []
     cuts = np.flatnonzero(np.diff(progress.epoch)) + 1

@@ -13,7 +13,7 @@ from harness.timeline.sorted_events import CLEAN_CODES, OUTCOMES, Story, key_of
 
 
 def of(story: Story) -> Iterator[Event]:
-    """Yields every mark of the log, which is an event that can change the phase of the job."""
+    """Yields every mark of the log: each event that can change the phase of the job, such as a fault's injection."""
     yield from _fault_marks(story)
     yield from _node_marks(story)
     yield from _agent_marks(story)
@@ -42,7 +42,7 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 
 def _node_marks(story: Story) -> Iterator[Event]:
-    """Yields a mark whenever a node is allocated or lost. A node that a fault takes is lost from the injection on."""
+    """Yields a mark when a node is allocated or lost. A node that a fault takes is lost when the fault strikes."""
     struck = {
         key_of(target): fault.injected
         for fault in reversed(story.faults)
@@ -99,7 +99,7 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
 
 
 def _evidence(story: Story) -> Iterator[Event]:
-    """Yields a mark for each sign that a worker or a launcher noticed a failure. A fault injection is no such sign."""
+    """Yields a mark for each sign that a worker or launcher noticed a failure. An injection alone yields no mark."""
     struck = {key_of(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
     for life in story.lives:
         for event in life.writer.events:
@@ -119,7 +119,7 @@ def _evidence(story: Story) -> Iterator[Event]:
 
 
 def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
-    """Yields a mark for each restart of a rank, a sign of a failure. The job can still use workers of other ranks."""
+    """Yields a mark for each restart of a rank, a sign of a failure. Workers of other ranks stay useful to the job."""
     seen_ranks: set[int] = set()
     for life in lives:
         if life.rank in seen_ranks:
@@ -141,7 +141,7 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
     """Yields marks for the start and the exit of each worker, and for the time from which the job can no longer use it.
-    This time is the first sign of a failure after the worker's last join, restore or step."""
+    A worker is useless from the first sign of a failure after the worker's last join, restore or step."""
     # When each began to join its first process group; `None`: it never said so.
     joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
     telling = any(begin is not None for begin in joined)

@@ -1,10 +1,10 @@
 """Finds the phase of the whole job at each moment of a run, such as `detect` or `restore`.
 
-A mark is a change at one instant: a fault strikes, a worker notices a failure, an old process is gone. A training
-period is the steps of one process group without a rollback. Within a training period, the job is `running`, or in
-`recompute` until a step passes the furthest one reached before. A *gap* lies between the last complete step of one
-training period and the first complete step of the next. In a gap, all earlier marks decide the phase. The phases cover
-the whole run without overlap.
+A mark is a change at one instant, such as: a fault strikes, a worker notices a failure, an old process has ended. A
+training period consists of the steps of one process group without a rollback. Within a training period, the phase is
+`recompute` until a step passes the furthest step that the job had reached before, and then `running`. A *gap* lies
+between the last complete step of one training period and the first complete step of the next. In a gap, the marks up to
+each moment decide the phase at this moment. The phases cover the whole run without overlap.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Segment:
-    """One phase of the whole job, from time `begin` to `end`. In the phase `running`, new steps complete. The first
-    start of the job has phases, too, such as `startup`, but is no outage. `finish` follows the last planned step."""
+    """One phase of the job, from `begin` to `end`. In the phase `running`, the job does steps that it had not done
+    before. The job's first start has phases, but is no outage. The phase `finish` follows the last planned step."""
 
     phase: str
     begin: int
@@ -65,7 +65,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Gap:
-    """A period without a complete step. `nodes` and `size` (in ranks) describe the process group that ends the gap."""
+    """A time without a complete step. `nodes` and `size` (in ranks) describe the process group that ends the gap."""
 
     begin: int
     end: int
@@ -152,16 +152,16 @@ class _State:
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """Records that progress stopped. Earlier signs of a failure count only after a fault or an eviction notice."""
+        """Records a stop of progress. Signs of failure before the stop count only after a fault or eviction notice."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True
 
     def phase(self, gap: Gap, settled: bool) -> str:
-        """Returns the job's phase at this moment. The checks follow the order in which a recovery usually goes.
+        """Returns the phase of the job in this state. The checks follow the order in which a recovery usually goes.
 
-        If `settled`, all node losses of this gap are past, so the job waits for exactly `gap.nodes` nodes. Before the
-        last node loss, the job waits for at least as many nodes as it has."""
+        If `settled` is True, no more nodes are lost in this gap, so the job waits for exactly `gap.nodes` nodes. If
+        `settled` is False, the job waits for at least as many nodes as it has at that moment."""
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"
@@ -182,7 +182,7 @@ class _State:
 
 
 def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
-    """Returns the phases (segments) of all times without a complete step, in order. `marks` need not be sorted."""
+    """Returns the phases in all gaps (times without a complete step), in order. `marks` need not be sorted."""
     state, segments = _State(), list[Segment]()
     ordered = sorted(marks, key=lambda event: event.at)
     losses = [event for event in ordered if event.mark is Mark.NODE_LOST]
@@ -210,7 +210,7 @@ def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
 
 @dataclass(frozen=True)
 class Episode:
-    """An outage, from the end of the last complete step until a step passes the furthest step reached before."""
+    """An outage: from the last complete step until a step passes the furthest step that the job had reached."""
 
     t_stop: int  # end of the last complete step
     t_first: int | None  # end of the first new complete step
@@ -231,7 +231,7 @@ class Episode:
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
-    """Returns the segments of the phases `running` and `recompute` (some empty), and the outages without phases."""
+    """Returns the segments of the phases `running` and `recompute` (some of length 0), and outages without phases."""
     segments, episodes = list[Segment](), list[Episode]()
     open_at: int | None = None  # row of the last complete step before the episode that is open
     best = np.maximum.accumulate(progress.step) if len(progress) else progress.step
@@ -267,7 +267,7 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def clipped(segments: Sequence[Segment], begin: int, end: int) -> list[Segment]:
-    """Cuts consecutive segments to the time from `begin` to `end`, and returns those that are left."""
+    """Returns the parts of consecutive segments that lie between the times `begin` and `end`."""
     first = bisect.bisect_right(segments, begin, key=lambda each: each.end)
     last = bisect.bisect_left(segments, end, key=lambda each: each.begin)
     inside = segments[first:last] if begin < end else ()

@@ -1,8 +1,8 @@
-"""Finds when a checkpoint that several ranks save together is complete. Each rank logs when its part is committed.
+"""Finds when a checkpoint that several ranks save is complete. Each rank logs the commit of its part of a checkpoint.
 
-A checkpoint of several ranks is complete once the last rank that began it has committed its part. The commit events of
-earlier parts are renamed to `checkpoint.part`, so that the checkpoint does not yet count as restorable. All checkpoints
-of the run together show how many ranks commit a checkpoint. If one rank commits for all ranks, this commit is enough.
+A checkpoint of several ranks is complete once the last rank that began it has committed its part. Commit events of all
+parts but the last are renamed to `checkpoint.part`, so that no incomplete checkpoint counts as restorable. The run's
+checkpoints together show how many ranks commit a checkpoint. If one rank commits for all ranks, its commit is enough.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class _Save:
 
 
 def family(path: object) -> str:
-    """Returns a checkpoint's file name with `#` for each number, a name that all checkpoints of a series share."""
+    """Returns a checkpoint's file name with `#` for each number, so that all checkpoints of a series have one name."""
     return re.sub(r"\d+", "#", str(path or "").rstrip("/").rpartition("/")[2])
 
 
 def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int, int]:
-    """Returns how many processes commit one checkpoint at most, by world size. `places` holds the groups of events."""
+    """Returns by world size how many processes commit one checkpoint at most. `places` holds each event's group."""
     found: dict[int, int] = {}
     for save in _saves(events, places):
         found[save.ranks] = max(found.get(save.ranks, 0), len(save.done))
@@ -53,12 +53,12 @@ def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int
 
 
 def together(one: Committers, other: Committers) -> dict[int, int]:
-    """Merges two runs' counts of committing processes (by world size), and keeps the larger count of each size."""
+    """Merges two runs' results of `committers`: for each world size, the larger number of processes counts."""
     return {ranks: max(one.get(ranks, 0), other.get(ranks, 0)) for ranks in one.keys() | other.keys()}
 
 
 def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Committers) -> list[dict[str, Any]]:
-    """Returns copies of the checkpoint events. Commits of a still incomplete checkpoint are renamed `PART`."""
+    """Returns copies of the checkpoint events. A commit after which other ranks must still commit is renamed `PART`."""
     result = [dict(event) | ({"event": COMMITTED} if event["event"] == PART else {}) for event in events]
     everyone = any(most == ranks > 1 for ranks, most in usual.items())
     for save in _saves(events, places):
@@ -73,8 +73,8 @@ def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Commit
 
 
 def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
-    """Yields the checkpoints one by one. If a process begins or commits a step again in one process group, a new
-    checkpoint begins. A line that was logged twice counts once."""
+    """Yields the checkpoints one by one. If a process begins or commits the same step again in one process group, a new
+    checkpoint begins. A log line that occurs twice counts once."""
     current: dict[tuple[object, int], _Save] = {}
     last: dict[tuple[int, str, object], int] = {}  # time at which each process told the same before
     for row, (event, place) in enumerate(zip(events, places, strict=True)):

@@ -49,8 +49,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The log of one launcher. `met` holds the ends of its rendezvous with other launchers, in order of time. `code` is
-    the exit code that the launcher logged, if any. `left` is True if it logged its exit. `gaps` lists missing lines."""
+    """The log of one launcher. `met` holds the ends of the launcher's rendezvous with other launchers, in order of
+    time. `code` is the exit code that the launcher logged. `left` is True if the launcher logged its exit. `gaps` lists
+    missing lines."""
 
     key: Key
     began: int
@@ -128,14 +129,14 @@ class Story:
         return inner if isinstance(inner, dict) else {k: v for k, v in event.items() if k not in _COMMON}
 
     def told_events(self) -> dict[str, int]:
-        """Returns when workers or launchers last logged each kind of event, except steps."""
+        """Returns for each kind of event (except steps) when a worker or launcher last logged such an event."""
         writers = (writer for writer in self.log.writers if writer.role != "harness")
         events = sorted((event["at"], str(event.get("event", ""))) for writer in writers for event in writer.events)
         return {name: at for at, name in events}
 
     def drill(self, name: str) -> dict[str, Any] | None:
-        """Returns the last event of a restart test that the harness makes after the run, or `None` if the test never
-        began. The key `begun` of the result holds the first event of the test."""
+        """Returns the last event of the restart test `name`, which the harness makes after the run, or `None` if the
+        test never began. The key `begun` of the result holds the first event of the test."""
         begun = self._last(f"{name}.started")
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
@@ -155,7 +156,7 @@ class Story:
         return sorted(found, key=lambda event: event["at"])
 
     def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[save_events.SaveWorld]:
-        """Returns the process group of each event's worker at that time. A worker that never joined gets the newest."""
+        """Returns each event's process group: its worker's at that time, or the newest if the worker never joined."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
         planned, found = PlannedSize.of(self.plan).assumed_world_size, []
         for event in events:
@@ -190,14 +191,14 @@ class Story:
         ]
 
     def launched(self, life: Life) -> int:
-        """Returns when the launcher's last rendezvous before this worker's start ended. If another worker exited in
-        between, returns when this worker started."""
+        """Returns when the last rendezvous of the launcher before the worker's start ended, or when the worker started
+        if another worker exited in between."""
         told = self._launches.get(life.key, [])
         place = bisect.bisect_right(told, (life.started, True)) - 1
         return told[place][0] if place >= 0 and told[place][1] else life.started
 
     def node_gone(self) -> dict[Key, int]:
-        """Returns the time at which each node was certainly gone: its command had ended, or the node was released."""
+        """Returns when each node was gone: its command had ended or the node was released, whichever came first."""
         gone: dict[Key, int] = {}
         for event in self.harness:
             if event["event"] in ("process.exit", "node.released"):
@@ -215,7 +216,7 @@ class Story:
         return grouped(sorted(ends, key=operator.itemgetter(1)))
 
     def killed(self, key: Key, rank: int | None, since: int) -> int:
-        """Returns when the process that ran at time `since` was ended by force, or `NEVER` if it was not."""
+        """Returns when the process that ran at time `since` was ended by force, or `NEVER` if it ended by itself."""
         told = (self._ends.get((key, each), []) for each in {rank, None})
         firsts = (ends[place] for ends in told if (place := bisect.bisect_left(ends, (since, False))) < len(ends))
         at, by_itself = min(firsts, default=(NEVER, True))
@@ -228,7 +229,7 @@ class Story:
 
 
 def key_of(event: Mapping[str, Any]) -> Key:
-    """Returns the node's name and incarnation, as an event, a log header or a fault's target gives them."""
+    """Returns a node's name and incarnation, as in an event, a log header or a fault's target."""
     incarnation = event.get("incarnation")  # it may be null in a target
     return str(event.get("node", event.get("host"))), 1 if incarnation is None else int(incarnation)
 
@@ -244,7 +245,7 @@ def _span(log: reading.Log) -> tuple[int, int]:
 
 def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) -> tuple[list[Slot], list[str]]:
     """Returns the job's GPUs, and contradictions in the log about GPUs. A GPU that was released before its allocation
-    gets no GPU time. Each node may have `asked` GPUs. More GPUs, and nodes with impossible names, are left out."""
+    gets no GPU time. More than `asked` GPUs of a node, and GPUs of nodes with impossible names, are ignored."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     reasons: dict[Key, str] = {}
@@ -275,7 +276,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) 
 
 
 def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str, Any]]) -> list[FaultRecord]:
-    """Returns one record for each injection. A fault that is armed or injected again after acting gets a new record."""
+    """Returns one record for each injection. If a fault that has acted is injected again, it gets another record."""
     records: list[dict[str, Any]] = []
     current: dict[str, dict[str, Any]] = {}
     for event in harness:
@@ -329,7 +330,7 @@ def _met(event: Mapping[str, Any]) -> bool:
 
 
 def _launches(agents: Sequence[reading.Writer]) -> dict[Key, list[tuple[int, bool]]]:
-    """Returns, for each node, the times at which a rendezvous ended (True) and at which a worker exited (False)."""
+    """Returns for each node when a rendezvous ended (marked True) and when a worker exited (marked False)."""
     found: dict[Key, list[tuple[int, bool]]] = {}
     for agent in agents:
         told = found.setdefault(key_of(agent.header), [])

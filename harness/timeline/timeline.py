@@ -3,8 +3,8 @@
 The code is pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
 Columns are numpy arrays, so that ten million steps fit into memory and are scored in seconds.
 
-Several modules process the log. `reading` puts all files on one clock. `sorted_events` groups events by subject.
-`lineage` finds the steps that were not rolled back. `phase_marks` and `phases` find the phases of the job.
+The module `reading` puts all files of the log on one clock. `sorted_events` groups events by subject. `lineage` finds
+the steps that were not rolled back. `phase_marks` and `phases` find the phases of the job.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Process:
-    """One worker process, from start to end. A time is `None` if its event never came."""
+    """One worker process, from start to end. A time, such as `exited`, is `None` if it is not in the log."""
 
     rank: int  # global rank
     local_rank: int  # rank within its node
@@ -136,7 +136,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Beside:
-    """The rest of a job, as far as it is needed to judge one rehearsal (one scenario that strikes a longer job)."""
+    """Facts about the rest of a job that are needed to judge one rehearsal (one scenario that strikes a longer job)."""
 
     faults: frozenset[str] = frozenset()  # ids of their faults, which are judged in their own windows
     earlier: Sequence[FaultRecord] = field(default=())  # faults that struck before the window
@@ -245,11 +245,11 @@ class Timeline:
 
     @cached_property
     def stride(self) -> int:
-        """Returns the smallest difference between two consecutive step numbers that a process logged."""
+        """Returns the smallest difference between two consecutive step numbers that any process logged."""
         return min((each.stride for each in self.stretches if each.stride), default=1)
 
     def first_complete(self, step: int | None) -> int:
-        """Returns the time (ns) at which this step or a later step was first complete, or 0 if this time is unknown."""
+        """Returns the time (ns) at which this step or one after it was first complete, or 0 if this time is unknown."""
         row = NEVER if step is None else int(np.searchsorted(self._furthest_complete, step))
         return int(self.progress.end[row]) if row < len(self.progress) else 0
 
@@ -259,7 +259,7 @@ class Timeline:
 
     @cached_property
     def rows_by_process(self) -> tuple[Ints, Ints]:
-        """Returns the row numbers of `steps`, sorted by process, then by time, and the offset of each process."""
+        """Returns the row numbers of `steps`, sorted by process, then by time, and where each process's rows begin."""
         few = len(self.processes) < 2**15
         owner = self.steps.process.astype(np.int16 if few else np.int64)  # numpy sorts short integers in linear time
         order = np.argsort(owner, kind="stable")
@@ -363,8 +363,8 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 
 def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
-    """Returns True if a log without a complete line is no flaw. Its process was ended by force, and the job completed
-    no step between the start and the end of this process."""
+    """Returns True if a log without a complete line is no flaw: its process was ended by force, and the job completed
+    no step while this process ran."""
     (key, rank, started), writers = event_log.named(log) or (None, None, 0), story.log.writers
     one_clock = len({each.header.get("clock") for each in writers}) == 1
     beside = next((each.header for each in writers if one_clock or key_of(each.header) == key), None)
@@ -377,8 +377,8 @@ def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
-    """Labels a run's checkpoint commits again, as the fault-free run may show that more ranks commit a checkpoint. A
-    run that ended during its only checkpoint does not show how many ranks commit one."""
+    """Labels a run's checkpoint commits again, if the fault-free run shows that more ranks commit a checkpoint than
+    this run shows. A run that ended during its only checkpoint does not show by itself how many ranks commit one."""
     known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
@@ -386,8 +386,8 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
 
 
 def _places(run: Timeline) -> list[save_events.SaveWorld]:
-    """Returns the process group of each checkpoint event: the newest group in which the event's process did a step by
-    then. If the process did no step, the newest group of the whole job at that time counts."""
+    """Returns the process group of each checkpoint event: the newest group in which the event's process had done a step
+    by then. If the process had done no step, the newest group of the whole job at that time counts."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
     epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
     found = []
@@ -461,8 +461,8 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
 
 def _cut_off(timeline: Timeline) -> bool:
     """Returns True if the run was ended from outside while the job still made progress. The job made progress if no
-    worker or launcher noticed a failure and no fault acted since the last complete step. Also, the last complete step
-    must be no older than `_patience_ns`."""
+    worker or launcher noticed a failure and no fault acted since the last complete step. In addition, the last complete
+    step must be at most `_patience_ns` old."""
     if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
         return False
     last = int(timeline.progress.end[-1])
@@ -477,7 +477,7 @@ def _cut_off(timeline: Timeline) -> bool:
 
 
 def _patience_ns(timeline: Timeline) -> int:
-    """Returns for how long, in ns, the job may do no complete step before it counts as stalled."""
+    """Returns the time, in ns, without a complete step after which the job counts as stalled."""
     progress = timeline.progress
     usual = np.diff(progress.end)[np.diff(progress.epoch) == 0]
     longest = int(np.quantile(usual, _USUAL, method="higher")) if len(usual) else 0
@@ -534,8 +534,8 @@ def _named(
 
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
-    """Returns True if a fault that belongs to no earlier outage belongs to this outage. A fault that reclaims a node
-    after a notice belongs to the outage in which the node is taken."""
+    """Returns True if a fault that belongs to no outage before this one belongs to the outage that began at `t_stop`. A
+    fault that reclaims a node after a notice belongs to the outage in which the node is taken."""
     struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
@@ -548,7 +548,7 @@ def _brought_back(
     timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
 ) -> list[FaultRecord]:
     """Returns faults that took a node which comes back in this outage, because the return is an effect of the fault,
-    too. A fault that was healed before its node was lost is left out."""
+    too. A fault that was undone before the loss of its node is not returned."""
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     return [
         fault

@@ -1,12 +1,12 @@
 """The window of one rehearsal: the part of a job's log by which the rehearsal is judged.
 
 A rehearsal is one scenario whose faults strike a longer job. The window of a rehearsal reaches from the event
-`rehearsal.started` to the event `rehearsal.finished`, or to the end of the job. If an outage or a fault lies partly in
-the window, the window is widened to contain it. The window also contains each step that a rollback in the window undid.
-If two rehearsals share an outage, the outage lies in both windows and names the faults of both.
-
-The log is first cut at the window's end, as if the job had ended there. The timeline of the cut log is then narrowed to
-the window. So events before the window count, such as checkpoints to restore. Events after the window do not count.
+`rehearsal.started` to the event `rehearsal.finished`, or to the end of the job, whichever comes first. If an outage or
+a fault lies partly in the window, the window is widened to contain it. The window also contains each step that a
+rollback in the window undid. If two rehearsals share an outage, the outage lies in the windows of both, and names the
+faults of both. The log is first cut at the window's end, as if the job had ended there. The timeline of the cut log is
+then narrowed to the window. Events before the window count if they matter in the window, such as checkpoints to
+restore. Events after the window do not count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEPS_AFTER_CUT = 3  # steps after a stopped rehearsal, so that steps that its f
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """One rehearsal, as the log records it. Until the rehearsal ends, `outcome` is empty and `end` is `None`."""
+    """One rehearsal, as the log records it. If no end is logged, `outcome` is empty and `end` is `None`."""
 
     name: str
     plan: Mapping[str, Any]
@@ -61,7 +61,7 @@ class JobLog:
         return timeline.build(_until(self.log, NEVER))
 
     def until(self, at: int) -> Timeline:
-        """Returns the timeline of the job until time `at`, as if the job had done all planned steps by then."""
+        """Returns the timeline of the job until time `at`, as if the steps until then were all planned steps."""
         end = _last_end(self.whole, at)
         planned = Rehearsed("", {}, self.whole.begin, end, "settled", "")
         reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))
@@ -69,7 +69,7 @@ class JobLog:
         return replace(run, beside=Beside(job_goes_on=True, job=self.whole))
 
     def window(self, rehearsal: str) -> Timeline:
-        """Returns the timeline of one rehearsal. Raises `UsageError` if the log has no such rehearsal."""
+        """Returns the timeline of one rehearsal. Raises `UsageError` if no rehearsal in the log has this name."""
         found = next((each for each in self.rehearsals if each.name == rehearsal), None)
         if found is None:
             known = ", ".join(each.name for each in self.rehearsals) or "none"
@@ -85,14 +85,14 @@ class JobLog:
 
 
 def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
-    """Returns the timeline of the named rehearsal, or of the whole job if no name is given.
-    Raises `UsageError` if the log has no such rehearsal, and `EventLogError` if the log cannot be read at all."""
+    """Returns the timeline of the named rehearsal, or of the whole job if no name is given. Raises `UsageError` if the
+    log does not have the named rehearsal, and `EventLogError` if the log cannot be read at all."""
     log = reading.read(run_dir / "events")
     return timeline.build(log) if rehearsal is None else JobLog(log).window(rehearsal)
 
 
 def rehearsals(log: Log) -> list[Rehearsed]:
-    """Returns the rehearsals that began, in order. Logs of older versions of the harness record no rehearsals."""
+    """Returns the rehearsals that began, in order of time. Logs of older harness versions record no rehearsals."""
     events = log.harness.events if log.harness else []
     plans = {e["rehearsal"]: e.get("plan") or {} for e in events if e["event"] == "plan" and "rehearsal" in e}
     finished = {e.get("rehearsal"): e for e in events if e["event"] == "rehearsal.finished"}
@@ -107,7 +107,7 @@ def rehearsals(log: Log) -> list[Rehearsed]:
 
 
 def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
-    """Returns the part of the fault-free run that has the steps of the window `run`."""
+    """Returns the part of the fault-free run with the steps that also lie in the window `run`."""
     kept = run.steps.step[run.steps.survives]
     if not len(kept):
         return baseline
@@ -124,8 +124,8 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
-    """Returns the part of a timeline that lies in the window from the time that `_start` finds. Processes keep their
-    times from before the window. Nodes and training periods from before count as begun at the window's start."""
+    """Returns the part of a timeline from the window's start on, which `_start` finds. Processes keep their times from
+    before the window. Nodes and training periods that began before the window count as begun at the window's start."""
     start = _start(whole, begin)
     if start <= whole.begin:
         return whole
@@ -194,7 +194,7 @@ def _exact(rehearsed: Rehearsed) -> bool:
 
 
 def _grown(job: Timeline, found: Rehearsed) -> Span:
-    """Returns begin and end of the window, widened to contain each outage and fault that lies partly in it."""
+    """Returns begin and end of the window, widened to contain each outage and fault that lies partly in the window."""
     begin, end = found.begin, job.end if found.end is None or found.outcome not in _OUTCOMES else found.end
     struck = {fault.id: fault.injected for fault in job.faults if fault.injected is not None}
     spans = [
@@ -264,7 +264,7 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
-    """Returns the harness's events with the rehearsal's plan first. If the job went on, it adds an end-of-run event."""
+    """Returns the harness's events with the rehearsal's plan first, with an added end of the run if the job went on."""
     first = next(event for event in events if event["event"] == "plan")
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
@@ -280,8 +280,9 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """Returns the window's start. The start is the end of the last complete step before `begin` and before any later
-    step that was rolled back. If an outage lies in between, the window starts at the first step after the outage."""
+    """Returns when the window of a rehearsal starts: at the end of the last complete step before `begin`. If steps in
+    the window were rolled back, the window starts before the first of these steps, but not before the training period
+    of this step."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
@@ -297,8 +298,8 @@ def _start(whole: Timeline, begin: int) -> int:
 
 
 def _alive(whole: Timeline, start: int) -> list[bool]:
-    """Marks the processes that ran at the window's start or started later. A process no longer ran if its exit was
-    logged, another process had replaced it, or its node was released."""
+    """Returns for each process True if the process ran at the window's start or started later. A process no longer ran
+    if its exit was logged, another process had replaced it, or its node was released."""
     newest = {(p.node, p.incarnation, p.local_rank): p.started for p in whole.processes if p.started <= start}
     released = {(slot.node, slot.incarnation): slot.released for slot in whole.slots}
 
@@ -325,7 +326,7 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told_events(whole: Timeline, start: int) -> dict[str, int]:
-    """Returns when each kind of event was last logged. Drops kinds that were due after `start`, but missing."""
+    """Returns when each kind of event was last logged, except kinds that are missing although due after `start`."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)

@@ -1,11 +1,10 @@
 """Each run that the harness makes for comparison did its planned task and can be compared with the judged run.
 
-Some fault-free runs change their number of ranks like the judged run. After the run, the harness tests a restore of the
-last save (restore drill). The harness also restarts the job from an older save (second restart).
-
-The tolerance interval of losses is computed without fault-free runs that did not finish, restarted, or began from a
-save. Runs with another seed, command or code, or with a loss that is not a number, are not used for it, either. The
-harness repeats an unusable fault-free run.
+Some fault-free runs change their number of ranks in the same way as the judged run. After the run, the harness tests
+whether the last save can be restored (restore drill). The harness also restarts the job from the save before the last
+one (second restart). The tolerance interval of losses is computed only from fault-free runs that finished, did not
+restart, and did not begin from a save. The tolerance interval excludes runs whose seed, command or code differs from
+the judged run's, or with a loss that is not a number. The harness repeats a fault-free run that cannot be used.
 """
 
 import itertools
@@ -16,7 +15,7 @@ from harness.judge.facts.done_again import done_again
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields one text, which names the first flaw of the restore drill and the first flaw of the second restart."""
+    """Yields one text with the first flaw of the restore drill and the first flaw of the second restart, if any."""
     drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
     alone = again.told_alone() if again else ()

@@ -1,16 +1,16 @@
 """The log shows how each node's command and each worker process ended.
 
-A worker without a logged exit counts as dead if other workers go on to do steps without it. A worker also counts as
-dead if another worker takes over its rank on its node.
+If no log shows how a worker exited, the worker counts as dead once other workers do steps without this worker. A worker
+also counts as dead once a new worker takes over the same rank on the same node.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields nodes that worked until the job ended, but have no logged end of their command. Also yields nodes without
-    a launcher log if launchers on other nodes left logs. A node that the job lost earlier may lack a launcher log, and
-    so may a node without one in the fault-free run."""
+    """Yields a text for each node that worked until the job ended, if no log shows how the node's command ended. Also
+    yields a text for each node without a launcher log, if other nodes' launchers left logs. Nodes that the job lost
+    before the job's end, and nodes without a launcher log in the fault-free run, need no launcher log."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
     worked = {p.key for p in run.processes if p.first_step is not None}
     over = run.outcome == "completed" and not run.beside.job_goes_on

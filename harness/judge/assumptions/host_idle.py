@@ -1,8 +1,8 @@
 """Other programs use no more of the host's CPUs than they do in the fault-free runs.
 
 Other programs may use 15 percentage points more of the CPUs than before the first fault or in a fault-free run,
-whichever is more. If they use more, a job slower than the limit of `pace` is inconclusive, not failed, up to a higher
-limit. The higher limit is at least 1.4 times the limit of `pace`, divided by the square of (1 - extra CPU share).
+whichever is more. A job that exceeds the limit of `pace` by a factor of up to 1.4 (or 1.4 / (1 - extra CPU share)², if
+other programs use more of the CPUs than allowed) is inconclusive, not failed.
 """
 
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils

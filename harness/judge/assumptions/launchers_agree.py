@@ -1,9 +1,9 @@
 """The logs of the launchers contradict neither each other nor the logs of their workers.
 
-A worker begins after its launcher. A launcher logs only ends of processes that ran. A launcher ends with the exit code
-that it logs. The launchers of one process group log the same number of nodes and different node ranks. If each node has
-a separate rendezvous, as with torchft, each launcher may log node 0 of 1. Launchers number their rendezvous rounds, and
-these numbers increase without a gap. A contradiction that also occurs in a fault-free run is ignored.
+A worker starts after its launcher. A launcher logs only ends of worker processes that ran. A launcher ends with the
+exit code that it logs. All launchers of a process group log the same number of nodes and different node ranks. If each
+node has its own rendezvous, as with torchft, each launcher may log node 0 of 1. Launchers number their rendezvous
+rounds, and these numbers increase without a gap. A contradiction that also occurs in a fault-free run is ignored.
 """
 
 import itertools
@@ -29,7 +29,7 @@ def _began_before(run: Timeline) -> Reasons:
 
 
 def _ended_as_another(run: Timeline) -> Reasons:
-    """Yields a text for each logged worker exit with a process id that no worker has."""
+    """Yields a text for each worker exit that a launcher logs with a process id that no worker logs."""
     known = {(*each.key, each.pid) for each in run.processes}
     places: dict[object, Process] = {(*each.key, each.local_rank, each.exited): each for each in run.processes}
     for end in run.exits:
@@ -68,7 +68,7 @@ def _met_otherwise(run: Timeline) -> Reasons:
 
 
 def _counted_back(run: Timeline) -> Reasons:
-    """Yields a text for each rendezvous round with a number that did not grow, unless the rendezvous store was lost."""
+    """Yields a text for each round numbered no higher than the round before, unless the rendezvous store was lost."""
     lost = [end["at"] for end in run.exits if end["node"] == CONTROL]
     for launcher in run.launchers:
         met = [(event["at"], event["round"]) for event in launcher.met if event.get("round") is not None]
@@ -88,7 +88,7 @@ _RULES = (_began_before, _ended_as_another, _ended_otherwise, _met_otherwise, _c
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields the first contradiction of each kind. A kind that a fault-free run shows, too, is ignored."""
+    """Yields the first contradiction of each kind, except kinds that a fault-free run shows, too."""
     for told in _RULES:
         if not any(next(told(other), None) for other in evidence.fault_free_runs):
             yield from itertools.islice(told(evidence.run), 1)

@@ -1,6 +1,6 @@
 """Each GPU is allocated to the job during all steps that a worker does on this GPU.
 
-Steps after the harness ended the job are ignored, because some engines let the job go on for seconds.
+Steps after the harness stopped the job are ignored, because some engines let a stopped job go on for seconds.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

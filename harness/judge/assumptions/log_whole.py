@@ -1,12 +1,11 @@
 """The log holds each line that was written, and can be read.
 
-Line numbers show which lines are missing. No process is blamed for lines that were lost to a full disk. In a log
-without line numbers, one missing step counts as a lost line if the process had the time for this step and all ranks
-have equal weights afterwards.
-
-The run is inconclusive if the harness's own log lacks lines. A fault-free run whose log lacks lines is not used for
-comparison. A log that was shipped twice, or that holds its lines twice, counts once. Lines that are not in order of
-time are sorted. A log without a complete line is no flaw if its process was killed before the job's next step.
+Gaps in the line numbers of a log show which lines are missing. No process is blamed for log lines that were lost to a
+full disk. In a log without line numbers, one missing step counts as a lost line if the process had the time for this
+step and all ranks have equal weights afterwards. The run is inconclusive if the harness's own log lacks lines. A
+fault-free run whose log lacks lines is not used for comparison. If a log was shipped twice, or holds each line twice,
+each line counts once. Log lines that are not in order of time are sorted by time. A log without a complete line is no
+flaw if its process was killed, and the job completed no step while the process ran.
 """
 
 from collections.abc import Sequence
@@ -34,8 +33,8 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a full disk explains the missing lines, or an empty text. Each process that should have written
-    these lines must have lost at least as many lines to a full disk."""
+    """Returns a text if a full disk explains the missing lines, or an empty text. A full disk explains missing lines if
+    each process that should have written the lines lost as many to a full disk."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -45,8 +44,8 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if lost log lines explain the missing events, or an empty text. Gaps in the line numbers show lost
-    lines. The function `_done_all_the_same` checks logs without line numbers."""
+    """Returns a text if lost log lines explain the missing events, or an empty text. Gaps in a log's line numbers show
+    how many lines were lost. The function `_done_all_the_same` checks logs without line numbers."""
     run = evidence.run
     older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
     numbered = len(older) < len(ground.processes) or _all_numbered(run)
@@ -67,9 +66,9 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if, by line numbers, each log that should hold the absent events lacks at least `ground.lines` lines
-    there. If `ground` does not show which logs should hold the events, one log that lacks lines is enough. Logs without
-    line numbers are ignored."""
+    """Returns True if each log that should hold the absent events has gaps of at least `ground.lines` line numbers
+    where the events should be. If `ground` does not say which logs should hold the events, one log with a gap is
+    enough. Logs without line numbers are ignored."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -82,7 +81,7 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
     """Returns the processes that should have logged the absent events. If `ground` names no processes, returns the
-    processes with logs that skip the absent steps."""
+    processes whose logs skip the absent steps."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]
@@ -101,8 +100,8 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a lost line explains one unlogged step, or an empty text. The process must have had the time
-    for the step, and all ranks must have equal weights afterwards."""
+    """Returns a text if a process probably did the step that it did not log, or an empty text. The process must have
+    had the time for the missing step, and all ranks must have equal weights afterwards."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

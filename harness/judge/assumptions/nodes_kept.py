@@ -1,8 +1,8 @@
 """No cluster engine, such as Slurm, takes nodes away of its own accord.
 
-On a busy host, an engine's controller may hear nothing of its nodes for some seconds. The controller then treats the
-nodes as dead and puts the job back into its queue. If a fault explains the end of a node, the engine did not take this
-node. If the first process to die was not ended by SIGTERM or SIGKILL, the job failed before the engine took its nodes.
+On a busy host, an engine's controller that hears nothing of its nodes for some seconds may treat the nodes as dead, and
+put the job back into its queue. If a fault explains the end of a node, the engine did not take this node. If the first
+process to die was not ended by SIGTERM or SIGKILL, the job failed before the engine took nodes.
 """
 
 import signal

@@ -1,6 +1,6 @@
 """The data set has the same size in all processes and runs, and each run consumes it in the same order.
 
-All ranks of one process group report the same number of ranks in this group.
+If nothing shows that each run consumes its samples in the same order, a difference in samples proves nothing.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils

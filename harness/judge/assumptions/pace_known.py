@@ -1,8 +1,8 @@
 """The fault-free runs show the usual speed of the job, and no reported step is impossibly fast.
 
-The run is inconclusive if the steps after the recovery, as logged, take less than a quarter of their usual time. Steps
-that take less than 2/3 of their usual time also make the run inconclusive if the job exits much later than usual. "Much
-later" means by more than half of the time that the fast steps saved.
+The run is inconclusive if the logged steps after the recovery take less than a quarter of their usual time. Steps that
+take less than 2/3 of their usual time also make the run inconclusive if the job exits much later than usual. An exit is
+much later than usual if the delay exceeds half of the time that the fast steps saved.
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Reasons, Spoils
@@ -14,7 +14,7 @@ from harness.units import format_duration
 
 def _broken(evidence: Analysis) -> Reasons:
     """Yields a text if the steps after the recovery are too fast to be true. Steps that take 1/4 to 2/3 of their usual
-    time count only if the job then exits much later than usual."""
+    time are too fast only if the job exits much later than in the fault-free runs."""
     pace = evidence.pace
     if isinstance(pace, str) or not pace.known or pace.usual_taken:  # other programs slowed a fault-free run
         return

@@ -21,7 +21,7 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
 
 
 def _stopped(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if people stopped or skipped the rehearsal, so that it proves nothing, or an empty text."""
+    """Returns a text if this rehearsal (a fault test) was stopped or skipped, and an empty text otherwise."""
     cut = evidence.run.beside.cut_short
     return f"it was {cut}, so this proves nothing" if cut else ""
 

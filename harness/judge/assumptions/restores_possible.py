@@ -1,6 +1,6 @@
 """Each reported restore is possible: its source is a save of the reported step that the same rank did not skip.
 
-A rank can only restore a step that the job began with, reached or saved.
+A rank can restore only a step that the job began with, reached or saved.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

@@ -1,7 +1,7 @@
 """A rank that reports any restores reports all its restores, and the same holds for the ends of its saves.
 
-A save without a logged end is a flaw only if its process then began another step. Saves of a rank are not checked if
-the rank's steps in the fault-free run did not wait for the ends of saves.
+A save without a logged end is a flaw only if the process that made the save began a step after it. A rank's saves are
+not checked if, in the fault-free run, the rank began new steps before its saves ended.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

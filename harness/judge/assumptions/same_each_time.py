@@ -1,7 +1,7 @@
 """The trainer computes the same values in every run, or values within the spread of its fault-free runs.
 
-If losses differ from the fault-free run's before any fault strikes, and differ from then on, the trainer is not
-deterministic. A loss that stays constant only in a run with faults also makes the run inconclusive.
+If losses differ from the fault-free run's before any fault strikes, and in nearly all steps from then on, the trainer
+is not deterministic. If losses leave the tolerance interval before any fault strikes, this interval is too narrow.
 """
 
 from harness.judge.assumption import Assumption, Kind, Spoils

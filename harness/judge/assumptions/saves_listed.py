@@ -1,7 +1,7 @@
 """The program that restarts the job knows of every save.
 
 A worker of torchrun looks for saves by itself. A controller that starts workers, such as Ray's, keeps a list of saves
-and asks its workers for new saves once a second. The controller may not know of a save made just before the fault.
+and asks its workers for new saves once a second. A controller's list may lack a save made less than 2 s before a fault.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils
@@ -10,8 +10,8 @@ from harness.units import format_duration
 
 
 def _not_listed(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a fault struck so soon after a save that the job's controller may not know of it, or an empty
-    text. For runs with launcher logs the text is empty: workers of torchrun look for saves by themselves."""
+    """Returns a text if a fault struck so soon after a save that the job's controller may not know of this save, or an
+    empty text. For runs with launcher logs the text is empty: workers of torchrun look for saves by themselves."""
     since = ground.since or 0
     strikes = [at for fault in evidence.run.faults if fault.kills for at in (fault.injected, *fault.strikes) if at]
     after = min((at - since for at in strikes if at >= since), default=LISTED_NS)

@@ -1,6 +1,6 @@
 """Ranks report each checkpoint that appears in the store, except during faults and recoveries.
 
-A checkpoint that no rank reports shows that another program saves into the same store.
+If no rank reports a checkpoint in the store, a program other than the job may be saving into the same store.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Reasons

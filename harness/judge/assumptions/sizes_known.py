@@ -1,7 +1,7 @@
 """Each number and layout of ranks in this run also occurs in a fault-free run, and a resize alone changes no result.
 
-After a resume with another number of tensor- or pipeline-parallel ranks, no value is bit-identical to the fault-free
-run's. A resume with another layout of ranks also gives ranks other samples, so only `mode: final` can compare the run.
+If a job resumes with more or fewer tensor- or pipeline-parallel ranks than before, no value is bit-identical to the
+fault-free run's. If a resume gives ranks other samples than before, only `mode: final` can judge the run's losses.
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Spoils

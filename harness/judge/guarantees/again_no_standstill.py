@@ -1,6 +1,6 @@
 """The job never stands still for much longer than without a fault while no fault is at work.
 
-The limit is 4 s between two steps, or 5 times the longest standstill of the fault-free run, if that is longer.
+A time between two steps is too long if it exceeds 4 s and 5 times the longest such time in any fault-free run.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _longest_usual(evidence: Analysis) -> int | None:
-    """Returns the longest time, in ns, between two successive steps in any fault-free run."""
+    """Returns the longest time, in ns, between two successive steps in any fault-free run (`None`: unknown)."""
     return max((int((each.end - each.begin).max(initial=0)) for each in evidence.usual.times), default=None)
 
 

@@ -10,7 +10,7 @@ from harness.timeline.sorted_events import CLEAN_CODES
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if a finished job's last save is missing, bad, failed or too old, unless a fault acted then."""
+    """Yields a breach if a finished job's last save is missing, bad, failed or too old, and no fault was active."""
     run, saves = evidence.run, evidence.saves
     last = saves.good[-1].last_at if saves.good else run.begin
     if not run.finished or run.outcome != "completed" or (run.torn and not saves.good):
@@ -39,8 +39,8 @@ def _is_disturbed(evidence: Analysis, at: int) -> bool:
 
 def _wanted(evidence: Analysis) -> int:
     """Returns the earliest allowed step of the last checkpoint, or 0 if the fault-free run does not show this step. If
-    the fault-free run made no final save, the last checkpoint may be almost one interval between saves older than its
-    last one. If the job saves by time, it may be almost two intervals older."""
+    the fault-free run made no save at its end, the last checkpoint may be older than in the fault-free run: by almost
+    one interval between saves, or by almost two intervals if the job saves by time."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
     last = [run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes]
     if usual is None or fault_free is None or not usual.whole or not len(usual.steps) or evidence.flaw(fault_free):

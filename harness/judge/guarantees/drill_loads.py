@@ -1,9 +1,9 @@
 """The last save of the job can be loaded once more, and is the whole state.
 
 After the run, the harness starts the job's command once more on a copy of the saves (the restore drill). The run fails
-if this drill starts from scratch or ends before it restores anything, though a checkpoint was committed. The run is
-inconclusive if the loaded save holds fewer tensors than all other saves. Without a drill, the run is inconclusive if a
-fault damaged the last save.
+if the restore drill starts from scratch or ends before restoring anything, though a checkpoint was committed. The run
+is inconclusive if the save that the restore drill loaded holds fewer tensors than each other save. Without a restore
+drill, the run is inconclusive if a fault damaged the last save.
 """
 
 from harness.judge.facts import tellers

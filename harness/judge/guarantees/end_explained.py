@@ -1,14 +1,14 @@
 """A fault explains each death.
 
-A fault that kills explains the death of its target, if the target was alive when the fault struck. That fault also
-explains the deaths of the target's peers, because a failed collective fails on all ranks. Once a peer has done a step
-in a new process group, that fault no longer explains this peer's death. A replacement node explains the death of
-workers that ran when the node came. A fault that may stop a healthy job (a partition, a hang, a full store) explains
-each death while the fault acts. An exit with code 75 is explained if the job starts again with more ranks, or after a
-notice by the harness or engine. A fault that only slows the job explains no death, and neither does a notice that only
-the trainer reports. Inexact clocks excuse at most one second between cause and death. An exit code 128 + n counts as
-signal n. Only a fault that kills explains a segmentation fault (or SIGILL, SIGFPE), and only for its target. An end
-that the worker itself calls an `error` is explained only for a target of a fault that kills or that may stop the job.
+A fault that kills explains the death of its target, if the target was alive when the fault struck. A fault that kills a
+rank explains the deaths of all ranks, because a failed collective fails on all ranks. Once a rank has done a step in a
+new process group, no kill before this step explains the rank's death. A replacement node explains deaths of workers
+running when it came. A fault that may stop a healthy job (a partition, a hang, a full store) explains each death while
+the fault acts. An exit with code 75 is explained if the job starts again with more ranks than before, or after a notice
+by the harness or engine. A fault that only slows the job explains no death, and neither does a notice that only the
+trainer reports. Clocks are inexact, so a death may be logged 1 s before its cause. An exit code 128 + n counts as
+signal n. A segmentation fault (or SIGILL, SIGFPE) is explained only for the target of a fault that kills. If a worker
+logs its exit as an `error`, only a fault on this worker that kills or may stop the job explains the exit.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ NAMED_DEATHS = 3  # most kinds of deaths in one breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields one breach for all unexplained deaths. The text describes the first kinds and counts the others."""
+    """Yields one breach for all unexplained deaths, with a text on three kinds of death and the number of others."""
     run, dead = evidence.run, evidence.deaths_unexplained
     damage = spoiler(run) if dead else None
     kinds: dict[tuple[Any, ...], list[End]] = {}

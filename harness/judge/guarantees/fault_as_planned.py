@@ -1,8 +1,9 @@
 """Each fault strikes when and how it is planned, with the effect that it is meant to have.
 
-A fault must not strike before its planned step or phase, nor more than 5 s after the step or phase, unless the harness
-reads the log late or another fault holds the fault up. Each measurement of its effect must show that the fault acted. A
-node that got a notice must be taken at the announced time. If no replacement is planned, no node may come back.
+A fault must not strike before its planned step or phase. A fault must strike at most 5 s after its planned step or
+phase, unless the harness reads the log late or another fault delays it. Each measurement of a fault's effect must show
+that the fault acted. A node that got a notice must be taken at the announced time. A node that a fault took must not
+come back if no replacement is planned.
 """
 
 from harness.judge.facts.faults import Effect
@@ -28,8 +29,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw if the fault struck before its planned step or phase, or long after it. An armed fault waits only
-    for its planned phase. The harness may learn of this phase from the log only after it armed the fault."""
+    """Yields a flaw if the fault struck before its planned step or phase, or long after it. The planned phase of an
+    armed fault may begin shortly before the fault is armed, as the harness reads the log late."""
     run, when, due = evidence.run, evidence.planned_faults.get(fault.id, {}).get("when") or {}, 0
     step, phase, late = when.get("step"), when.get("phase"), SEEN_NS + run.uncertainty_ns
     if not isinstance(step, int | None):
@@ -51,7 +52,7 @@ def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each damaged file that still has the content that the harness saw before the fault acted."""
+    """Yields a flaw for each file that a fault reports as damaged, but that still has its earlier content."""
     for damage in fault.damaged:
         begun = damage["at"] if fault.injecting is None else fault.injecting
         place, digest = str(damage.get("checkpoint")), damage.get("sha256")

@@ -1,9 +1,9 @@
 """Each fault acts for its planned time, and is undone then.
 
-A fault may end sooner if the job gets rid of the victim, if the job is over, or if people stop the fault. If no log has
-the victim's end, it is enough that new process groups do all later steps and the victim logs nothing more.
-
-A fault may be undone late: by up to 10 s, or by its planned duration if that is longer.
+A fault may end before its planned end if the job gets rid of the victim (a process or node), if the job is over, or if
+people stop the fault. If no log shows the victim's end, the victim counts as gone once new process groups do all
+further steps and the victim logs nothing more. A fault may be undone late: by up to 10 s, or by its planned duration if
+that is longer.
 """
 
 from harness.judge.facts.faults import stopped
@@ -14,7 +14,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw if a fault was undone too late, too early or never, or had an effect before it acted."""
+    """Yields a flaw if a fault was undone too late, too early or never, or had an effect before the fault acted."""
     work, lasts = evidence.work, fault.lasts
     if lasts is not None and fault.healed is None and not fault.error and evidence.run.outcome is not None:
         yield f"was never undone; its planned duration is {lasts}"
@@ -32,8 +32,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
-    """Returns True if an exit shows that the job got rid of the victim. If launchers log no exits, new process groups
-    must do all later steps, and no process that the fault struck may log anything after the fault."""
+    """Returns True if the log shows an exit of the fault's victim. Without a logged exit, returns True if new process
+    groups did all steps after `healed`, and no process that the fault struck logged anything after `healed`."""
     run, ranks = evidence.run, {target.get("rank") for target in fault.targets} - {None}
     told = any(
         exit_["at"] - (EXIT_TOLD_NS if exit_["rank"] in ranks else 0) <= healed

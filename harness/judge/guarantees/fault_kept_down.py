@@ -26,7 +26,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each killed rank that did steps after the measured effect. Nodes may go on after a notice."""
+    """Yields a flaw for each rank that did steps after its death was measured. Faults on whole nodes are skipped."""
     gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     ranks = [target for target in fault.targets if target.get("rank") is not None]
     for row in _alive(evidence, ranks, acted_at(fault)):
@@ -36,8 +36,8 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
-    """Yields a flaw for each rank that did a step, exited or logged a line while frozen. The frozen time begins when
-    the harness measured that the rank stands still. The frozen time ends at the fault's planned or logged end."""
+    """Yields a flaw for each rank that did a step, exited or logged a line while frozen. The frozen time lasts from the
+    measurement of the standstill until the planned end of the fault, or until the fault is undone or cancelled."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
     until = min(acted_at(fault) + lasts_ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns
@@ -51,8 +51,8 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each node that a fault never took after its notice, and for each killed rank that exited
-    cleanly without a notice."""
+    """Yields a flaw for each node that got a notice but was never taken, and for each rank that should have been killed
+    but exited cleanly without a notice."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and key_of(target) in evidence.places.kept:
             yield f"gave {target.get('node')} a notice, but never took the node"
@@ -66,7 +66,7 @@ def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _alive(evidence: Analysis, targets: Iterable[Target], at: int) -> list[int]:
-    """Returns the processes of these targets that were alive at time `at`, as rows of `Timeline.processes`."""
+    """Returns the processes on `targets` that were alive at time `at`, as row numbers of `Timeline.processes`."""
     return sorted({row for target in targets for row in evidence.places.alive(target, at)})
 
 

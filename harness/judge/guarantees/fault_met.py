@@ -8,8 +8,8 @@ from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each fault if no restart needed the checkpoint that the fault damaged. A restart needs a
-    damaged checkpoint if it loads this checkpoint, reports it as passed over, or loads no newer checkpoint."""
+    """Yields a breach for each fault that damaged only checkpoints that no later restart needed. A restart needs a
+    damaged checkpoint if it loads this checkpoint or an older one, or reports this checkpoint as passed over."""
     if not any(evidence.saves.damage.values()):
         return
     states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)

@@ -7,8 +7,8 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each fault that never struck, failed, or has no measured effect. If the run was ended early,
-    faults need not have struck."""
+    """Yields a breach for each fault that never struck, that failed, or whose effect was not measured. If the run was
+    ended early, faults need not have struck."""
     run, work = evidence.run, evidence.work
     records = grouped((record.id, record) for record in run.faults)
     ended = run.beside.cut_short or given_up_early(run)

@@ -1,7 +1,7 @@
 """The job ends without an error, does its last planned step, and ends with the state of this step.
 
-A worker that ends with code 0 while steps are left makes the run inconclusive. A worker that reported an error has not
-ended well, whatever its launcher reports. A run that was aborted before any fault struck is inconclusive.
+If a worker ends with code 0 before the job's last step, the run is inconclusive. A worker that logged an error has
+failed, even if its launcher logs code 0. A run that was aborted before any fault struck is inconclusive.
 """
 
 from harness.judge.facts.job_end import done, given_up_early, reached, spoiler
@@ -12,8 +12,8 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if the job failed, was given up, or did not keep the state of its last step. A failed job is
-    judged even if the log holds no steps."""
+    """Yields a breach if the job failed, was given up, or ended before its last step or without the state of this step.
+    A failed job is judged even if the log holds no steps."""
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)

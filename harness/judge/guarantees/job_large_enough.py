@@ -1,6 +1,6 @@
 """The job does no step with fewer ranks than it needs.
 
-The process group is never smaller than the scenario's `min_nodes` allows.
+A process group that does steps is never smaller than the scenario's `min_nodes` allows.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """No node leaves the job unless it was taken or had a notice.
 
-If a node ends with code 0 while steps are left, or leaves with code 75, it must have had a notice or been taken.
+A node whose command ends with code 75, or with code 0 while other nodes go on, must have been taken or had a notice.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
@@ -10,8 +10,7 @@ from harness.units import format_duration
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each node that left without a notice. A node leaves if its command ends with the exit code of
-    a drained node, or with code 0 while other nodes go on."""
+    """Yields a breach for each node that left the job without a notice."""
     run = evidence.run
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
     told = {key_of(notice) for notice in run.notices if notice.get("source") != "peer"}

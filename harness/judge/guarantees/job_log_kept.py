@@ -1,7 +1,7 @@
 """The log of a process that lived holds each line that it wrote.
 
-If a worker or launcher logged its exit or ended with code 0, each missing line was lost in transfer or removed. The
-last lines of a killed process may be missing.
+If a worker or launcher logged its exit or ended with code 0, lines missing from its log were lost in transfer or
+removed. The log of a killed process may lack its last lines.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

@@ -1,6 +1,6 @@
 """Before a job decides to go back to an earlier step, the job reports what is wrong.
 
-The steps in the log must show the reported anomaly (`nonfinite`, `divergence`).
+The logged steps must show the anomaly that the job reports (`nonfinite`, `divergence`).
 """
 
 import itertools
@@ -11,7 +11,7 @@ from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each rollback by the job's decision that no valid alarm and no active fault explains."""
+    """Yields a breach for each rollback that the job decided on, if no valid alarm and no active fault explains it."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     if not any(restart.own_decision for restart in evidence.restarts[1:]):
         return

@@ -1,12 +1,12 @@
 """Each restart takes the newest sound checkpoint, and passes over only damaged checkpoints.
 
 The newest checkpoint has the highest step of all checkpoints that were committed before the restart began to load. If
-each rank saves its own part, the rank that commits its part last commits the checkpoint. A restart may take an older
-checkpoint if the job decided to roll back, or if a fault may have damaged the newer ones. A restart may also take an
-older checkpoint if it reports that it passed over each newer checkpoint. The run fails if the harness had seen a
-passed-over checkpoint complete, and no fault can have damaged this checkpoint. The run fails if a job restarts from
-scratch although a checkpoint had been committed. Exported weights and the dump of a worker that ends by an error do not
-count as checkpoints, unless the job makes no other saves.
+each rank saves a part, the checkpoint is committed once the last rank has committed its part. A restart may take a
+checkpoint older than the newest if the job decided to roll back, if a fault may have damaged all newer checkpoints, or
+if the restart reports that it passed over each of them. The run fails if a restart passed over a checkpoint that the
+harness had seen complete and that no fault can have damaged. The run fails if a job restarts from scratch although a
+checkpoint had been committed. Exported weights, and the dump of a worker that ends by an error, count as checkpoints
+only if the job makes no other saves.
 """
 
 from harness.judge.facts.restarts import Choice, choices
@@ -32,8 +32,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def older(choice: Choice) -> Breaches:
-    """Yields a breach for each rank that restored an older save although no restart had passed over the newest one.
-    Also yields a breach if a new rank begins no later than the newest save's step and does not log its restore."""
+    """Yields a breach for each rank that restored a save older than the newest save that no restart had passed over.
+    Also yields a breach if a new rank logs no restore and begins with a step that the newest save already contains."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest
@@ -51,7 +51,7 @@ def older(choice: Choice) -> Breaches:
 
 def further_back(evidence: Analysis) -> Breaches:
     """Yields a breach for each restart that lost more steps than the planned saves allow, if the trainer logs neither
-    saves nor restores. If the plan sets no interval in steps, only restarts from the first step count."""
+    saves nor restores. If the plan sets no steps between saves, only restarts from the first step are judged."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

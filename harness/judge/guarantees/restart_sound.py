@@ -1,6 +1,6 @@
 """Each restart restores exactly what was saved, and never a checkpoint that a fault damaged.
 
-The run fails if a restart loads a checkpoint after a fault damaged its tensors, and no rank reports the damage. A
+The run fails if a restart loads a checkpoint in which a fault damaged tensors, and no rank reports the damage. A
 damaged checkpoint counts as sound again once the job has saved it anew.
 """
 
@@ -10,8 +10,8 @@ from harness.timeline.lookups import grouped
 
 def breaches(evidence: Analysis) -> Breaches:
     """Yields a breach for each restore of a save in which a fault damaged tensors, if no rank reported the damage. The
-    breach is inconclusive if only the trainer says that the job saved this checkpoint anew before the restore. Also
-    yields a breach for each restore of other content than was committed. A restore without a step is not judged."""
+    breach is inconclusive if only the trainer says that the damaged save was made anew before the restore. Also yields
+    a breach for each restore of other content than was saved. A restore without a logged step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

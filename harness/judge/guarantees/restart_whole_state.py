@@ -1,7 +1,7 @@
 """Each restart takes the whole state: the optimizer's as well as the model's.
 
-With `mode: final`, a step that a process repeats with the same samples, after a rollback without a restart, must give
-the same loss and gradient norm, if the first loss equals the fault-free run's. Rounding differences are allowed.
+With `mode: final`, a process that repeats a step with the same samples, after a rollback without a restart, must get
+the same loss and gradient norm except for rounding, if its first loss equals the fault-free run's.
 """
 
 from harness.judge.facts.agreement import otherwise_again
@@ -11,7 +11,7 @@ from harness.judge.verdict import Ground, Kind
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if ranks restored only their model, unless all losses equal the fault-free run's bit for bit."""
+    """Yields a breach if ranks restored only the model, unless all losses equal the fault-free run's bit for bit."""
     yield from in_words(otherwise_again(evidence), Ground(Kind.LOSSES))
     compared, restores = evidence.comparison, [each for restart in evidence.restarts[1:] for each in restart.restores]
     ranks = sorted({each.rank for each in restores if each.entered == ("model",)})

@@ -1,9 +1,8 @@
 """In each step, the ranks together process each sample of the batch once, shared as evenly as without a fault.
 
-An uneven share is no breach if the fault-free run shares its batches as unevenly at the same world size. The run fails
-if a rank has no sample of a batch that is large enough for all ranks, though each rank has some in the fault-free run.
-A rank that reports its number of samples (`rank_samples`) only in some steps makes the run inconclusive. A rank that
-never reports this number in the fault-free run is exempt.
+Ranks may process different numbers of samples if the fault-free run shares its batches as unevenly at the same world
+size. The run fails if a rank processes no sample of a batch that has enough samples for all ranks, although each rank
+processes some in the fault-free run.
 """
 
 from harness.judge.facts import ranks

@@ -1,9 +1,9 @@
 """All replicas of the model hold the same weights, or the trainer reports the difference and rolls the steps back.
 
-The breach names the step, and the rank whose weights differ from the majority. With two ranks, the breach names both
-ranks. The trainer must report different weights (`anomaly: replica`) and roll the step back. If a fault changed a
-rank's weights, the run fails if the trainer took digests afterwards and reported nothing, or named another rank. The
-run also fails if updates leave the digest of the weights unchanged, unless the fault-free run shows the same.
+A breach names the step and the rank whose weights differ from the majority's, or both ranks of a job with two ranks. If
+the weights of ranks differ, the trainer must report this (`anomaly: replica`) and roll the step back. After a fault
+changed a rank's weights, the run fails if the trainer took digests and reported nothing, or named a wrong rank. The run
+also fails if updates leave the digest of weights unchanged, unless they do so in the fault-free run.
 """
 
 from harness.judge.facts import replicas

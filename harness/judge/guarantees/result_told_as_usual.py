@@ -1,6 +1,8 @@
 """Each step reports the same kinds of figures as without a fault, and the loss and gradient norm keep changing.
 
-The time of the gradient sync keeps changing, too, unless the number of ranks changes.
+The run is inconclusive if a loss, gradient norm or gradient-sync time stays the same for ten steps in which it changes
+in the fault-free run. Sync times are not compared if the number of ranks changes. A rank that reports its samples
+(`rank_samples`) only in some steps makes the run inconclusive, unless the rank never does so in the fault-free run.
 """
 
 from harness.judge.facts import agreement, replicas

@@ -1,8 +1,8 @@
 """No file of a checkpoint is written by more than one rank.
 
-The run is inconclusive if two ranks begin or commit a checkpoint at one path, and only one rank does so without a
-fault. Such checkpoints are compared by kind and name, if both runs have the same world sizes and layouts of ranks. The
-run is also inconclusive if the files of a complete checkpoint change, and no fault-free checkpoint does so.
+The run is inconclusive if two ranks begin or commit a checkpoint at the same path, though only one rank does so in the
+fault-free run. Checkpoints of the run and the fault-free run are compared by kind and name, if world sizes and layouts
+are equal. The run is also inconclusive if files of a complete checkpoint change, but not in the fault-free run.
 """
 
 import itertools
@@ -21,8 +21,8 @@ Pair = tuple[Save, Save]
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields breaches for files that two ranks wrote. Ranks that write at the same time may mix their bytes in one
-    file. If ranks write one after the other, their bytes must differ for a breach."""
+    """Yields breaches for files that two ranks wrote. Ranks that write a file at the same time may mix their bytes. If
+    ranks write a file one after the other, it is a breach only if they write different bytes."""
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
@@ -42,8 +42,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _alone(evidence: Analysis) -> list[Pair]:
-    """Returns pairs of saves by two ranks at one path, if only one rank saves there in the fault-free run. Runs with
-    other world sizes or layouts of ranks are not compared."""
+    """Returns pairs of saves by two ranks at one path, if only one rank saves there in the fault-free run. The result
+    is empty if world sizes or layouts of ranks differ between the run and the fault-free run."""
     usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
     if usual is None or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
         return []
@@ -54,7 +54,7 @@ def _alone(evidence: Analysis) -> list[Pair]:
 
 
 def _rewritten(store: Store) -> Iterator[Save]:
-    """Yields saves with files that changed, or grew for no known reason, after the harness saw the complete save."""
+    """Yields saves whose files changed without growing, or grew much, after the harness saw the complete save."""
     for save in store.named:
         looks = [each for each in store.sound.get(save, ()) if each.digests[1]]
         pairs = itertools.pairwise((each.size or 0, each.digests[0]) for each in looks)
@@ -69,7 +69,7 @@ def _written(save: Save) -> int:
 
 
 def _collisions(evidence: Analysis) -> Sequence[Pair]:
-    """Returns pairs of saves of one step for which two ranks of a process group wrote one file."""
+    """Returns pairs of saves of one step for which two ranks of a process group wrote the same file."""
     run, saves = evidence.run, evidence.saves
     run_id = str(run.plan.get("run_id"))
 
@@ -79,8 +79,8 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(pair: Pair) -> bool:
-        """Returns True if two ranks wrote one file. Ranks on two nodes count only if the harness sees the file in the
-        shared store: each node may have a separate disk at this path."""
+        """Returns True if the ranks of both saves wrote one file. Ranks on two nodes wrote one file only if the harness
+        sees the file in the shared store: each node may have a separate disk at the file's path."""
         mine, theirs = (run.processes[save.process] for save in pair)
         path = pair[0].path
         seen = any(path.endswith(f"/{each.path}") for each in saves.store.looks_at(pair[0]))
@@ -91,7 +91,7 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
 
 
 def _pairs(run: Timeline, saves: Iterable[tuple[str, Save]]) -> list[Pair]:
-    """Returns pairs of saves of one step and path by two ranks of a process group that both lived at both times."""
+    """Returns pairs of saves of one step and path by two ranks of a process group that were alive at both saves."""
     worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
 
     def are_beside(one: Save, other: Save) -> bool:

@@ -1,14 +1,10 @@
 """Each checkpoint holds the whole state of its own step, before and after a restart.
 
-A checkpoint must not hold the content of an earlier step if updates were made in between. The share of tensor bytes
-that equal an earlier checkpoint may be 10 percentage points larger than without a fault. Saves are also compared by
-number and bytes of tensors, kinds of state, folder, and micro-batches per step. If all fault-free saves after the first
-agree on such a property, each later save of the run must have the property, too. If all losses equal those of the
-fault-free run bit for bit, tensors after a restart must be equal, too, and no save may hold the fault-free tensors of
-another step. In other saves, up to 10 % of the tensor bytes may differ. Nothing is judged if no save equals its
-fault-free save. An export must hold only tensors of the last save if the fault-free export does so. Different tensors
-show that averaged weights or running statistics may not have been restored. A process begins a save after the save's
-step, and at most 5 steps later.
+If all losses and at least one save equal those of the fault-free run bit for bit, no save may differ in more than 10 %
+of its tensor bytes from the fault-free save of the same step. If no save before the first restart differs from its
+fault-free save, no save after the restart may differ from its fault-free save, or hold the tensors that the fault-free
+run saved at another step. An export must hold only tensors of the last save if the fault-free export does so. If losses
+are equal but tensors differ, a restart may not have restored state such as averaged weights or running statistics.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,9 +35,9 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
-    """Yields a text for each save with other tensors than in the fault-free run, if all losses are equal bit for bit
-    and no save differs before the first restart. A part of the state may not have been restored. Tensors of another
-    step count as different."""
+    """Yields a text for each save whose tensors differ from those of its fault-free save, if all losses are equal bit
+    for bit and no save before the first restart differs. A save that equals the fault-free save of another step counts,
+    too."""
     if evidence.comparison is None or not evidence.comparison.identical:
         return
     saves, restart = evidence.saves, evidence.run.epochs[1].begin
@@ -63,7 +59,7 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
 
 def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, str]]]:
     """Returns time and tensor digest of each save, as ranks logged them ("told") and as the harness saw them ("seen").
-    For a file without a step, returns the digests that the harness saw first and last."""
+    For a file that names no step, returns the first and the last digest that the harness saw."""
     ranks, sights, ended = saves.run.processes, saves.store.undamaged.items(), saves.run.steps.end.max(initial=0)
     mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
     told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
@@ -81,7 +77,7 @@ def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, s
 
 
 def _exports(saves: Saves) -> Mapping[str, bool]:
-    """Maps each file with tensors that is not a save to True if the last save holds all tensors of the file."""
+    """Maps each file that holds tensors but is no save to True if the last save holds all tensors of the file."""
     last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
     tensors = set(last.tensors) if last is not None else set()
     held = (saves.run.files_left or {}).get("holding_tensors") or ()
@@ -89,7 +85,7 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach if sizes of saves after a restart vary far less than without a fault: all may hold one state."""
+    """Yields a breach if sizes of saves vary far less after a restart than without a fault: all may hold one state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
@@ -105,8 +101,8 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach for each save with another number (or bytes) of tensors than all fault-free saves, if these agree
-    across world sizes. Only a run that changed its world size is judged here."""
+    """Yields a breach for each save whose number (or bytes) of tensors differs from that of all fault-free saves, if
+    these have the same number at each world size. Runs that never changed their world size are not judged."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return

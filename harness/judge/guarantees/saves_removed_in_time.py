@@ -1,6 +1,6 @@
 """Old checkpoints are removed, so that no more of them pile up than without a fault.
 
-The run may leave one more checkpoint for each restart, and two more for each fault.
+At its end, the run may have one checkpoint more than the fault-free run for each restart, and two more for each fault.
 """
 
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
@@ -9,7 +9,7 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if the store ends with too many more checkpoints than in the fault-free run."""
+    """Yields a breach if the store holds too many checkpoints at the end, compared with the fault-free run."""
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is not None and not nothing(evidence):
         count, known = _left(run), _left(evidence.fault_free)

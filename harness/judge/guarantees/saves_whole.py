@@ -1,15 +1,18 @@
 """Each checkpoint that is reported as committed is complete, is of the reported step, and is in the store.
 
-A checkpoint is bad in any of these cases. The checkpoint has less than half the bytes of the smallest fault-free
-checkpoint. If three or more fault-free checkpoints differ by 3 % at most, less than 90 % of these bytes is bad. The
-share of bytes in tensors that hold only zeros is more than 5 percentage points larger than without a fault. The
-checkpoint has less than 64 KiB and no tensor. A fault damaged the checkpoint's files, and no new files replaced them.
-The checkpoint disappeared before a newer one was begun. The checkpoint was missing or incomplete when all nodes had
-ended. The checkpoint lost more than 10 % of its bytes before all nodes had ended, and no fault-free checkpoint does so.
-The harness never saw the checkpoint, though the checkpoint stayed in the store for longer than the harness ever took to
-see one. Successive unseen checkpoints must have stayed at least 5 s in all, and 5 times as long as the harness took to
-see one. Nothing is judged if the harness did not see the fault-free checkpoints, or while a fault acts, except a mere
-kill.
+A checkpoint is bad if it has less than half the bytes of the smallest fault-free checkpoint. If at least three
+fault-free checkpoints differ by at most 3 %, a checkpoint is bad if it has less than 90 % of the smallest one's bytes.
+A checkpoint is bad if tensors of only zeros hold over 5 percentage points more of its bytes than in the fault-free run.
+A checkpoint is bad if it has less than 64 KiB and no tensor, or if a fault damaged its files and no new files replaced
+them. A checkpoint is bad if it disappeared before the job began a newer one, or was missing or incomplete when all
+nodes had ended. A checkpoint is bad if it lost over 10 % of its bytes, but no fault-free checkpoint did so. A
+checkpoint is bad if the harness never saw it, though it stayed in the store longer than the harness ever took to see
+one. Successive unseen checkpoints are bad only if they stayed at least 5 s in all, and 5 times as long as the harness
+took to see one. A checkpoint must not hold the content of an earlier step if updates were made in between. A checkpoint
+may share 10 percentage points more tensor bytes with an earlier one than fault-free checkpoints do. If all fault-free
+saves after the first agree in number or bytes of tensors, kinds of state, folder or micro-batches per step, each save
+of the run after the first must agree with them. A process begins a save at most 5 steps after the saved step.
+Checkpoints are not judged if the harness did not see the fault-free ones, or while a fault does more than kill.
 """
 
 from harness.judge.facts.reported import unseen_store

@@ -1,9 +1,9 @@
 """Every rank does every step that is not rolled back later.
 
-A trainer may report each step on one rank and fewer steps on the others. The fault-free run, or else the run itself,
-shows how many steps lie between two logged steps of a rank. Each log line has a number. The run fails if a step is
-missing and no line number is missing around this step. If at least as many line numbers as steps are missing, the run
-is inconclusive: the process was killed, or a full disk lost the lines.
+A trainer may log each step on one rank and only some steps on the other ranks. How many steps lie between two logged
+steps of a rank is known from the fault-free run, or else from the judged run. The run fails if a step is missing in a
+log and the log's line numbers show no missing line there. If at least as many log lines as steps are missing, the run
+is inconclusive, because a kill or a full disk may have lost the lines.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ NAMED_STEPS = 5
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields breaches for steps that some or all ranks of a process group left out, although later steps were done."""
+    """Yields breaches for steps that some or all ranks of a group skipped, although the group did later steps."""
     run, told, strides = evidence.run, evidence.curve.step, usual_strides(evidence.run, evidence.fault_free)
     found: dict[tuple[int, int, int], list[int]] = {}
     for each in run.stretches:
@@ -43,7 +43,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]]:
-    """Yields the first and last step of each sequence of consecutive steps that this process left out."""
+    """Yields the first and last step of each sequence of consecutive steps that a process skipped."""
     begin = max(epoch.first - 1, -1 if each.before is None else each.before)
     if each.first > begin + stride and each.first > epoch.first + stride - 1:
         yield begin + 1, each.first - 1

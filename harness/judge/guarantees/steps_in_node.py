@@ -1,7 +1,7 @@
 """Each step is done on a node that belongs to the job at that time.
 
-The run fails if a step lies more than 3 s outside of the time in which the job had the node. The run is inconclusive if
-the step lies at most 3 s outside of this time, if times come from several clocks, or if the log has problems.
+No step begins before the job has the node, and no wait lasts longer than the job has the node. A violation by more than
+3 s fails the run; a smaller violation, times of several clocks, or a flawed log make it inconclusive.
 """
 
 from harness.judge.facts import times

@@ -14,15 +14,15 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if ranks did steps as separate groups, unless the fault-free run has separate groups, too."""
+    """Yields a breach if ranks did steps as separate groups, unless ranks of the fault-free run did so, too."""
     yield from _went_ahead(evidence.run)
     if evidence.fault_free is not None and not any(True for _ in _parts(evidence.fault_free)):
         yield from itertools.islice(_parts(evidence.run), 1)
 
 
 def _went_ahead(run: Timeline) -> Breaches:
-    """Yields a breach if ranks went on alone. A step that a rank did alone is harmless if a fault took the other ranks
-    and the job rolled this step back."""
+    """Yields a breach if some ranks did steps that the other ranks of their group did not do. Steps that some ranks did
+    alone are harmless if a fault killed the other ranks and the job rolled the steps back."""
     steps = run.steps
     last = np.array([epoch.first - 1 for epoch in run.epochs], np.int64)
     np.maximum.at(last, run.progress.epoch, run.progress.step)

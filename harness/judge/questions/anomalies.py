@@ -1,7 +1,7 @@
 """Counts abnormal events, and measures the time from the start of a memory leak until the trainer reported the leak.
 
-The events are loss spikes, weights of ranks that differ from the majority, and batches with missing samples. The
-guarantees `result.*` judge these events. Loss and gradient norm are sums over all ranks, so they prove nothing about
+The abnormal events, which the guarantees `result.*` judge, are loss spikes, ranks with weights other than the
+majority's, and batches with missing samples. Loss and gradient norm are sums over all ranks, and prove nothing about
 one rank. A rank's weight digest (`weights`) and sample count (`rank_samples`) can prove a flaw of this rank.
 """
 
@@ -22,7 +22,7 @@ from harness.timeline.timeline import Timeline
 
 
 class Sign(Score):
-    """Measures the values that one guarantee is about, and says why the guarantee is not judged, if so."""
+    """Measures the values that one guarantee concerns, and gives the reason if this guarantee is not judged."""
 
     section = "metrics"
 
@@ -56,7 +56,7 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
 
 class MemoryGrowth(Score):
     """Judges whether the trainer reports that a rank's memory leaks before the kernel kills this rank. A missing report
-    fails only if a scenario expects the report, because a job may also recover by a restart."""
+    is a failure only if a scenario expects the report, because a job may also recover by a restart."""
 
     name = "memory_growth"
     order = 26  # before the effects of a killed rank, as the leak is their cause
@@ -78,8 +78,8 @@ class MemoryGrowth(Score):
 
 
 def _foreseen(run: Timeline) -> dict[int, float | None]:
-    """Returns for each rank the seconds from the start of its memory leak until the trainer reported the leak. A value
-    is `None` if the process ended before such a report."""
+    """Returns, for each rank with a memory leak, the seconds from the leak's start until the trainer reported the leak.
+    The value is `None` for a rank whose process ended before the trainer reported the leak."""
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = Said(run, abnormal.MEMORY).all
     told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)

@@ -1,4 +1,4 @@
-"""Measures the training traffic that network faults disturbed, and counts the effects of faults that ended."""
+"""Measures how much training traffic network faults disturbed, and counts the faults whose effect ended."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from harness.timeline.timeline import FaultRecord, Timeline
 
 
 class OwnTraffic(Score):
-    """How much training traffic network faults disturbed. The summary names faults that slowed nothing."""
+    """Measures how much training traffic network faults disturbed, and names those faults that slowed no step."""
 
     name = "own_traffic"
     order = 46
@@ -58,8 +58,8 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 
 
 class EffectEnd(Score):
-    """Counts faults with an effect that ended after the harness undid the fault (`fault.ended`). A fault that kills
-    processes is counted only if the end of its effect was measured."""
+    """Counts the faults whose effect was over after the harness had undone the fault (`fault.ended`). A fault that
+    kills processes is counted only if the end of its effect was measured."""
 
     name = "effect_end"
     order = 45

@@ -1,8 +1,8 @@
 """Finds files other than saves, such as an export, that the fault-free run left and this run did not.
 
-The harness itself lists the files of both runs after all nodes have ended. Names that differ only in a number count as
-one name, because the number may be a step, a time or a process. The contents of files are not compared. Missing files
-are judged only if a scenario sets a bound.
+The harness itself lists the files of both runs after all nodes have ended. File names that differ only in a number
+count as one name, because the number may be a step, a time or a process. The contents of files are not compared.
+Missing files are judged only if the scenario limits their number.
 """
 
 from collections.abc import Sequence

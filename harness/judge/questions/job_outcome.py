@@ -1,8 +1,8 @@
-"""Measures the job as a whole, and whether it fails fast.
+"""Measures the job as a whole, and whether the job fails fast.
 
-A job fails fast if it ends soon, by itself, and says why, once it cannot go on. An early end frees the job's GPUs for
-other jobs. Fail fast is judged only if a scenario expects the job to give up, for example because no replacement comes
-for a lost node. A job that goes on to its last step does not meet this expectation.
+A job that cannot go on fails fast if it ends soon, by itself, and with an error that says why. An early end frees the
+job's GPUs for other jobs. Failing fast is judged only if a scenario expects the job to give up, for example because no
+replacement comes for a lost node. A job that is expected to give up, but goes on to its last step, fails.
 """
 
 from harness.judge.bounds import FailFastBounds, JobBounds
@@ -66,8 +66,8 @@ class FailFast(Score):
 
 
 def _taken(evidence: Analysis) -> tuple[int | None, float | None]:
-    """Returns how many ns after the first fault the last command ended on nodes that the job kept. Also returns the
-    GPU-seconds that the job held in this time."""
+    """Returns two facts about the time from the first fault to the end of the last command on nodes that the job kept:
+    its length in ns, and the GPU-seconds that the job held in it."""
     run, struck = evidence.run, first_strike(evidence.run.faults)
     commands = (end for end in run.exits if end["rank"] is None)
     ends = (end["at"] for end in commands if key_of(end) in evidence.places.kept)

@@ -1,7 +1,7 @@
-"""Judges loss continuity: how far the losses of the run are from the fault-free run's, without rolled-back steps.
+"""Judges loss continuity: how far the run's losses are from the fault-free run's, apart from rolled-back steps.
 
-The loss, gradient norm and learning rate of each step that was not rolled back are compared. Samples that were repeated
-or skipped are counted, too. The guarantees `result.*` judge all other values of a step.
+The loss, gradient norm and learning rate of each step that was not rolled back are compared with the fault-free run's.
+Repeated and skipped samples are counted. The guarantees `result.*` judge other values of a step, such as weights.
 """
 
 from collections.abc import Iterator
@@ -61,7 +61,8 @@ class LossContinuity(Score):
 
 
 def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Returns the comparison in words. If each rank logs a separate loss, the text names the compared rank."""
+    """Returns, in words, how close the losses are to the fault-free run's. If each rank logs a separate loss, the text
+    names the rank whose losses were compared."""
     said = {
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
@@ -73,8 +74,8 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
-    """Compares repeated steps with their first execution. The comparison misses an error in both executions, and any
-    error in a step that was done only once."""
+    """Compares each repeated step with its first execution. The comparison of a step with itself cannot find an error
+    that both executions share, or an error in a step that was done only once."""
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
@@ -109,7 +110,7 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
 
 
 def _amounts(consumed: Consumed) -> tuple[str, str]:
-    """Returns a text on repeated samples and a text on skipped samples. A text is empty without such samples."""
+    """Returns a text on repeated samples and a text on skipped samples, each empty if there are no such samples."""
     if consumed.kind == "places":
         told = ((consumed.repeated, "repeated"), (consumed.skipped, "skipped"))
         one, two = (
@@ -135,7 +136,7 @@ def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, mode: Verdict) -
 
 
 def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, dict[str, Any]]:
-    """Compares the run with the fault-free run. Returns a line of the report, and further values for report.json."""
+    """Compares losses with the fault-free run's. Returns a line of the report, and further values for report.json."""
     comparison = evidence.comparison
     if comparison is None or evidence.incomparable:
         return line(MODE, bounds.mode, None, evidence.incomparable, COMPARED), {}
@@ -151,7 +152,7 @@ def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, di
 
 
 def _final(bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
-    """Compares the last losses and all learning rates. A learning rate depends on the step alone."""
+    """Compares the last losses and all learning rates with the fault-free run's. All learning rates must be equal."""
     bound, gap = f"final, within {bounds.max_final_gap:g} %", None
     if comparison.differs["lr"].any():
         return _held(bound, comparison, {"lr": comparison.differs["lr"]}, COMPUTED)
@@ -172,8 +173,8 @@ def _percent(value: float | None) -> str:
 
 
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
-    """Counts the steps (without rolled-back ones) that have a loss or gradient norm that is not finite. Returns `None`
-    if the fault-free run logs no loss."""
+    """Counts the steps, apart from rolled-back ones, whose loss or gradient norm is not finite. Returns `None` if the
+    fault-free run logs no loss."""
     if comparison is None or not np.isfinite(comparison.fault_free.loss).any():
         return None
     odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
@@ -184,7 +185,7 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
     """Returns a line of the report, which fails if `outside` marks a step as too far from the fault-free run. The
-    reason names the first such step and the values that are too far off."""
+    reason for the failure names the first step that is too far off, and the values that differ."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     steps = len(comparison.step)
     if not found:
@@ -202,7 +203,7 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
     """Compares loss, gradient norm and learning rate with the tolerance interval of fault-free runs. A value outside
-    fails. A value inside is inconclusive if its distance grows faster than between fault-free runs."""
+    the interval fails. A value inside the interval is inconclusive if its distance to the fault-free run grows fast."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}
@@ -246,8 +247,8 @@ def _reach(values: dict[str, Any]) -> str:
 
 
 def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iterator[dict[str, Any]]:
-    """Yields how much the loss rises at each resume with steps that were not rolled back. The `spike` is this rise
-    minus the fault-free run's rise at the same step."""
+    """Yields, for each resume, how much the loss rises at the first step, unless all steps after the resume were rolled
+    back. The `spike` is the rise of the loss at a resume minus the fault-free run's rise at the same step."""
     mine = dict(zip(curve.step.tolist(), curve.loss.tolist(), strict=True))
     told = zip(comparison.step.tolist(), comparison.fault_free.loss.tolist(), strict=True) if comparison else ()
     usual: dict[int, float] = dict(told)

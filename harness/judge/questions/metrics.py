@@ -60,7 +60,7 @@ def _lines(values: Mapping[str, Any], bounds: MetricBounds) -> Iterator[Expectat
 
 def _steps(run: Timeline) -> dict[str, Any]:
     """Returns quantiles of step time, and the number of rolled-back steps. Step time is the time between the ends of
-    two complete steps without a restart or rollback in between."""
+    two successive complete steps, without a restart or rollback in between."""
     told = Times.of(run)
     taken = told.end - told.begin
     found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}
@@ -68,8 +68,8 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups the saves of single processes into checkpoints, by step and process group. A new checkpoint begins
-    whenever a process begins to save a step again."""
+    """Groups the saves of single processes into checkpoints, by step and process group. If a process begins to save the
+    same step again, a new checkpoint begins."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -85,8 +85,8 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts committed and failed checkpoints. A checkpoint is committed once the last rank commits its part. A
-    checkpoint that was begun but not committed has failed, unless one of its processes died."""
+    """Counts committed and failed checkpoints. A checkpoint of several ranks is committed once the last rank has
+    committed its part. A checkpoint that was begun but not committed has failed, unless a process died while saving."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):
@@ -111,13 +111,13 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
 
 
 def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
-    """Maps each fault's id to the times, in order, at which the outages by this fault ended."""
+    """Maps each fault's id to the times, in order, at which the outages that this fault caused were over."""
     ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
     return grouped((fault, at) for at, fault in ended)
 
 
 def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
-    """Returns the time in ns from a fault's injection until the job noticed the fault, or `None` if it did not."""
+    """Returns the time in ns from a fault's injection until the job noticed the fault, or `None` if it never did."""
     if fault.injected is None:
         return None
     at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)

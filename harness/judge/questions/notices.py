@@ -1,8 +1,8 @@
-"""Counts how the job reacts to notices that a node will be taken. The report always shows these reactions, and a
-scenario may limit the number of ignored notices.
+"""Counts the notices that a node will be taken, and how many of these notices the job ignored. The report names each
+ignored notice, and a scenario may limit the number of ignored notices.
 
-The job acts on a notice if any rank logs the notice, saves or leaves before the node is taken. A save that was due
-anyway counts as a reaction, too, because it looks like a save because of the notice.
+The job acts on a notice if any rank logs the notice, saves or exits before the node is taken. A save that was due
+anyway counts as a reaction to the notice, too, because the log does not show why a rank saves.
 """
 
 from collections.abc import Iterator
@@ -43,8 +43,8 @@ class Notices(Score):
 
 
 def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
-    """Yields one text for each notice to a node that had working ranks and was then taken. The text says that the
-    notice was ignored, and is empty if any rank acted on the notice, even if no step followed."""
+    """Yields one text for each notice to a node that had working ranks and was then taken. The text for a notice says
+    that the job ignored the notice, or is empty if any rank acted on it."""
     run, ends = evidence.run, evidence.run.steps.end
     released = {slot.key: slot.released for slot in run.slots if not slot.kept}
     for target in fault.targets if fault.injected is not None and fault.notice_ns else ():
@@ -62,7 +62,7 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
 
 
 def _acted(evidence: Analysis, given: int, taken: int) -> bool:
-    """Returns True if a rank logged a notice, saved or left between the times `given` and `taken`, within the
+    """Returns True if a rank logged a notice, saved or exited between the times `given` and `taken`, within the
     uncertainty of the clocks."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     left = (process.left for process in run.processes if process.left is not None)

@@ -1,8 +1,8 @@
-"""Judges the recovery time: from the last step before progress stopped until the job does a step for the first time.
+"""Judges the recovery time: from the last step before an outage until the job does a step that it had not done before.
 
-The time is measured from logged steps alone, so its meaning does not depend on the trainer. The phases of a recovery
-add up to exactly the recovery time. If a fault only slows the job, the recovery time is measured from the fault until
-steps are as fast as in the fault-free run again.
+The recovery time is measured from logged steps alone, so it means the same for each trainer. The phases of a recovery
+add up to exactly the recovery time. If a fault only slows the job, the recovery time lasts from the fault until steps
+are as fast as in the fault-free run again.
 """
 
 from collections import Counter
@@ -86,7 +86,7 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 def _stuck(run: Timeline, episode: Episode) -> str:
     """Returns why the job did not recover from an outage. The text names the phase in which the harness gave the job
-    up, or the longest phase of a job that died."""
+    up, or, if the job ended by itself, the longest phase of the outage."""
     text = f"never recovered after step {episode.furthest_step}"
     if not episode.segments:
         return f"{text}: no step came after"
@@ -100,8 +100,8 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Compares each recovery time with the limit `allowed`. Recoveries that never ended come first, then the longest
-    ones. If the recovery from some fault could not be measured, a last line gives the reason `unmeasured`."""
+    """Compares each recovery time with the limit `allowed`. Recoveries that never ended come first in the result, and
+    the shortest recovery last. If a recovery could not be measured, an extra line gives the reason."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
     lines = [_line(bound, each, allowed, run) for each in worst_first]
@@ -125,7 +125,7 @@ def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Returns why the job's recovery from some fault was not measured, or an empty text if all were measured."""
+    """Returns why the job's recovery from some fault was not measured, or an empty text if each was measured."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
     measured = {interval.fault for interval in evidence.slowed.measured}

@@ -1,13 +1,13 @@
 """Judges the job after its last recovery: its speed, its GPUs in use, how regularly it saves, and how soon it exits.
 
-`harness.judge.facts.usual` defines the pace. The number of GPUs that the job *uses* is its number of ranks times the
-GPUs per rank of the fault-free run. The job *has* the GPUs that stay allocated until the end of the run. A new GPU
-counts only after a waiting time, which is three times as long as the fault-free run took from its first allocation to
-its first step. The wait begins when the GPU is allocated and the launcher on its node has logged a line.
+The number of GPUs that the job *uses* is its number of ranks times the number of GPUs per rank in the fault-free run.
+The job *has* the GPUs that stay allocated to it until the end of the run. A new GPU counts as unused only after a
+waiting time: three times as long as the fault-free run took from its first allocation to its first step. The waiting
+time begins once the new GPU is allocated and the launcher on its node has logged a line.
 
 A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
-committed a checkpoint near the due step: at most half an interval between saves earlier, and before the next due step.
-So a late save counts as made. A save that was not made counts as *missed* only if nothing disturbed the job then.
+committed a checkpoint less than half an interval before the due step, or after it and before the next due step. A due
+save that was not made was *missed* only if nothing disturbed the job at that time.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ Lines = Sequence[Expectation] | str  # expectations, or the reason why nothing i
 
 
 class _Again(Score):
-    """A group of expectations, such as on the speed after the last recovery, that is judged by default if possible."""
+    """A criterion on the job after its last recovery, such as on its speed, that is judged by default if possible."""
 
     def __init__(self, name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]):
         self.name, self.order, self._judged = name, order, judged
@@ -105,8 +105,8 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns the GPUs that the job kept to its end. GPUs of nodes that left after a notice, or that a notice calls
-    stragglers, are left out."""
+    """Returns the GPUs that the job kept to its end, except on nodes that exited after a notice and on straggler nodes.
+    A node is a straggler if a notice says so."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
@@ -119,7 +119,7 @@ def _first_step_ns(run: Timeline) -> int:
 
 
 def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
-    """Counts how many of the last steps, in a row, left a GPU idle. `ready` holds when each GPU became usable."""
+    """Counts how many of the last steps, in a row, did not use every GPU. `ready` tells when each became usable."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
@@ -182,8 +182,8 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Returns an array with True for each due save that the run made. Only saves due after the first disturbance count.
-    A save that was not made counts only if nothing disturbed the job and no other save was being written then."""
+    """Returns an array with True for each due save that the run made, and False for each missed save. Only saves due
+    after the first disturbance count. Saves missed while a fault acted or another save was written are ignored."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
     order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts
