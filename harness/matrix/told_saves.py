@@ -26,8 +26,8 @@ class ToldSaves:
     a_step: int | None = None
 
     def then(self, later: ToldSaves) -> ToldSaves:
-        """Adds facts about saves from the log of a later run to the facts that are known. If the logs of both runs name
-        a save, the log of the later run counts."""
+        """Adds facts about saves from the log of a later run to the facts that are known. If the logs of both runs
+        name the same save, the log of the later run counts."""
         micro_batches = {**self.micro_batches, **later.micro_batches}
         return ToldSaves({**self.steps, **later.steps}, micro_batches, max(later.a_step or 0, self.a_step or 0) or None)
 

@@ -167,7 +167,7 @@ class Story:
         return found
 
     def _exits(self) -> list[dict[str, Any]]:
-        """Returns the worker exits that launchers logged, and the exits of nodes' commands (with `None` as rank)."""
+        """Returns the worker exits that launchers logged, and the exits of each node's command (rank `None`)."""
         found = []
         for key, event in ((key_of(agent.header), event) for agent in self.agents for event in agent.events):
             if event["event"] == "worker.exit":

@@ -125,7 +125,7 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
     """Returns the part of a timeline from the window's start on, which `_start` finds. Processes keep their times from
-    before the window. Nodes and training periods that began before the window count as begun at the window's start."""
+    before the window. A node or a training period that began before the window counts as begun at its start."""
     start = _start(whole, begin)
     if start <= whole.begin:
         return whole

@@ -125,7 +125,7 @@ class LeftOut:
         return sum(max(0, min(end, until) - max(begin, first)) for first, until in self.accepted)
 
     def moved(self, first: Ints) -> Ints:
-        """Adds to each batch's first sample position how many samples the trainer left out before this batch."""
+        """Shifts each batch's first sample position by the number of samples left out before this batch."""
         for begin, end in self.accepted:
             first = np.where(first >= begin, first + end - begin, first)
         return first

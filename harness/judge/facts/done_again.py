@@ -38,7 +38,7 @@ class DoneAgain:
 
     @cached_property
     def not_compared(self) -> str:
-        """Returns why values of second restart and run are not compared, or an empty text if they are compared."""
+        """Returns why values of the second restart and of the run are not compared, or an empty text if they are."""
         run, disturbed, step = self._evidence.run, self._evidence.disturbed, self.made.step
         begun = run.steps.begin[run.steps.survives & (run.steps.step > step)]
         elsewhere = any(each.restored_step not in (None, step) for each in self.log.processes)

@@ -308,8 +308,8 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
-    """Yields saves in which more than 10 % of the tensor bytes differ from the fault-free save of the same step. As
-    contents may vary between runs, saves are yielded only if some save equals the fault-free save of its step."""
+    """Yields saves in which more than 10 % of the tensor bytes differ from the fault-free save of the same step. Yields
+    nothing if no save equals the fault-free save of its step at all: contents may then simply vary between runs."""
     theirs = {(save.series, save.step): {*look.tensors} for save, look in usual.undamaged.items()}
     same: dict[Save, float] = {}
     for save, look in store.undamaged.items():

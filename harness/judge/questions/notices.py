@@ -1,5 +1,5 @@
-"""Counts the notices that a node will be taken, and how many of these notices the job ignored. The report names each
-ignored notice, and a scenario may limit the number of ignored notices.
+"""Counts the notices that a node will be taken away, and how many of these notices the job ignored. The report names
+each ignored notice, and a scenario may limit the number of ignored notices.
 
 The job acts on a notice if any rank logs the notice, saves or exits before the node is taken. A save that was due
 anyway counts as a reaction to the notice, too, because the log does not show why a rank saves.
