@@ -58,6 +58,7 @@ class Decision(StrEnum):
     IGNORE = "ignore"
 
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
 _Rank = Annotated[int, msgspec.Meta(ge=0, le=RANK_MAX)]
 _Gpu = Annotated[int, msgspec.Meta(ge=0, le=GPU_MAX)]
@@ -89,10 +90,6 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     at: int | None = None
     step: _Step | None = None
     sure: _Share | None = None
-
-    @property
-    def accuses(self) -> bool:
-        return self.kind in BROKEN
 
 
 class _Line(Answer, frozen=True, forbid_unknown_fields=True):
@@ -129,22 +126,17 @@ def read_lines(content: bytes, file: str) -> Iterator[Answer]:
 def wall_ns(told: object, utc_offset_h: float | None = None) -> int:
     """Returns a moment in ns since 1970. `told`: integer nanoseconds, or ISO 8601. `utc_offset_h`: the zone of a text
     without one, in hours; `None`: such a text is refused. Raises `ValueError`."""
-    found = (
-        told if isinstance(told, int) and not isinstance(told, bool) else _iso_ns(str(told)[:SHOWN_MAX], utc_offset_h)
-    )
-    if not 0 <= found <= WALL_NS_MAX:
-        raise ValueError(f"at: {str(told)[:SHOWN_MAX]} is out of range; allowed are 1970 to 2116")
-    return found
-
-
-def _iso_ns(told: str, utc_offset_h: float | None) -> int:
-    try:
-        moment = datetime.datetime.fromisoformat(told)
-    except ValueError:
-        raise ValueError(f"at: {told!r} is no time; write ISO 8601, like 2026-11-30T06:51:40Z") from None
-    if moment.tzinfo is None:
-        if utc_offset_h is None:
-            raise ValueError(f"at: {told!r} has no zone; end it with Z or +00:00")
-        moment = moment.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=utc_offset_h)))
-    since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    return (since.days * 86400 + since.seconds) * 10**9 + since.microseconds * 1000
+    shown = str(told)[:SHOWN_MAX]
+    if not isinstance(told, int) or isinstance(told, bool):
+        try:
+            moment = datetime.datetime.fromisoformat(shown)
+        except ValueError:
+            raise ValueError(f"at: {shown!r} is no time; write ISO 8601, like 2026-11-30T06:51:40Z") from None
+        if moment.tzinfo is None:
+            if utc_offset_h is None:
+                raise ValueError(f"at: {shown!r} has no zone; end it with Z or +00:00")
+            moment = moment.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=utc_offset_h)))
+        told = (moment - _EPOCH) // datetime.timedelta(microseconds=1) * 1000
+    if not 0 <= told <= WALL_NS_MAX:
+        raise ValueError(f"at: {shown} is out of range; allowed are 1970 to 2116")
+    return told

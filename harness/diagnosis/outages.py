@@ -7,6 +7,7 @@ before; did one die by itself; did all lose each other.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import re
 from collections import Counter
@@ -17,7 +18,7 @@ import numpy as np
 
 from harness.diagnosis.answer import Decision, Kind, Suspect
 from harness.diagnosis.incident import NS, Incident, names, suspects, told
-from harness.diagnosis.view import STACK, Event, Node, View, Worker
+from harness.diagnosis.view import STACK, Event, View, Worker
 
 SILENCE_NS = 2 * NS  # without a step of any rank before the first death, at least; a death itself is seen in 0.3 s
 SILENCE_STEPS = 6  # usual steps that a silence lasts, at least; the slowest step of a noisy host took 4
@@ -49,54 +50,111 @@ class Death(NamedTuple):
         return found.fields.get("code") if found else None
 
     @property
-    def reason(self) -> str:
-        return str(self.said.fields.get("reason") or "") if self.said else ""
-
-    @property
     def words(self) -> str:
-        return f"{self.reason} {self.said.fields.get('error') or ''}".strip() if self.said else ""
+        told = self.said.fields if self.said else {}
+        return f"{told.get('reason') or ''} {told.get('error') or ''}".strip()
 
     @property
     def alone(self) -> bool:
-        """Returns True if the worker died by itself: by a signal without a word, or with an error of its own."""
-        return self.said is None or not (_PEER.search(self.words) or self.reason in LEFT)
+        """Returns True if the worker did not end because of another one."""
+        return not (_PEER.search(self.words) or self.words in LEFT)
+
+
+class _Outages:
+    """The deaths of a job, group by group."""
+
+    def __init__(self, view: View) -> None:
+        self.workers, self.nodes = view.workers, {node.key: node for node in view.nodes}
+        self.starts = [worker.started for worker in view.workers]
+        self.notices = view.told("notice")
+        self.noticed_at = [event.at for event in self.notices]
+        self.begin, self.size = view.begin, len({worker.rank for worker in view.workers})
+        took = np.concatenate([np.zeros(0), *(each.steps["end"] - each.steps["begin"] for each in view.workers)])
+        self.patience_ns = max(SILENCE_NS, SILENCE_STEPS * float(np.median(took)) if len(took) else 0.0)
+        self.same = Counter[tuple[int, int, str]]()  # deaths by rank, last step and words
+
+    def incidents(self) -> Iterator[Incident]:
+        deaths, since = sorted(self._deaths(), key=lambda death: death.at), self.begin
+        for _, members in itertools.groupby(deaths, key=lambda death: bisect.bisect_left(self.starts, death.at)):
+            group = list(members)
+            span = (
+                bisect.bisect_left(self.notices, at, key=lambda event: event.at) for at in (since, group[-1].at + 1)
+            )
+            notices, since = self.notices[slice(*span)], group[-1].at
+            given = [event for event in notices if event.fields.get("source") not in OF_PEERS]
+            if given or not any(event.fields.get("source") == "straggler" for event in notices):
+                yield from _noticed(given, group) or self._gone(group) or self._silence(group) or self._rest(group)
+
+    def _deaths(self) -> Iterator[Death]:
+        for worker in self.workers:
+            said, node = next(reversed(worker.told("exiting")), None), self.nodes.get(worker.key)
+            ends, command = [event for event in (worker.ended, said) if event], node.ended if node else None
+            if ends and ends[0].fields.get("code") != 0:
+                yield Death(min(event.at for event in ends), worker, said, worker.ended)
+            elif not ends and command and command.fields.get("code") != 0:
+                yield Death(max(command.at, worker.last_step_end), worker, None, command)
+
+    def _gone(self, group: Sequence[Death]) -> list[Incident]:
+        """Returns one incident for each node that ended under its launcher, without a word of it."""
+        begin, last = min(death.worker.last_step_end for death in group), group[-1].at + GONE_WITHIN_NS
+        found = []
+        for key in dict.fromkeys(death.worker.key for death in group):
+            node = self.nodes.get(key)
+            event = node.ended if node and not any(each.name == "agent.exiting" for each in node.launcher) else None
+            if event and event.fields.get("code") != 0 and begin <= event.at <= last:
+                why = f"{key[0]} is gone: its command ended with {event.fields.get('code')} without a word"
+                others = (death.seen for death in group if death.worker.key != key)
+                found.append(_taken(key[0], begin, event.at, why, (event, *others)))
+        return found
+
+    def _silence(self, group: Sequence[Death]) -> list[Incident]:
+        """Returns a hang if no rank progressed for long before the first death, or a lost link if all waited alike."""
+        first = group[0]
+        place = bisect.bisect_right(self.starts, first.at)
+        newest = {worker.rank: worker for worker in self.workers[max(0, place - 2 * self.size) : place]}
+        members = [newest[rank] for rank in sorted(newest)]
+        quiet = max((_last_progress(worker, first.at) for worker in members), default=first.at)
+        if first.at - quiet < self.patience_ns or (first.said is None and first.code is not None):
+            return []
+        waited = [event for worker in members for event in worker.events if quiet < event.at <= first.at + NS]
+        evidence = told(event for event in waited if event.name in WAITING)
+        late = _late(members, {event.place for event in waited if event.name in WAITING})
+        why, decision = f"no rank did a step for {(first.at - quiet) / NS:.1f} s", Decision.RESTART_IN_PLACE
+        if 0 < len(late) < len(members):
+            why = f"{why}; the others waited for {names(late)}"
+            return [Incident(quiet, first.at, Kind.HANG, suspects(late), decision, 0.8, why, evidence)]
+        why = f"{why}; all waited for each other at the same place"
+        return [Incident(quiet, first.at, Kind.NETWORK, (), decision, 0.4, why, evidence)]
+
+    def _rest(self, group: Sequence[Death]) -> list[Incident]:
+        """Returns the first worker that died by itself, else a lost link. Workers that all left are no failure."""
+        evidence, at = told(event for each in group for event in (each.said, each.seen)), group[0].at
+        death = next((each for each in group if each.alone), None)
+        launchers = {each.worker.key for each in group if each.code in ENDED_BY_LAUNCHER and each.said is None}
+        if death is None or (len(launchers) > 1 and all(each.said is None for each in group)):
+            if all(each.words in LEFT for each in group):
+                return []
+            why = "all workers lost their peers, and no worker or node died before"
+            return [Incident(at, at, Kind.NETWORK, (), Decision.RESTART_IN_PLACE, 0.4, why, evidence)]
+        words, code = death.words, death.code
+        kind = Kind.GPU if _GPU.search(words) else Kind.STORAGE if _STORAGE.search(words) else Kind.CRASH
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        why = f"{death.worker.place} ended first, by {how}{': ' * bool(words)}{words}"
+        met = death.worker.rank, death.worker.last_step, words
+        self.same[met] += bool(words)
+        decision = Decision.STOP if self.same[met] >= SAME_DEATHS_MAX else Decision.RESTART_IN_PLACE
+        refused = death.said is not None and not death.said.fields.get("error")  # it left, and is not what broke
+        who, sure = ((), 0.5) if refused or kind is Kind.STORAGE else (suspects([death.worker]), 0.9)
+        return [Incident(death.at, death.at, kind, who, decision, sure, why, evidence)]
 
 
 def outages(view: View) -> Iterator[Incident]:
     """Yields what ended workers, in order of time."""
-    deaths = sorted(_deaths(view), key=lambda death: death.at)
-    starts = sorted(worker.started for worker in view.workers)
-    took = [worker.steps["end"] - worker.steps["begin"] for worker in view.workers]
-    every = np.concatenate([np.zeros(0), *took])
-    patience_ns = max(SILENCE_NS, SILENCE_STEPS * float(np.median(every)) if len(every) else 0.0)
-    since, same = view.begin, Counter[tuple[int, int, str]]()
-    for _, members in itertools.groupby(deaths, key=lambda death: np.searchsorted(starts, death.at)):
-        group = list(members)
-        found = _noticed(view, group, since)
-        if not found and not any(event.fields.get("source") == "straggler" for event in _notices(view, group, since)):
-            found = _gone(view, group) or _silence(view, group, patience_ns) or _alone(group, same) or _lost(group)
-        yield from found
-        since = group[-1].at
+    return _Outages(view).incidents()
 
 
-def _deaths(view: View) -> Iterator[Death]:
-    commands = {node.key: node.ended for node in view.nodes}
-    for worker in view.workers:
-        said, command = next(reversed(worker.told("exiting")), None), commands.get(worker.key)
-        ends = [event for event in (worker.ended, said) if event]
-        if ends and ends[0].fields.get("code") != 0:
-            yield Death(min(event.at for event in ends), worker, said, worker.ended)
-        elif not ends and command and command.fields.get("code") != 0:
-            yield Death(max(command.at, worker.last_step_end), worker, None, command)
-
-
-def _notices(view: View, group: Sequence[Death], since: int) -> list[Event]:
-    return [event for event in view.told("notice") if since <= event.at <= group[-1].at]
-
-
-def _noticed(view: View, group: Sequence[Death], since: int) -> list[Incident]:
-    """Returns one incident for each node whose owner gave notice before this group died."""
-    given = [event for event in _notices(view, group, since) if event.fields.get("source") not in OF_PEERS]
+def _noticed(given: Sequence[Event], group: Sequence[Death]) -> list[Incident]:
+    """Returns one incident for each node whose owner gave notice."""
     first = {event.place.rpartition(" ")[2]: event for event in reversed(given)}
     ends = [death.seen for death in group]
     return [
@@ -105,54 +163,15 @@ def _noticed(view: View, group: Sequence[Death], since: int) -> list[Incident]:
     ]
 
 
-def _gone(view: View, group: Sequence[Death]) -> list[Incident]:
-    """Returns one incident for each node that ended under its launcher: with everything on it, and without a word."""
-    begin, last = min(death.worker.last_step_end for death in group), group[-1].at + GONE_WITHIN_NS
-    found = []
-    for node in view.nodes:
-        if any(death.worker.key == node.key for death in group) and (event := _vanished(node, begin, last)):
-            name, code = node.key[0], event.fields.get("code")
-            why = f"{name} is gone: its command ended with {code}, and its launcher said nothing"
-            others = (death.seen for death in group if death.worker.key != node.key)
-            found.append(_taken(name, begin, event.at, why, (event, *others)))
-    return found
-
-
-def _vanished(node: Node, begin: int, last: int) -> Event | None:
-    left = any(event.name == "agent.exiting" for event in node.launcher)
-    ended = node.ended if node.ended and node.ended.fields.get("code") != 0 else None
-    return ended if ended and not left and begin <= ended.at <= last else None
-
-
 def _taken(node: str, begin: int, known: int, why: str, evidence: Sequence[Event | None]) -> Incident:
     who = (Suspect(node=node),)
     return Incident(begin, known, Kind.CRASH, who, Decision.RESTART_ELSEWHERE, 0.9, why, told(evidence))
 
 
-def _silence(view: View, group: Sequence[Death], patience_ns: float) -> list[Incident]:
-    """Returns a hang if no rank progressed for long before the first death, or a lost link if all waited alike."""
-    first = group[0]
-    newest = {worker.rank: worker for worker in view.workers if worker.started <= first.at}
-    members = [newest[rank] for rank in sorted(newest)]
-    quiet = max((_last_progress(worker, first.at) for worker in members), default=first.at)
-    if first.at - quiet < patience_ns or (first.said is None and first.code is not None):
-        return []
-    waited = [event for worker in members for event in worker.events if quiet < event.at <= first.at + NS]
-    evidence = told(event for event in waited if event.name in WAITING)
-    late = _late(members, {event.place for event in evidence})
-    seconds, decision = (first.at - quiet) / NS, Decision.RESTART_IN_PLACE
-    if 0 < len(late) < len(members):
-        why = f"no rank did a step for {seconds:.1f} s; the others waited for {names(late)}"
-        return [Incident(quiet, first.at, Kind.HANG, suspects(late), decision, 0.8, why, evidence)]
-    why = f"no rank did a step for {seconds:.1f} s; all waited for each other at the same place"
-    return [Incident(quiet, first.at, Kind.NETWORK, (), decision, 0.4, why, evidence)]
-
-
 def _last_progress(worker: Worker, before: int) -> int:
-    ends = worker.steps["end"]
-    place = int(np.searchsorted(ends, before, side="right"))
+    place = int(np.searchsorted(worker.steps["end"], before, side="right"))
     signs = (event.at for event in worker.events if event.at <= before and event.name in PROGRESS)
-    return max(int(ends[place - 1]) if place else worker.started, worker.started, *signs)
+    return max(int(worker.steps["end"][place - 1]) if place else worker.started, worker.started, *signs)
 
 
 def _late(members: Sequence[Worker], alive: set[str]) -> list[Worker]:
@@ -163,30 +182,3 @@ def _late(members: Sequence[Worker], alive: set[str]) -> list[Worker]:
     behind = [worker for worker in members if numbers.get(worker.rank, furthest) < furthest]
     behind = behind or [worker for worker in members if worker.last_step < steps]
     return behind or [worker for worker in members if worker.place not in alive]
-
-
-def _alone(group: Sequence[Death], same: Counter[tuple[int, int, str]]) -> list[Incident]:
-    """Returns the first worker that died by itself. `same`: how often such a death was met before."""
-    death = next((each for each in group if each.alone), None)
-    launchers = {each.worker.key for each in group if each.said is None and each.code in ENDED_BY_LAUNCHER}
-    if death is None or (len(launchers) > 1 and all(each.said is None for each in group)):
-        return []
-    words, code = death.words, death.code
-    kind = Kind.GPU if _GPU.search(words) else Kind.STORAGE if _STORAGE.search(words) else Kind.CRASH
-    how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-    why = f"{death.worker.place} ended first, by {how}{': ' * bool(words)}{words}"
-    met = death.worker.rank, death.worker.last_step, words
-    same[met] += bool(words)
-    decision = Decision.STOP if same[met] >= SAME_DEATHS_MAX else Decision.RESTART_IN_PLACE
-    who = () if kind is Kind.STORAGE else suspects([death.worker])
-    evidence = told(event for each in (death, *group) for event in (each.said, each.seen))
-    return [Incident(death.at, death.at, kind, who, decision, 0.9, why, evidence)]
-
-
-def _lost(group: Sequence[Death]) -> list[Incident]:
-    """Returns the rest: all lost each other, or were ended by launchers that lost each other. Leaving is no failure."""
-    if all(death.reason == "drained" for death in group):
-        return []
-    why, at = "all workers lost their peers, and no worker or node died before", group[0].at
-    evidence = told(event for each in group for event in (each.said, each.seen))
-    return [Incident(at, at, Kind.NETWORK, (), Decision.RESTART_IN_PLACE, 0.4, why, evidence)]

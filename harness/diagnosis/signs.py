@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.diagnosis.answer import NAME_MAX, Decision, Kind, Suspect
 from harness.diagnosis.incident import NS, Incident, suspects, told
@@ -30,8 +31,7 @@ def signs(view: View) -> Iterator[Incident]:
 def _losses(worker: Worker) -> Iterator[Incident]:
     """Yields the first loss or gradient norm that is no number, else the first loss that stays far above the usual."""
     loss, norm, ends = (worker.steps[name] for name in ("loss", "grad_norm", "end"))
-    bad = np.isinf(loss) | np.isinf(norm) | _nan(loss) | _nan(norm)
-    places, words = np.flatnonzero(bad), "is no number"
+    places, words = np.flatnonzero(_broken(loss) | _broken(norm)), "is no number"
     if not len(places) and len(loss) > BEFORE + 1:
         usual = np.median(np.lib.stride_tricks.sliding_window_view(loss[:-1], BEFORE), axis=1)
         high = loss[BEFORE:] > SPIKE_TIMES * usual
@@ -45,9 +45,9 @@ def _losses(worker: Worker) -> Iterator[Incident]:
         yield Incident(int(ends[place]), known, Kind.BAD_DATA, (), Decision.ROLL_BACK, 0.8, why, evidence)
 
 
-def _nan(values: np.ndarray) -> np.ndarray:
-    """Tells which values were told as "nan": an untold one is a NaN with a sign."""
-    return np.isnan(values) & ~np.signbit(values)
+def _broken(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Tells which values are no number. An untold one is a NaN with a sign."""
+    return np.isinf(values) | (np.isnan(values) & ~np.signbit(values))
 
 
 def _memory(worker: Worker) -> Iterator[Incident]:

@@ -95,8 +95,7 @@ class Worker:
         return [event for event in self.events if event.name == name]
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One node that the job had. `launcher`: events of its launcher. `ended`: its command's end, if it was seen."""
 
     key: Key
@@ -122,33 +121,30 @@ class View:
 
 def view_of(log: Log) -> View:
     """Returns the part of a log that any cluster has. The cost is linear in the log."""
-    told = {writer.name: sorted(_kept(writer), key=lambda event: event.at) for writer in log.writers}
-    cluster = [event for writer in log.writers if writer.role == "harness" for event in told[writer.name]]
-    launchers: dict[Key, list[Event]] = {}
-    for writer in log.writers:
-        if writer.role == "agent":
-            launchers.setdefault(_key(writer.header), []).extend(told[writer.name])
+    told = [(writer, sorted(_kept(writer), key=lambda event: event.at)) for writer in log.writers]
+    cluster = [event for writer, events in told if writer.role == "harness" for event in events]
+    launchers = {_key(event.fields): list[Event]() for event in cluster}
+    for key, events in ((_key(writer.header), events) for writer, events in told if writer.role == "agent"):
+        launchers.setdefault(key, []).extend(events)
     ends = {_key(event.fields): event for event in reversed(cluster) if event.name == "process.exit"}
-    keys = dict.fromkeys([*(_key(event.fields) for event in cluster), *launchers])
-    nodes = [Node(key, launchers.get(key, ()), ends.get(key)) for key in keys]
     exits: dict[tuple[Key, object], list[Event]] = {}
-    for node in nodes:
-        for event in node.launcher:
-            if event.name == "worker.exit":
-                exits.setdefault((node.key, event.fields.get("pid")), []).append(event)
-    trainers = sorted((w for w in log.writers if w.role == "trainer"), key=lambda w: int(w.header["at"]))
-    workers = [_worker(writer, told[writer.name], exits) for writer in trainers]
+    for key, event in ((key, event) for key, events in launchers.items() for event in events):
+        if event.name == "worker.exit":
+            exits.setdefault((key, event.fields.get("pid")), []).append(event)
+    workers = [_worker(writer, events, exits) for writer, events in told if writer.role == "trainer"]
+    workers.sort(key=lambda worker: worker.started)
     clock = (log.harness or log.writers[0]).header
-    begins = [*(worker.started for worker in workers), *(node.launcher[0].at for node in nodes if node.launcher)]
+    begins = [*(worker.started for worker in workers), *(events[0].at for events in launchers.values() if events)]
+    nodes = [Node(key, events, ends.get(key)) for key, events in launchers.items()]
     return View(workers, nodes, min(begins, default=clock["at"]), clock["wall_ns"] - clock["at"])
 
 
 def _worker(writer: Writer, events: Sequence[Event], exits: Mapping[tuple[Key, object], Sequence[Event]]) -> Worker:
     """Returns a worker with its end: the first exit of its process id on its node since it started."""
     header, key = writer.header, _key(writer.header)
-    mine = exits.get((key, header.get("pid")), ())
-    ended = next((event for event in mine if event.at >= header["at"]), None)
-    return Worker(int(header.get("rank", 0)), key, header["at"], events, {c: writer.steps[c] for c in COLUMNS}, ended)
+    seen = (event for event in exits.get((key, header.get("pid")), ()) if event.at >= header["at"])
+    steps = {column: writer.steps[column] for column in COLUMNS}
+    return Worker(int(header.get("rank", 0)), key, header["at"], events, steps, next(seen, None))
 
 
 def _kept(writer: Writer) -> Iterator[Event]:

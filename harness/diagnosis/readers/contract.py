@@ -11,6 +11,7 @@ whether it was tried on the output of the real program. Files are hostile: a rea
 from __future__ import annotations
 
 import abc
+import itertools
 import json
 import pathlib
 import re
@@ -27,6 +28,7 @@ from harness.diagnosis.answer import (
     WORDS_MAX,
     Answer,
     AnswersError,
+    Decision,
     Kind,
     Suspect,
     wall_ns,
@@ -81,42 +83,37 @@ def build_reader(text: str) -> AnswerReader:
     try:
         given = yaml.safe_load(text)
         name, parameters = next(iter(given.items())) if isinstance(given, Mapping) and given else (given, {})
-        if name not in reader_names():
-            raise ValueError(f"choose one of: {', '.join(reader_names())}")
-        reader: AnswerReader = _FAMILY.load(name).model_validate(parameters)
+        reader: AnswerReader = _FAMILY.load(_FAMILY.known(str(name))).model_validate(parameters)
         return reader
+    except ValidationError as error:
+        problem = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
     except (ValueError, yaml.YAMLError) as error:
         problem = "; ".join(str(error).splitlines())
-        if isinstance(error, ValidationError):
-            problem = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise UsageError(f"--read {text[:SHOWN_MAX]}: {problem}") from None
+    raise UsageError(f"--read {text[:SHOWN_MAX]}: {problem}")
 
 
 def read_answers(path: pathlib.Path, reader: AnswerReader) -> list[Answer]:
     """Returns the answers in a file, or in the files of a folder. Raises `AnswersError`."""
-    found = []
-    for answer in reader.read(_files(path, re.compile(reader.pattern))):
-        found.append(answer)
-        if len(found) > ANSWERS_MAX:
-            raise AnswersError(str(path), None, f"more than {ANSWERS_MAX:,} answers")
+    found = list(itertools.islice(reader.read(_files(path, reader.pattern)), ANSWERS_MAX + 1))
+    if len(found) > ANSWERS_MAX:
+        raise AnswersError(str(path), None, f"more than {ANSWERS_MAX:,} answers")
     return found
 
 
-def _files(path: pathlib.Path, pattern: re.Pattern[str]) -> list[File]:
-    folder, names = path.absolute().parent, [path.name]
+def _files(path: pathlib.Path, pattern: str) -> list[File]:
+    folder, names, files, left = path.absolute().parent, [path.name], list[File](), BYTES_MAX
     try:
         if path.is_dir():
-            folder, names = path, untrusted_files.files_below(path, ".")
-            names = [name for name in names if pattern.fullmatch(name.rpartition("/")[2])]
+            found = untrusted_files.files_below(path, ".")
+            folder, names = path, [name for name in found if re.fullmatch(pattern, name.rpartition("/")[2])]
         if not 0 < len(names) <= FILES_MAX:
-            raise AnswersError(str(path), None, f"{len(names)} files match {pattern.pattern}; allowed are {FILES_MAX}")
-        files, left = [], BYTES_MAX
+            raise AnswersError(str(path), None, f"{len(names)} files match {pattern}; allowed are 1 to {FILES_MAX}")
         for name in names:
             files.append(File(name, untrusted_files.read(folder, name, left)))
             left -= len(files[-1].content)
-        return files
     except (OSError, FaultError) as error:
         raise AnswersError(str(path), None, f"it cannot be read: {error}") from None
+    return files
 
 
 def json_of(file: File) -> Any:
@@ -171,5 +168,11 @@ _PATTERNS = [(kind, re.compile(words, re.IGNORECASE)) for kind, words in _WORDS]
 
 
 def kind_by_words(told: str) -> Kind:
-    """Returns the kind that free text is about, by its words; `UNKNOWN` if no word is known."""
+    """Returns the kind of our own name, else that which free text is about; `UNKNOWN` if no word is known."""
+    if told in [*Kind]:
+        return Kind(told)
     return next((kind for kind, words in _PATTERNS if words.search(told[:WORDS_MAX])), Kind.UNKNOWN)
+
+
+def decision_of(told: object) -> Decision | None:
+    return Decision(told) if isinstance(told, str) and told in [*Decision] else None

@@ -1,9 +1,9 @@
 """Dumps of PyTorch's flight recorder: one file a rank, whose name ends with the rank (`TORCH_FR_DUMP_TEMP_FILE`).
 
-The form is that of PyTorch 2.13, as pickle or JSON: `entries`, each with `process_group`, `collective_seq_id`, `state`,
-`retired`. It was tried on a dump of PyTorch 2.13 over gloo. The rule is that of its analyser: in each group, ranks whose
-newest collective is behind the others are late. A dump does not tell when it was written, so the answer has no time.
-Pickles are read as plain data: nothing in them is imported or called.
+The form is that of PyTorch 2.13, as pickle or JSON: `entries` with `process_group`, `collective_seq_id`, `state` and
+`retired`. It was tried on dumps of PyTorch 2.13 over gloo. The rule is that of its analyser: in each group, those ranks
+are late whose newest collective is behind the others. A dump does not tell when it was written, so the answer has no
+time. Pickles are read as plain data: nothing in them is imported or called.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _dump(file: File) -> Mapping[str, Any]:
         return mapping(json_of(file))
     try:
         return mapping(_plain(pickles.read(file.content), {}))
-    except (ValueError, pickles.TooLarge, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise AnswersError(file.name, None, f"it is no dump of the flight recorder: {error}") from None
 
 

@@ -16,7 +16,7 @@ import regex  # unlike `re`, it can be told how long a search may take
 from pydantic import AfterValidator, Field
 
 from harness.diagnosis.answer import Answer, AnswersError, Decision, Kind, Suspect
-from harness.diagnosis.readers.contract import AnswerReader, File, kind_by_words, text
+from harness.diagnosis.readers.contract import AnswerReader, File, decision_of, kind_by_words, text
 
 GROUPS = frozenset({"at", "step", "kind", "decision", "why", *Suspect.__struct_fields__})
 LINE_CHARS_MAX = 2000  # that are searched: some expressions take the square of a line's length
@@ -54,22 +54,14 @@ class Lines(AnswerReader):
                     raise AnswersError(file.name, number, f"{self.regex!r} takes too long to search") from None
 
     def _answer(self, file: File, number: int, told: dict[str, str]) -> Answer:
-        kind, decided, at = told.get("kind", self.kind), told.get("decision"), self.moment(told.get("at"), file, number)
         try:
-            suspect = msgspec.convert(
-                {name: told.get(name) for name in Suspect.__struct_fields__}, Suspect, strict=False
-            )
+            who = msgspec.convert({name: told.get(name) for name in Suspect.__struct_fields__}, Suspect, strict=False)
             step = msgspec.convert(told.get("step"), int | None, strict=False)
         except ValueError as error:
             raise AnswersError(file.name, number, str(error)) from None
-        return Answer(
-            Kind(kind) if kind in [*Kind] else kind_by_words(kind),
-            () if suspect == Suspect() else (suspect,),
-            Decision(decided) if decided in [*Decision] else self.decision,
-            text(told.get("why")),
-            at,
-            step,
-        )
+        kind, decision = kind_by_words(told.get("kind", self.kind)), decision_of(told.get("decision")) or self.decision
+        at, why = self.moment(told.get("at"), file, number), text(told.get("why"))
+        return Answer(kind, () if who == Suspect() else (who,), decision, why, at, step)
 
 
 READER = Lines

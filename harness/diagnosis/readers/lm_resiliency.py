@@ -2,8 +2,8 @@
 
 The form is that of its sources of 2026 (`SCOUTFaultReport`, `examples/fault_injection/compare.py`): `reports[]` with
 `kind` (sdc, straggler, hang, data_stall, process_failure), `failed_ranks`, `scope`, `endpoint_id`, `confidence`,
-`training_iteration`. It was not tried on the real program, which needs GPUs. The form counts iterations and has no time,
-so an answer holds a step. A report about a whole `peer_group` accuses nobody.
+`training_iteration`. It was not tried on the real program, which needs GPUs. The form counts iterations and has no
+time, so an answer holds a step. A report about a whole `peer_group` accuses nobody.
 """
 
 from __future__ import annotations

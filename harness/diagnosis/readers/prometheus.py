@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.diagnosis.answer import GPU_MAX, NAME_MAX, RANK_MAX, Answer, AnswersError, Decision, Kind, Suspect
+from harness.diagnosis.answer import GPU_MAX, NAME_MAX, RANK_MAX, Answer, AnswersError, Suspect
 from harness.diagnosis.readers.contract import (
     AnswerReader,
     File,
+    decision_of,
     json_of,
     kind_by_words,
     mapping,
@@ -39,10 +40,9 @@ class Prometheus(AnswerReader):
     def _answer(self, file: File, alert: Mapping[str, Any]) -> Answer:
         labels, notes = mapping(alert.get("labels")), mapping(alert.get("annotations"))
         told = (labels.get("alertname"), notes.get("summary"), notes.get("description"))
-        words, decision = text(" ".join(map(text, told))), labels.get("decision")
-        kind = Kind(labels["kind"]) if labels.get("kind") in [*Kind] else kind_by_words(words)
-        at = self.moment(alert.get("startsAt", alert.get("activeAt")), file)
-        return Answer(kind, _who(labels), Decision(decision) if decision in [*Decision] else None, words, at)
+        words, at = text(" ".join(map(text, told))), self.moment(alert.get("startsAt", alert.get("activeAt")), file)
+        kind = kind_by_words(text(labels.get("kind")) or words)
+        return Answer(kind, _who(labels), decision_of(labels.get("decision")), words, at)
 
 
 def _who(labels: Mapping[str, Any]) -> tuple[Suspect, ...]:

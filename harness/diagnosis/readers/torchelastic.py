@@ -1,9 +1,9 @@
 """Error files of torchelastic: `LOG_DIR/RUN_ID/attempt_N/LOCAL_RANK/error.json`, which `@record` writes.
 
 The form is PyTorch's, of versions 1.9 to 2.13: `{"message": {"message", "extraInfo": {"py_callstack", "timestamp"}}}`.
-It was tried on a file that PyTorch 2.13 wrote. `timestamp` has whole seconds. The path tells the rank: collect the files
-of each node into a folder with the node's name, `NODE/**/LOCAL_RANK/error.json`; else nobody is accused. Of several
-files, those with an error of a lost peer are left out, unless they are the first.
+It was tried on a file that PyTorch 2.13 wrote. `timestamp` has whole seconds. The path tells the rank: collect the
+files of each node into a folder with the node's name, `NODE/**/LOCAL_RANK/error.json`; else nobody is accused. Of
+several files, those with an error of a lost peer are left out, unless they are the first.
 """
 
 from __future__ import annotations
