@@ -27,7 +27,7 @@ def explain(view: View) -> list[Incident]:
 
 def _covers(one: Incident, other: Incident) -> bool:
     """Tells whether one incident explains another: the same one told again, or a vaguer one at the same time."""
-    if (one.kind, one.who) == (other.kind, other.who):
+    if (one.kind, one.who, one.decision) == (other.kind, other.who, other.decision):
         return abs(one.known - other.known) < NEAR_NS
     meets = one.begin - NEAR_NS <= other.known and other.begin <= one.known + NEAR_NS
     return meets and bool(one.who) and not other.who and one.sure > other.sure

@@ -55,9 +55,7 @@ def diagnose(
     except ValueError as error:
         raise UsageError(f"--within {within}: {error}") from None
     if answers is None and read not in (None, *DIAGNOSERS):
-        raise UsageError(
-            f"--read {read}: say with --answers which file it reads; without a file {', '.join(DIAGNOSERS)}"
-        )
+        raise UsageError(f"--read {read}: name its file with --answers, or write one of: {', '.join(DIAGNOSERS)}")
     if answers is not None and RUN not in answers and len(runs) > 1:
         raise UsageError(f"--answers {answers}: with several runs write {RUN}, the folder of each run")
     reader = build_reader(read or "diagnosis") if answers is not None else None
@@ -89,9 +87,11 @@ def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Itera
                 except EventLogError as error:
                     note(f"passed over: {error}")
                     continue
-                header = repr(sorted((log.harness or log.writers[0]).header.items()))
-                if header not in seen:  # several runs may share a fault-free run
-                    seen.add(header)
+                mark = repr(
+                    [(each.name, each.header, len(each.events), len(each.steps["end"])) for each in log.writers]
+                )
+                if mark not in seen:  # several runs may share a fault-free run
+                    seen.add(mark)
                     yield truth_of_run(str(place.relative_to(folder.parent)), log), folder
 
 

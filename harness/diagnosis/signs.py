@@ -12,8 +12,8 @@ from harness.diagnosis.answer import NAME_MAX, Decision, Kind, Suspect
 from harness.diagnosis.incident import NS, Incident, suspects, told
 from harness.diagnosis.view import Event, View, Worker
 
-BEFORE = 20  # steps whose median is the usual loss
-SPIKE_TIMES = 1.5  # times the usual loss, in two steps one after the other
+BEFORE = 20  # steps whose highest loss counts
+SPIKE_TIMES = 1.5  # times that loss, in two steps one after the other; losses of small batches scatter widely
 SLOW_SAVE_TIMES, SLOW_SAVE_NS = 4.0, 2 * NS  # times the usual duration of a save, and at least so long
 MEMORY_SHARE = 0.9  # of a node's memory limit, from which on it is short
 MEMORY_GROWTH = 0.1  # of that limit by which it grew since the first figure
@@ -33,8 +33,9 @@ def _losses(worker: Worker) -> Iterator[Incident]:
     loss, norm, ends = (worker.steps[name] for name in ("loss", "grad_norm", "end"))
     places, words = np.flatnonzero(_broken(loss) | _broken(norm)), "is no number"
     if not len(places) and len(loss) > BEFORE + 1:
-        usual = np.median(np.lib.stride_tricks.sliding_window_view(loss[:-1], BEFORE), axis=1)
-        high = loss[BEFORE:] > SPIKE_TIMES * usual
+        highest = np.lib.stride_tricks.sliding_window_view(loss[:-1], BEFORE).max(axis=1)
+        high = loss[BEFORE:] > SPIKE_TIMES * highest
+        high[1:] |= high[:-1] & (loss[BEFORE + 1 :] > SPIKE_TIMES * highest[:-1])
         places, words = BEFORE + np.flatnonzero(high[:-1] & high[1:]), "is far above the usual"
     if len(places):
         place = int(places[0])
