@@ -24,6 +24,7 @@ STALL_SHARE = 0.5  # share of a stall that one part of a rank's step must explai
 WINDOW = 20  # steps whose median counts
 WINDOWS_AT_ONCE = 65_536  # so that the memory stays small
 RATIO = 1.65  # own work of a straggler over that of its peers; in healthy runs of a noisy host at most 1.5
+WAITED = 0.2  # share of a step for which the others wait longer than a straggler, at least
 NETWORK_NS, NETWORK_TIMES = 30 * 10**6, 4.0  # the last rank's wait: at most 20 ms in healthy runs, where 7 are usual
 DATA_NS, DATA_TIMES = 30 * 10**6, 5.0  # the longest wait for data: at most 18 ms in healthy runs, where 3 are usual
 PARTS = {"own": "own work", "data": "wait for data", "checkpoint": "checkpointing", "sync": "wait in the all-reduce"}
@@ -93,7 +94,8 @@ def _stalls(world: World, usual: dict[str, float]) -> Iterator[Incident]:
         excess = float(longest[place]) - usual["took"]
         slow = {name: np.flatnonzero(part[:, place] - usual[name] > STALL_SHARE * excess).tolist()
                 for name, part in world.parts.items()}  # fmt: skip
-        some = next((name for name in ("own", "data") if 0 < len(slow[name]) < count), None)
+        busy = count - len(slow["sync"])  # ranks for which the others waited
+        some = next((name for name in ("own", "data") if 0 < len(slow[name]) == busy < count), None)
         late = [world.workers[row] for row in slow[some]] if some else []
         if some:
             kind, words = Kind.HANG, f"on {names(late)} by its {PARTS[some]}; then it went on"
@@ -112,9 +114,11 @@ def _stragglers(world: World) -> Iterator[Incident]:
     """Yields nodes whose ranks work slower than those of the other nodes."""
     nodes = np.array([worker.node for worker in world.workers])
     for node in sorted({*nodes.tolist()}) if len({*nodes.tolist()}) > 1 else ():
-        own, mine = world.parts["own"], nodes == node
+        own, sync, mine = world.parts["own"], world.parts["sync"], nodes == node
         ratio = _rolling(np.median(own[mine], axis=0) / np.median(own[~mine], axis=0))
-        if len(places := np.flatnonzero(ratio > RATIO)):
+        waited = np.median(sync[~mine], axis=0) - np.median(sync[mine], axis=0)
+        waited = _rolling(waited / world.took.max(axis=0).clip(min=1))
+        if len(places := np.flatnonzero((ratio > RATIO) & (waited > WAITED))):
             why = f"the work of {node} took {ratio.max():.1f} times as long as that of the other nodes"
             yield _stretch(world, places, Kind.STRAGGLER, (Suspect(node=node),), Decision.EVICT_NODE, why)
 

@@ -135,6 +135,21 @@ def test_a_straggler_is_a_node_whose_own_work_takes_longer(tmp_path: pathlib.Pat
     assert found(job, tmp_path) == [("straggler", ["node2"])]
 
 
+def test_a_node_for_which_nobody_waits_is_no_straggler(tmp_path: pathlib.Path) -> None:
+    """As in a trainer that overlaps the all-reduce with its work, or whose steps take a few milliseconds."""
+    job = Job(steps=80, parts=lambda rank, step: {"own": 6.0 + 5.0 * (rank == 2), "net": 60.0})
+    assert found(job, tmp_path) == []
+
+
+def test_ranks_that_pause_in_turn_without_waiting_are_not_accused(tmp_path: pathlib.Path) -> None:
+    job = Job(nodes=2)
+    for rank, step in ((1, 30), (0, 31)):  # an evaluation of all ranks, which each tells as another step
+        for line in job.files[job.rank(rank)]:
+            if line.get("step") == step:
+                line["begin_ns"] -= 4 * 10**9
+    assert found(job, tmp_path) == []
+
+
 def test_a_host_that_slows_all_ranks_alike_accuses_nobody(tmp_path: pathlib.Path) -> None:
     job = Job(steps=80, parts=lambda rank, step: {"own": 230.0 if step > 30 else 100.0})
     assert found(job, tmp_path) == []
