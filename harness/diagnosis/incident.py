@@ -35,6 +35,12 @@ def suspects(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
     return tuple(Suspect(worker.rank, worker.node) for worker in workers)
 
 
+def link(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
+    """Returns the only link of two nodes. Among more nodes, times tell no link."""
+    nodes = sorted({worker.node for worker in workers})
+    return (Suspect(link=" and ".join(nodes)),) if len(nodes) == 2 else ()
+
+
 def names(workers: Iterable[Worker]) -> str:
     return ", ".join(worker.place for worker in workers)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.diagnosis.answer import Decision, Kind, Suspect
-from harness.diagnosis.incident import NS, Incident, names, suspects, told
+from harness.diagnosis.incident import NS, Incident, link, names, suspects, told
 from harness.diagnosis.view import STACK, Event, View, Worker
 
 SILENCE_NS = 2 * NS  # without a step of any rank before the first death, at least; a death itself is seen in 0.3 s
@@ -77,10 +77,8 @@ class _Outages:
         deaths, since = sorted(self._deaths(), key=lambda death: death.at), self.begin
         for _, members in itertools.groupby(deaths, key=lambda death: bisect.bisect_left(self.starts, death.at)):
             group = list(members)
-            span = (
-                bisect.bisect_left(self.notices, at, key=lambda event: event.at) for at in (since, group[-1].at + 1)
-            )
-            notices, since = self.notices[slice(*span)], group[-1].at
+            begin, end = (bisect.bisect_left(self.noticed_at, at) for at in (since, group[-1].at + 1))
+            notices, since = self.notices[begin:end], group[-1].at
             given = [event for event in notices if event.fields.get("source") not in OF_PEERS]
             if given or not any(event.fields.get("source") == "straggler" for event in notices):
                 yield from _noticed(given, group) or self._gone(group) or self._silence(group) or self._rest(group)
@@ -124,7 +122,7 @@ class _Outages:
             why = f"{why}; the others waited for {names(late)}"
             return [Incident(quiet, first.at, Kind.HANG, suspects(late), decision, 0.8, why, evidence)]
         why = f"{why}; all waited for each other at the same place"
-        return [Incident(quiet, first.at, Kind.NETWORK, (), decision, 0.4, why, evidence)]
+        return [Incident(quiet, first.at, Kind.NETWORK, link(members), decision, 0.4, why, evidence)]
 
     def _rest(self, group: Sequence[Death]) -> list[Incident]:
         """Returns the first worker that died by itself, else a lost link. Workers that all left are no failure."""

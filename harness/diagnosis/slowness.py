@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.diagnosis.answer import Decision, Kind, Suspect
-from harness.diagnosis.incident import NS, Incident, names, suspects, told
+from harness.diagnosis.incident import NS, Incident, link, names, suspects, told
 from harness.diagnosis.view import Event, View, Worker
 
 FIRST_STEPS = 3  # steps of each world that are left out: programs warm up
@@ -63,7 +63,8 @@ def slowness(view: View) -> Iterator[Incident]:
             found = _rolling(wait)
             if len(places := np.flatnonzero(found > max(least, times * often))):
                 why = f"{words.format(found.max() / 1e6)} a step, where {often / 1e6:.0f} ms are usual"
-                yield _stretch(world, places, kind, (), Decision.IGNORE, why)
+                who = link(world.workers) if kind is Kind.NETWORK else ()
+                yield _stretch(world, places, kind, who, Decision.IGNORE, why)
 
 
 def _worlds(view: View) -> Iterator[World]:
@@ -107,7 +108,8 @@ def _stalls(world: World, usual: dict[str, float]) -> Iterator[Incident]:
             continue
         why, end = f"step {world.steps[place]} took {excess / NS:.1f} s too long, {words}", int(world.ends[place])
         evidence = _figures(world, place, place + 1)
-        yield Incident(end - int(longest[place]), end, kind, suspects(late), Decision.IGNORE, 0.7, why, evidence)
+        who = link(world.workers) if kind is Kind.NETWORK else suspects(late)
+        yield Incident(end - int(longest[place]), end, kind, who, Decision.IGNORE, 0.7, why, evidence)
 
 
 def _stragglers(world: World) -> Iterator[Incident]:
