@@ -114,12 +114,15 @@ def _stalls(world: World, usual: dict[str, float]) -> Iterator[Incident]:
 
 def _stragglers(world: World) -> Iterator[Incident]:
     """Yields nodes whose ranks work slower than those of the other nodes."""
-    nodes = np.array([worker.node for worker in world.workers])
-    for node in sorted({*nodes.tolist()}) if len({*nodes.tolist()}) > 1 else ():
-        own, sync, mine = world.parts["own"], world.parts["sync"], nodes == node
-        ratio = _rolling(np.median(own[mine], axis=0) / np.median(own[~mine], axis=0))
-        waited = np.median(sync[~mine], axis=0) - np.median(sync[mine], axis=0)
-        waited = _rolling(waited / world.took.max(axis=0).clip(min=1))
+    at = np.array([worker.node for worker in world.workers])
+    nodes = sorted({*at.tolist()})
+    own, sync = (
+        np.array([np.median(world.parts[name][at == node], axis=0) for node in nodes]) for name in ("own", "sync")
+    )
+    took, many = world.took.max(axis=0).clip(min=1), (np.median(own, axis=0), np.median(sync, axis=0))
+    for place, node in enumerate(nodes if len(nodes) > 1 else ()):
+        usual_own, usual_sync = (own[1 - place], sync[1 - place]) if len(nodes) == 2 else many
+        ratio, waited = _rolling(own[place] / usual_own), _rolling((usual_sync - sync[place]) / took)
         if len(places := np.flatnonzero((ratio > RATIO) & (waited > WAITED))):
             why = f"the work of {node} took {ratio.max():.1f} times as long as that of the other nodes"
             yield _stretch(world, places, Kind.STRAGGLER, (Suspect(node=node),), Decision.EVICT_NODE, why)

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import pytest
+from counting import lines_run
 from histories import Job
 from simulator import Job as SimulatedJob
 from simulator import Logs, Outage, simulate
@@ -281,3 +282,14 @@ def test_the_plan_on_disk_is_not_read(tmp_path: pathlib.Path) -> None:
     before = explained(history.write(tmp_path))
     (tmp_path / "plan.json").write_text(json.dumps({"faults": "nonsense"}))
     assert explained(tmp_path) == before
+
+
+def test_the_work_grows_with_the_log_and_no_faster(tmp_path: pathlib.Path) -> None:
+    def work(outages: int) -> int:
+        kinds = [Outage(after=4, kind="rank", victim=number % 4) for number in range(outages)]
+        folder = simulate(SimulatedJob(nodes=4, steps=40 * outages), kinds).write(tmp_path / str(outages))
+        log = reading.read(folder / "events")
+        return lines_run(lambda: explain(view_of(log)))
+
+    few, many = work(8), work(32)
+    assert many < 4.6 * few
