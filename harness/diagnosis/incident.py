@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.diagnosis.answer import WORDS_MAX, Answer, Decision, Kind, Suspect
+from harness.diagnosis.answer import NAME_MAX, WORDS_MAX, Answer, Decision, Kind, Suspect
 from harness.diagnosis.view import Event, View, Worker
 
+_PATH = re.compile(r"'(/[^']+)'")
 EVIDENCE_MAX = 8  # events shown of one incident
 NS = 10**9
 
@@ -39,6 +41,11 @@ def link(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
     """Returns the only link of two nodes. Among more nodes, times tell no link."""
     nodes = sorted({worker.node for worker in workers})
     return (Suspect(link=" and ".join(nodes)),) if len(nodes) == 2 else ()
+
+
+def files(words: str) -> tuple[Suspect, ...]:
+    """Returns the first file that an error names, as Python quotes it."""
+    return tuple(Suspect(file=path[:NAME_MAX]) for path in _PATH.findall(words)[:1])
 
 
 def names(workers: Iterable[Worker]) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.diagnosis.answer import Decision, Kind, Suspect
-from harness.diagnosis.incident import NS, Incident, link, names, suspects, told
+from harness.diagnosis.incident import NS, Incident, files, link, names, suspects, told
 from harness.diagnosis.view import STACK, Event, View, Worker
 
 SILENCE_NS = 2 * NS  # without a step of any rank before the first death, at least; a death itself is seen in 0.3 s
@@ -33,7 +33,7 @@ _PEER = re.compile(
     r"\bpeer|connection (closed|reset|refused)|broken pipe|remote (process|error)|time.?out|timed out", re.IGNORECASE
 )
 _GPU = re.compile(r"\bcuda\b|\bxid\b|\becc\b|nvlink|cublas", re.IGNORECASE)
-_STORAGE = re.compile(r"\[Errno (5|28|30|116|122)\]|no space left|input/output error|stale file", re.IGNORECASE)
+_STORAGE = re.compile(r"\[Errno (2|5|28|30|116|122)\]|no space left|input/output error|stale file", re.IGNORECASE)
 
 
 class Death(NamedTuple):
@@ -130,9 +130,10 @@ class _Outages:
         death = next((each for each in group if each.alone), None)
         launchers = {each.worker.key for each in group if each.code in ENDED_BY_LAUNCHER and each.said is None}
         if death is None or (len(launchers) > 1 and all(each.said is None for each in group)):
-            if all(each.words in LEFT for each in group):
-                return []
-            why = "all workers lost their peers, and no worker or node died before"
+            place = bisect.bisect_right(self.starts, group[-1].at)
+            if len({worker.rank for worker in self.workers[place : place + self.size]}) > len(group):
+                return []  # nodes came, for which all workers start anew
+            why = "all workers left or lost their peers, and no worker or node failed before"
             return [Incident(at, at, Kind.NETWORK, (), Decision.RESTART_IN_PLACE, 0.4, why, evidence)]
         words, code = death.words, death.code
         kind = Kind.GPU if _GPU.search(words) else Kind.STORAGE if _STORAGE.search(words) else Kind.CRASH
@@ -142,7 +143,8 @@ class _Outages:
         self.same[met] += bool(words)
         decision = Decision.STOP if self.same[met] >= SAME_DEATHS_MAX else Decision.RESTART_IN_PLACE
         refused = death.said is not None and not death.said.fields.get("error")  # it left, and is not what broke
-        who, sure = ((), 0.5) if refused or kind is Kind.STORAGE else (suspects([death.worker]), 0.9)
+        who, sure = ((), 0.5) if refused else (suspects([death.worker]), 0.9)
+        who = files(words) if kind is Kind.STORAGE else who
         return [Incident(death.at, death.at, kind, who, decision, sure, why, evidence)]
 
 

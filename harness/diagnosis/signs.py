@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.diagnosis.answer import NAME_MAX, Decision, Kind, Suspect
-from harness.diagnosis.incident import NS, Incident, suspects, told
+from harness.diagnosis.incident import NS, Incident, files, suspects, told
 from harness.diagnosis.view import Event, View, Worker
 
 BEFORE = 20  # steps whose highest loss counts
@@ -17,7 +16,6 @@ SPIKE_TIMES = 1.5  # times that loss, in two steps one after the other; losses o
 SLOW_SAVE_TIMES, SLOW_SAVE_NS = 4.0, 2 * NS  # times the usual duration of a save, and at least so long
 MEMORY_SHARE = 0.9  # of a node's memory limit, from which on it is short
 MEMORY_GROWTH = 0.1  # of that limit by which it grew since the first figure
-_PATH = re.compile(r"'(/[^']+)'")
 
 
 def signs(view: View) -> Iterator[Incident]:
@@ -68,9 +66,8 @@ def _saves(view: View) -> Iterator[Incident]:
     """Yields the first save that failed, and the first that took far longer than the usual one."""
     for event in view.told("checkpoint.failed")[:1]:
         error = str(event.fields.get("error") or "no reason was told")
-        who = tuple(Suspect(file=path[:NAME_MAX]) for path in _PATH.findall(error)[:1])
         why = f"a save failed: {error}"
-        yield Incident(event.at, event.at, Kind.STORAGE, who, Decision.IGNORE, 0.9, why, told([event]))
+        yield Incident(event.at, event.at, Kind.STORAGE, files(error), Decision.IGNORE, 0.9, why, told([event]))
     saves = [(event, event.fields.get("duration_ns") or 0) for event in view.told("checkpoint.committed")]
     usual = float(np.median([ns for _, ns in saves])) if saves else 0.0
     for event, ns in [each for each in saves if each[1] > max(SLOW_SAVE_NS, SLOW_SAVE_TIMES * usual)][:1]:

@@ -11,7 +11,7 @@ from histories import Job
 from simulator import Job as SimulatedJob
 from simulator import Logs, Outage, simulate
 
-from harness.diagnosis.answer import Decision, Kind
+from harness.diagnosis.answer import Decision, Kind, Suspect
 from harness.diagnosis.baseline import explain
 from harness.diagnosis.incident import Incident
 from harness.diagnosis.view import COLUMNS, KEPT, view_of
@@ -24,9 +24,13 @@ def explained(folder: pathlib.Path) -> list[Incident]:
     return explain(view_of(reading.read(folder / "events")))
 
 
+def _parts(suspect: Suspect) -> tuple[int | str | None, ...]:
+    return suspect.rank, suspect.node, suspect.file
+
+
 def found(job: Job, folder: pathlib.Path) -> list[tuple[str, list[int | str | None]]]:
     return [
-        (str(each.kind), [suspect.node if suspect.rank is None else suspect.rank for suspect in each.who])
+        (str(each.kind), [next(part for part in parts if part is not None) for parts in map(_parts, each.who)])
         for each in explained(job.write(folder))
     ]
 
@@ -100,6 +104,7 @@ def test_ranks_that_all_wait_alike_have_lost_their_link(tmp_path: pathlib.Path) 
         ("IndexError: index out of range", ("crash", [1])),
         ("RuntimeError: CUDA error: an illegal memory access was encountered", ("gpu", [1])),
         ("OSError: [Errno 28] No space left on device", ("storage", [])),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/shard-1'", ("storage", ["/data/shard-1"])),
     ],
 )
 def test_an_error_of_its_own_names_the_rank(
@@ -293,3 +298,19 @@ def test_the_work_grows_with_the_log_and_no_faster(tmp_path: pathlib.Path) -> No
 
     few, many = work(8), work(32)
     assert many < 4.6 * few
+
+
+def test_workers_that_all_start_anew_tell_of_a_lost_launcher_or_of_new_nodes(tmp_path: pathlib.Path) -> None:
+    def left(newcomers: int, folder: pathlib.Path) -> list[Incident]:
+        job = Job(nodes=2)
+        for rank in range(2):
+            job.die(rank, 75, 0.1, reason="drained")
+        for rank in range(newcomers):
+            header = job.files[job.rank(min(rank, 1))][0]
+            job.files[f"n{rank}"] = [
+                header | {"writer": f"n{rank}", "rank": rank, "pid": 90, "mono_ns": job.now + 10**9}
+            ]
+        return explained(job.write(folder))
+
+    assert [(each.kind, each.who) for each in left(2, tmp_path / "same")] == [(Kind.NETWORK, ())]
+    assert left(3, tmp_path / "more") == []
