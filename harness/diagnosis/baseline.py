@@ -30,4 +30,5 @@ def _covers(one: Incident, other: Incident) -> bool:
     if (one.kind, one.who, one.decision) == (other.kind, other.who, other.decision):
         return abs(one.known - other.known) < NEAR_NS
     meets = one.begin - NEAR_NS <= other.known and other.begin <= one.known + NEAR_NS
-    return meets and bool(one.who) and not other.who and one.sure > other.sure
+    vague = all(suspect.rank is None and suspect.node is None and suspect.file is None for suspect in other.who)
+    return meets and vague and one.sure > other.sure

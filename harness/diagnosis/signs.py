@@ -72,7 +72,7 @@ def _saves(view: View) -> Iterator[Incident]:
     usual = float(np.median([ns for _, ns in saves])) if saves else 0.0
     for event, ns in [each for each in saves if each[1] > max(SLOW_SAVE_NS, SLOW_SAVE_TIMES * usual)][:1]:
         why = f"a save took {ns / NS:.1f} s, where {usual / NS:.1f} s are usual"
-        yield Incident(event.at - ns, event.at, Kind.STORAGE, (), Decision.IGNORE, 0.7, why, told([event]))
+        yield Incident(event.at - ns, event.at, Kind.STORAGE, (), Decision.IGNORE, 0.5, why, told([event]))
 
 
 def _fallbacks(view: View) -> Iterator[Incident]:

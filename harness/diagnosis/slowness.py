@@ -20,6 +20,7 @@ from harness.diagnosis.view import Event, View, Worker
 FIRST_STEPS = 3  # steps of each world that are left out: programs warm up
 STALL_NS = 15 * NS // 10  # a step so long is a stall, at least; a healthy step of a noisy host took 0.9 s
 STALL_STEPS = 5  # and so many usual steps
+PAUSE_NS = 5 * NS  # of some ranks; a shorter one passes by itself before any watchdog fires
 STALL_SHARE = 0.5  # share of a stall that one part of a rank's step must explain
 WINDOW = 20  # steps whose median counts
 WINDOWS_AT_ONCE = 65_536  # so that the memory stays small
@@ -28,6 +29,7 @@ WAITED = 0.2  # share of a step for which the others wait longer than a straggle
 NETWORK_NS, NETWORK_TIMES = 30 * 10**6, 4.0  # the last rank's wait: at most 20 ms in healthy runs, where 7 are usual
 DATA_NS, DATA_TIMES = 30 * 10**6, 5.0  # the longest wait for data: at most 18 ms in healthy runs, where 3 are usual
 PARTS = {"own": "own work", "data": "wait for data", "checkpoint": "checkpointing", "sync": "wait in the all-reduce"}
+SURE = {Kind.STRAGGLER: 0.75, Kind.NETWORK: 0.6, Kind.STORAGE: 0.5}  # a slow link slows saves and data, too
 
 Matrix = npt.NDArray[np.float64]  # ns, by rank and step
 
@@ -98,8 +100,11 @@ def _stalls(world: World, usual: dict[str, float]) -> Iterator[Incident]:
         busy = count - len(slow["sync"])  # ranks for which the others waited
         some = next((name for name in ("own", "data") if 0 < len(slow[name]) == busy < count), None)
         late = [world.workers[row] for row in slow[some]] if some else []
+        if some and excess < PAUSE_NS:
+            continue
         if some:
-            kind, words = Kind.HANG, f"on {names(late)} by its {PARTS[some]}; then it went on"
+            kind = Kind.HANG if some == "own" else Kind.STORAGE
+            words = f"on {names(late)} by its {PARTS[some]}; then it went on"
         elif slow["checkpoint"] or len(slow["data"]) == count:
             kind, words = Kind.STORAGE, f"by its {PARTS['checkpoint' if slow['checkpoint'] else 'data']}"
         elif len(slow["sync"]) == count:
@@ -109,7 +114,8 @@ def _stalls(world: World, usual: dict[str, float]) -> Iterator[Incident]:
         why, end = f"step {world.steps[place]} took {excess / NS:.1f} s too long, {words}", int(world.ends[place])
         evidence = _figures(world, place, place + 1)
         who = link(world.workers) if kind is Kind.NETWORK else suspects(late)
-        yield Incident(end - int(longest[place]), end, kind, who, Decision.IGNORE, 0.7, why, evidence)
+        sure = 0.7 if some else SURE[kind]
+        yield Incident(end - int(longest[place]), end, kind, who, Decision.IGNORE, sure, why, evidence)
 
 
 def _stragglers(world: World) -> Iterator[Incident]:
@@ -136,7 +142,7 @@ def _stretch(
     shown = f"{why} (steps {world.steps[first]} to {world.steps[last]})"
     evidence = _figures(world, first, first + WINDOW)
     return Incident(
-        int(world.ends[first]), int(world.ends[first + WINDOW - 1]), kind, who, decision, 0.7, shown, evidence
+        int(world.ends[first]), int(world.ends[first + WINDOW - 1]), kind, who, decision, SURE[kind], shown, evidence
     )
 
 

@@ -77,14 +77,12 @@ def test_the_best_answer_counts_and_the_wrong_one_stays_a_false_alarm(tmp_path: 
     assert [true for _, true in found.judged] == [False, True] and len(found.innocents) == 1
 
 
-def test_an_answer_without_a_time_is_never_late_and_takes_no_time(tmp_path: pathlib.Path) -> None:
-    (found,) = grade(struck(tmp_path), Answer(Kind.CRASH, (Suspect(rank=1),))).faults
+def test_an_answer_without_a_time_is_never_late_and_one_may_count_steps(tmp_path: pathlib.Path) -> None:
+    truth, who = struck(tmp_path), (Suspect(rank=1),)
+    (found,) = grade(truth, Answer(Kind.CRASH, who)).faults
     assert (found.grade, found.after_ns) == (Grade.RIGHT, None)
-
-
-def test_an_answer_that_counts_steps(tmp_path: pathlib.Path) -> None:
-    assert grade(struck(tmp_path), Answer(Kind.CRASH, (Suspect(rank=1),), step=60)).faults[0].grade is Grade.RIGHT
-    assert grade(struck(tmp_path), Answer(Kind.CRASH, (Suspect(rank=1),), step=3)).faults[0].grade is Grade.MISSING
+    told = [grade(truth, Answer(Kind.CRASH, who, step=step)).faults[0].grade for step in (60, 3)]
+    assert told == [Grade.RIGHT, Grade.MISSING]
 
 
 def test_a_node_is_named_by_itself_or_by_its_ranks(tmp_path: pathlib.Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.diagnosis.answer import Answer, AnswersError, Decision, Kind, Suspect
-from harness.diagnosis.readers.contract import File, build_reader, kind_by_words, read_answers, reader_names
+from harness.diagnosis.readers.contract import File, build_reader, read_answers, reader_names
 from harness.errors import UsageError
 
 REAL = pathlib.Path(__file__).parent / "real"
@@ -269,11 +269,3 @@ def test_a_missing_file_a_link_and_an_empty_folder_are_told(tmp_path: pathlib.Pa
     for name in ("none", "link", "empty"):
         with pytest.raises(AnswersError, match=str(tmp_path / name)):
             read_answers(tmp_path / name, build_reader("diagnosis"))
-
-
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [("bad-data", Kind.BAD_DATA), ("NVLink CRC", Kind.GPU), ("node is slow", Kind.STRAGGLER), ("hello", Kind.UNKNOWN)],
-)
-def test_kinds_by_their_words(words: str, kind: Kind) -> None:
-    assert kind_by_words(words) is kind

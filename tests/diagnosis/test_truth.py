@@ -71,13 +71,6 @@ def test_victims_and_their_index(victim: int, tmp_path: pathlib.Path) -> None:
     assert (fault.victims, fault.at_index_0) == ((Victim(f"node{victim}"),), victim == 0)
 
 
-def test_damaged_files_are_known(tmp_path: pathlib.Path) -> None:
-    job = Job()
-    job.fault("data_corruption", 1, 1, kind="missing", detail="data/shard-003.txt: missing")
-    (fault,) = truth(job, tmp_path).faults
-    assert (fault.files, fault.truth.place, fault.at_index_0) == (("data/shard-003.txt",), Place.FILE, None)
-
-
 def test_in_a_job_of_two_nodes_either_side_of_a_partition_is_right(tmp_path: pathlib.Path) -> None:
     for nodes, names in ((2, {"node0", "node1"}), (3, {"node1"})):
         job = Job(nodes)
