@@ -25,6 +25,7 @@ STALL_SHARE = 0.5  # share of a stall that one part of a rank's step must explai
 WINDOW = 20  # steps whose median counts
 WINDOWS_AT_ONCE = 65_536  # so that the memory stays small
 RATIO = 1.7  # own work of a straggler over that of its peers; in healthy runs of a noisy host at most 1.5
+SLOWER_NS = 20 * 10**6  # of that work, at least: the first rank logs and saves, too
 WAITED = 0.2  # share of a step for which the others wait longer than a straggler, at least
 NETWORK_NS, NETWORK_TIMES = 30 * 10**6, 4.0  # the last rank's wait: at most 20 ms in healthy runs, where 7 are usual
 DATA_NS, DATA_TIMES = 30 * 10**6, 5.0  # the longest wait for data: at most 18 ms in healthy runs, where 3 are usual
@@ -129,7 +130,8 @@ def _stragglers(world: World) -> Iterator[Incident]:
     for place, node in enumerate(nodes if len(nodes) > 1 else ()):
         usual_own, usual_sync = (own[1 - place], sync[1 - place]) if len(nodes) == 2 else many
         ratio, waited = _rolling(own[place] / usual_own), _rolling((usual_sync - sync[place]) / took)
-        if len(places := np.flatnonzero((ratio > RATIO) & (waited > WAITED))):
+        slower = (ratio > RATIO) & (waited > WAITED) & (_rolling(own[place] - usual_own) > SLOWER_NS)
+        if len(places := np.flatnonzero(slower)):
             why = f"the work of {node} took {ratio.max():.1f} times as long as that of the other nodes"
             yield _stretch(world, places, Kind.STRAGGLER, (Suspect(node=node),), Decision.EVICT_NODE, why)
 

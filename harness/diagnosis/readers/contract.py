@@ -21,18 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 import yaml
 from pydantic import Field, ValidationError
 
-from harness.diagnosis.answer import (
-    RANK_MAX,
-    SHOWN_MAX,
-    SUSPECTS_MAX,
-    WORDS_MAX,
-    Answer,
-    AnswersError,
-    Decision,
-    Kind,
-    Suspect,
-    wall_ns,
-)
+from harness.diagnosis import answer as neutral
+from harness.diagnosis.answer import SHOWN_MAX, SUSPECTS_MAX, Answer, AnswersError, Decision, Kind, Suspect
 from harness.errors import FaultError, UsageError
 from harness.log import untrusted_files
 from harness.parameters import Parameters
@@ -69,7 +59,7 @@ class AnswerReader(Parameters, abc.ABC):
     def moment(self, told: object, file: File, line: int | None = None) -> int | None:
         """Returns a moment in ns since 1970; `None` if none is told. Raises `AnswersError`."""
         try:
-            return None if told is None else wall_ns(told, self.utc_offset_h)
+            return None if told is None else neutral.wall_ns(told, self.utc_offset_h)
         except ValueError as error:
             raise AnswersError(file.name, line, str(error)) from None
 
@@ -134,7 +124,7 @@ def mappings(value: object) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
-def text(value: object, most: int = WORDS_MAX) -> str:
+def text(value: object, most: int = neutral.WORDS_MAX) -> str:
     """Returns a text of at most so many characters; an empty one for any other value."""
     return value[:most] if isinstance(value, str) else ""
 
@@ -149,7 +139,7 @@ def whole(value: object, most: int) -> int | None:
 def ranks(value: object, file: File) -> tuple[Suspect, ...]:
     """Returns suspects for a list of ranks. Raises `AnswersError` for anything else."""
     told = value if isinstance(value, list) else [None]
-    if len(told) > SUSPECTS_MAX or None in (found := [whole(each, RANK_MAX) for each in told]):
+    if len(told) > SUSPECTS_MAX or None in (found := [whole(each, neutral.RANK_MAX) for each in told]):
         raise AnswersError(file.name, None, f"{str(value)[:SHOWN_MAX]} is no list of at most {SUSPECTS_MAX} ranks")
     return tuple(Suspect(rank) for rank in found)
 
@@ -171,7 +161,7 @@ def kind_by_words(told: str) -> Kind:
     """Returns the kind of our own name, else that which free text is about; `UNKNOWN` if no word is known."""
     if told in [*Kind]:
         return Kind(told)
-    return next((kind for kind, words in _PATTERNS if words.search(told[:WORDS_MAX])), Kind.UNKNOWN)
+    return next((kind for kind, words in _PATTERNS if words.search(told[: neutral.WORDS_MAX])), Kind.UNKNOWN)
 
 
 def decision_of(told: object) -> Decision | None:

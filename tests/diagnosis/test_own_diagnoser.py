@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from counting import lines_run
-from histories import Job
+from known_jobs import Job
 from simulator import Job as SimulatedJob
 from simulator import Logs, Outage, simulate
 
@@ -145,6 +145,7 @@ def test_a_straggler_is_a_node_whose_own_work_takes_longer(tmp_path: pathlib.Pat
     ("parts", "loss"),
     [
         (lambda rank, step: {"own": 6.0 + 5.0 * (rank == 2), "net": 60.0}, None),  # nobody waits for rank 2
+        (lambda rank, step: {"own": 6.0 + 5.0 * (rank == 0)}, None),  # the first rank does a little more
         (lambda rank, step: {"own": 4000.0} if rank == 1 and step == 33 else {}, None),  # a short pause
         (lambda rank, step: {"own": 230.0 if step > 30 else 100.0}, None),  # a host that slows all ranks alike
         (lambda rank, step: {}, lambda step: 9.0 if step == 40 else 2.5),  # one high loss
