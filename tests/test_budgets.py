@@ -12,13 +12,13 @@ WING = 4_500
 WINGS = {
     wing: WING
     for wing in ("adopt", "api", "attach", "forecast", "gate", "matrix", "monitoring", "object_store", "preflight")
-} | {"gameday": 4_800}
+} | {"diagnosis": 2_400, "gameday": 4_800}
 # By part: what it may have today, and what it should come to. Who shrinks a part lowers its first figure.
 BUDGETS = {
-    "trunk": (55_771, 55_000),  # harness without the wings
+    "trunk": (55_776, 55_000),  # harness without the wings
     "judge": (11_535, 9_000),  # part of the trunk
     **{wing: (most, most) for wing, most in WINGS.items()},
-    "tests": (55_538, 50_000),
+    "tests": (56_750, 50_000),
     "beside": (10_857, 10_760),  # tools, benches, the reference trainer, examples
 }
 

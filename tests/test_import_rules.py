@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "run",
         "report.words",
         "adopt",
+        "diagnosis",
         "forecast",
         "gameday",
         "gate",
@@ -79,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # A wing imports the trunk and never another wing. What judges in a wing is pure: logs, judged runs and its like.
 WINGS = {
     "adopt": (),
+    "diagnosis": ("truth", "injected", "grading", "scores", "built_in"),
     "forecast": ("spot_policies",),
     "gameday": ("codes", "day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
@@ -89,10 +91,20 @@ WINGS = {
 MAY_IMPORT["attach"] = {"log", "node", "backends"}
 MAY_IMPORT["object_store"] = {"node", "trainers"}
 MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
+_BASELINE = {"answer", "view", "incident", "outages", "slowness", "signs"}
+_NEUTRAL = {"diagnosis.answer", "diagnosis.view", "diagnosis.baseline"}
 for wing, judging in WINGS.items():
     pure = {f"{wing}.{name}" for name in judging}
     MAY_IMPORT[wing] = MAY_IMPORT["cli"] | {"cli"} | pure
     MAY_IMPORT |= {name: {"log", "timeline", "judge", "judge.facts"} | pure for name in pure}
+
+for name in WINGS["diagnosis"]:
+    MAY_IMPORT[f"diagnosis.{name}"] |= _NEUTRAL
+MAY_IMPORT["diagnosis"] |= _NEUTRAL | {"diagnosis.incident"}
+MAY_IMPORT |= {"diagnosis.answer": {"log"}, "diagnosis.view": {"log"}}
+# The baseline sees a part of the log, and nothing that reads the rest of it.
+for name in ("incident", "outages", "slowness", "signs", "baseline"):
+    MAY_IMPORT[f"diagnosis.{name}"] = {f"diagnosis.{other}" for other in _BASELINE}
 
 # A plug-in knows its contract and what its family shares, never a sibling.
 PLUGINS = {
@@ -100,6 +112,7 @@ PLUGINS = {
     "harness.judge.questions": set(),
     "harness.trainers.checkpoints": {"contract", "shared"},
     "harness.preflight.checks": {"contract"},
+    "harness.diagnosis.readers": {"contract"},
     "harness.backends": {
         *("contract", "clock_offset", "caller", "network_calls", "storage_calls", "sidecar_network"),
         "attached",

@@ -107,6 +107,11 @@ COMMANDS = {
             "harness.forecast.forecast_command:forecast",
             "Say what this stack will cost at scale, from what runs measured and what others published of failures.",
         ),
+        "explain-failure": (
+            "harness.diagnosis.explain_command:explain_failure",
+            "Say what broke first in a stored run, who it was, why, and what to do.",
+        ),
+        "diagnose": ("harness.diagnosis.diagnose_command:diagnose", "Grade a diagnoser's answers about stored runs."),
         "heal": ("harness.cli.machine:heal", "Undo what killed runs left behind on this machine, and name it."),
     },
     "More": {

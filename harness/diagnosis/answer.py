@@ -1,0 +1,142 @@
+"""The neutral form of an answer: when something broke, its kind, the culprit, and what was decided.
+
+A file `diagnosis.jsonl` holds one answer a line:
+
+    {"at": "2026-11-30T06:51:40Z", "kind": "hang", "who": [{"rank": 1, "node": "node1"}], "sure": 0.9,
+     "decision": "restart-in-place", "why": "rank 1 said nothing while rank 0 waited"}
+
+`at` is the time at which the answer was given: ISO 8601 with a zone, or integer nanoseconds since 1970. A diagnoser
+that counts steps writes `step` instead. The file is hostile: sizes, numbers and types are checked.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from harness.errors import UsageError
+
+LINE_BYTES_MAX = 64 * 2**10
+SUSPECTS_MAX = 1024  # of one answer
+RANK_MAX = 131071  # as in the event log
+GPU_MAX = 1024
+STEP_MAX = 10**9
+NAME_MAX = 1000  # characters
+WORDS_MAX = 2000  # characters of `why`
+SHOWN_MAX = 200  # characters of a bad value, as shown
+WALL_NS_MAX = 2**62  # as in the event log: the year 2116
+
+
+class Kind(StrEnum):
+    """The kind of failure. `NONE`: nothing is wrong. `UNKNOWN`: something is, and the diagnoser does not know what."""
+
+    HANG = "hang"
+    STRAGGLER = "straggler"
+    CRASH = "crash"
+    BAD_DATA = "bad-data"
+    CORRUPTION = "corruption"
+    NETWORK = "network"
+    STORAGE = "storage"
+    GPU = "gpu"
+    NONE = "none"
+    UNKNOWN = "unknown"
+
+
+BROKEN = tuple(kind for kind in Kind if kind not in (Kind.NONE, Kind.UNKNOWN))
+
+
+class Decision(StrEnum):
+    RESTART_IN_PLACE = "restart-in-place"
+    RESTART_ELSEWHERE = "restart-elsewhere"
+    EVICT_NODE = "evict-node"
+    ROLL_BACK = "roll-back"
+    STOP = "stop"
+    IGNORE = "ignore"
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
+_Rank = Annotated[int, msgspec.Meta(ge=0, le=RANK_MAX)]
+_Gpu = Annotated[int, msgspec.Meta(ge=0, le=GPU_MAX)]
+_Step = Annotated[int, msgspec.Meta(ge=0, le=STEP_MAX)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One accused part of the cluster. `gpu`: its number on `node`. A field that is not told is `None`."""
+
+    rank: _Rank | None = None
+    node: _Name | None = None
+    gpu: _Gpu | None = None
+    link: _Name | None = None
+    file: _Name | None = None
+
+    def __str__(self) -> str:
+        told = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return ", ".join(f"{name} {value}" for name, value in told.items())
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One answer. `who`: empty if nobody is accused. `at`: ns of the wall clock; `None`: not told. `sure`: 0 to 1."""
+
+    kind: Kind
+    who: Annotated[tuple[Suspect, ...], msgspec.Meta(max_length=SUSPECTS_MAX)] = ()
+    decision: Decision | None = None
+    why: Annotated[str, msgspec.Meta(max_length=WORDS_MAX)] = ""
+    at: int | None = None
+    step: _Step | None = None
+    sure: _Share | None = None
+
+
+class _Line(Answer, frozen=True, forbid_unknown_fields=True):
+    at: int | str | None = None  # type: ignore[assignment]  # as it is written
+
+
+class AnswersError(UsageError):
+    """Raised for a file of answers that cannot be understood: it names file, line, value and what is allowed."""
+
+    def __init__(self, file: str, line: int | None, problem: str):
+        super().__init__(f"{file}{'' if line is None else f':{line}'}: {problem}")
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def read_lines(content: bytes, file: str) -> Iterator[Answer]:
+    """Yields the answers in the content of a `diagnosis.jsonl`. Raises `AnswersError` for a line that is not one."""
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        if len(line) > LINE_BYTES_MAX:
+            raise AnswersError(file, number, f"{len(line)} bytes; allowed are {LINE_BYTES_MAX}")
+        try:
+            told = _decoder.decode(line)
+            at = None if told.at is None else wall_ns(told.at)
+            yield Answer(told.kind, told.who, told.decision, told.why, at, told.step, told.sure)
+        except (ValueError, RecursionError) as error:
+            allowed = f"kind is one of {', '.join(Kind)}; decision one of {', '.join(Decision)}"
+            shown = line[:SHOWN_MAX].decode(errors="replace")
+            raise AnswersError(file, number, f"{error}; {allowed}: {shown}") from None
+
+
+def wall_ns(told: object, utc_offset_h: float | None = None) -> int:
+    """Returns a moment in ns since 1970. `told`: integer nanoseconds, or ISO 8601. `utc_offset_h`: the zone of a text
+    without one, in hours; `None`: such a text is refused. Raises `ValueError`."""
+    shown = str(told)[:SHOWN_MAX]
+    if not isinstance(told, int) or isinstance(told, bool):
+        try:
+            moment = datetime.datetime.fromisoformat(shown)
+        except ValueError:
+            raise ValueError(f"at: {shown!r} is no time; write ISO 8601, like 2026-11-30T06:51:40Z") from None
+        if moment.tzinfo is None:
+            if utc_offset_h is None:
+                raise ValueError(f"at: {shown!r} has no zone; end it with Z or +00:00")
+            moment = moment.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=utc_offset_h)))
+        told = (moment - _EPOCH) // datetime.timedelta(microseconds=1) * 1000
+    if not 0 <= told <= WALL_NS_MAX:
+        raise ValueError(f"at: {shown} is out of range; allowed are 1970 to 2116")
+    return told

@@ -1,0 +1,82 @@
+"""Diagnosers that need no file: the baseline, a trainer's own alarms, and four whose scores are known beforehand. Pure.
+
+`right`, `empty`, `rank_0` and `random` show the ends of the scale: a score means something only between them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from harness.diagnosis.answer import BROKEN, WORDS_MAX, Answer, Decision, Kind, Suspect
+from harness.diagnosis.baseline import explain
+from harness.diagnosis.injected import Injected, RunTruth
+from harness.diagnosis.truth import Place
+from harness.diagnosis.view import view_of
+
+ALARMS = {  # kind of an answer, by the kind of a trainer's `anomaly`; others are no diagnosis
+    **dict.fromkeys(("nonfinite", "gradient", "divergence", "data", "data_skew"), Kind.BAD_DATA),
+    **dict.fromkeys(("data_wait", "checkpoint_late"), Kind.STORAGE),
+    **dict.fromkeys(("straggler", "slow"), Kind.STRAGGLER),
+    **dict.fromkeys(("topology", "memory"), Kind.CRASH),
+    **{"hang": Kind.HANG, "replica": Kind.CORRUPTION, "out_of_memory": Kind.GPU},
+}
+
+
+def _baseline(truth: RunTruth, seed: int) -> list[Answer]:
+    """Returns the answers of `chaos explain-failure`, which sees a part of the log only."""
+    view = view_of(truth.log)
+    return [incident.answer(view) for incident in explain(view)]
+
+
+def _alarms(truth: RunTruth, seed: int) -> list[Answer]:
+    """Returns the alarms in the log. The rank that raises one need not be the culprit: only a named suspect counts."""
+    found = []
+    for event in (event for writer in truth.log.writers for event in writer.events if event.get("event") == "anomaly"):
+        if kind := ALARMS.get(str(event.get("kind"))):
+            who = () if event.get("suspect") is None else (Suspect(event["suspect"]),)
+            why = str(event.get("detail") or "").partition("\n")[0][:WORDS_MAX]
+            found.append(Answer(kind, who, None, why, truth.wall_ns(event["at"])))
+    return found
+
+
+def _right(truth: RunTruth, seed: int) -> list[Answer]:
+    """Returns the right answer about each fault, when it begins."""
+    return [
+        Answer(each.truth.kinds[0], _victims(each), min(each.truth.decisions), "", truth.wall_ns(each.begin))
+        for each in truth.faults
+        if not each.truth.benign
+    ]
+
+
+def _victims(fault: Injected) -> tuple[Suspect, ...]:
+    if fault.truth.place is Place.FILE:
+        return tuple(Suspect(file=file) for file in fault.files[:1])
+    return () if fault.truth.place is Place.JOB else tuple(Suspect(each.rank, each.node) for each in fault.victims)
+
+
+def _empty(truth: RunTruth, seed: int) -> list[Answer]:
+    """Returns nothing."""
+    return []
+
+
+def _rank_0(truth: RunTruth, seed: int) -> list[Answer]:
+    """Returns the same answer for each run: rank 0 has crashed."""
+    return [Answer(Kind.CRASH, (Suspect(rank=0),), Decision.RESTART_IN_PLACE)]
+
+
+def _random(truth: RunTruth, seed: int) -> list[Answer]:
+    """Returns a random kind and rank, the same for the same seed and run."""
+    draw = random.Random(f"{seed} {truth.name}")
+    kind, rank = draw.choice((*BROKEN, Kind.NONE)), draw.choice(truth.ranks or [0])
+    return [Answer(kind, (Suspect(rank),) if kind is not Kind.NONE else (), draw.choice([*Decision]))]
+
+
+DIAGNOSERS: Mapping[str, Callable[[RunTruth, int], list[Answer]]] = {
+    "baseline": _baseline,
+    "alarms": _alarms,
+    "right": _right,
+    "empty": _empty,
+    "rank_0": _rank_0,
+    "random": _random,
+}

@@ -1,0 +1,168 @@
+"""The command `chaos diagnose`: answers about stored runs, graded against the faults that were injected."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from harness.campaign.run_store import Store
+from harness.cli.output import note, print_json, print_table, safe, say
+from harness.cli.shared_options import REPORTS, JsonOption, ReportsOption, SeedOption
+from harness.diagnosis.answer import Kind
+from harness.diagnosis.built_in import DIAGNOSERS
+from harness.diagnosis.grading import Grade, RunGrade, grade_run
+from harness.diagnosis.injected import RunTruth, truth_of_run
+from harness.diagnosis.readers.contract import build_reader, read_answers, reader_names
+from harness.diagnosis.scores import KindScore, Scores, Share, scores_of
+from harness.errors import EventLogError, UsageError
+from harness.log import reading
+from harness.units import Duration, counted
+
+RUN = "{run}"
+CONTROL = "fault-free"  # folder of a run: the same job without a fault
+SHOWN_MAX = 20  # innocents, and faults that are not graded
+READ = f"Whose answers: {', '.join(DIAGNOSERS)}; of files {', '.join(reader_names())}. [default: baseline; diagnosis]"
+
+
+def diagnose(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN…", help="Runs: folders, ids, the beginnings of these, or 'last'.")
+    ],
+    answers: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help=f"The answers, a file or folder; {RUN} is the folder of each run."),
+    ] = None,
+    read: Annotated[str | None, typer.Option(metavar="READER", help=READ)] = None,
+    within: Annotated[str, typer.Option(help="A right answer later than this after a fault began is late.")] = "60s",
+    json: JsonOption = False,
+    seed: SeedOption = 1,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Grade a diagnoser's answers about stored runs.
+
+    Was it the right kind, the right rank or node, in time, and the right decision? The truth is in each run's log: the
+    faults that were injected, with their measured effects. Runs without a fault are controls, in which nobody may be
+    accused; without --answers the fault-free run beside each run is one. Exits 0 whatever the grades.
+
+    Example: chaos diagnose reports/* --answers '{run}/diagnosis.jsonl'
+    """
+    try:
+        within_ns = Duration(within).ns
+    except ValueError as error:
+        raise UsageError(f"--within {within}: {error}") from None
+    if answers is None and read not in (None, *DIAGNOSERS):
+        raise UsageError(f"--read {read}: name its file with --answers, or write one of: {', '.join(DIAGNOSERS)}")
+    if answers is not None and RUN not in answers and len(runs) > 1:
+        raise UsageError(f"--answers {answers}: with several runs write {RUN}, the folder of each run")
+    reader = build_reader(read or "diagnosis") if answers is not None else None
+    graded = []
+    for truth, folder in _truths(runs, answers is None, reports):
+        if reader and answers:
+            found = read_answers(pathlib.Path(answers.replace(RUN, str(folder))), reader)
+        else:
+            found = DIAGNOSERS[read or "baseline"](truth, seed)
+        graded.append(grade_run(truth, found, within_ns))
+    if not graded:
+        raise UsageError("no run is left to grade")
+    scores = scores_of(graded)
+    if json:
+        print_json(to_json(scores, graded))
+    else:
+        _print(scores, graded)
+
+
+def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Iterator[tuple[RunTruth, pathlib.Path]]:
+    """Yields the truth of each run, and of the fault-free run beside it, each once. Unreadable runs are passed over."""
+    store, seen = Store(reports), set[str]()
+    for name in runs:
+        folder = store.find(name)
+        for place in (folder, folder / CONTROL) if controls else (folder,):
+            if place == folder or (place / "events").is_dir():
+                try:
+                    log = reading.read(place / "events")
+                except EventLogError as error:
+                    note(f"passed over: {error}")
+                    continue
+                mark = repr(
+                    [(each.name, each.header, len(each.events), len(each.steps["end"])) for each in log.writers]
+                )
+                if mark not in seen:  # several runs may share a fault-free run
+                    seen.add(mark)
+                    yield truth_of_run(str(place.relative_to(folder.parent)), log), folder
+
+
+def _print(scores: Scores, graded: Sequence[RunGrade]) -> None:
+    runs, answers = counted(len(graded), "run"), counted(sum(len(run.answers) for run in graded), "answer")
+    say(f"{runs}, {scores.controls.tries} of them without a fault; {answers}", "bold")
+    heads = ("kind", "faults", *Grade, "recall", "precision", "decision", "median time")
+    rows = [(str(kind), score) for kind, score in scores.kinds.items()]
+    _table(heads, [_row(name, score) for name, score in [*rows, ("all", scores.total)]])
+    say("Shares with Wilson's intervals of 95 %; an unsure answer is neither right nor wrong.\n", "dim")
+    say("Said (columns) about what happened (rows)", "bold")
+    true = [kind for kind in Kind if any(kind is row for row, _ in scores.confusion)]
+    said = [kind for kind in Kind if any(kind is column for _, column in scores.confusion)]
+    _table(("", *said), [(row, *(str(scores.confusion.get((row, each), "·")) for each in said)) for row in true])
+    say(f"\nControls in which nothing was accused: {scores.controls}")
+    say(f"Benign faults without a wrong answer: {scores.benign}")
+    say(f"Innocents accused: {_list([f'{part} in {run}' for run, part in scores.innocents])}")
+    say(f"False alarms: {scores.total.answers[False]}")
+    say(f"Victims found, {scores.index_0_in_words}", "yellow" if scores.index_0_differs else "")
+    say(f"GPU-hours wasted by wrong decisions: {scores.wasted_gpu_hours}")
+    say(f"Not graded: {_list([f'{run} {fault}: {why}' for run, fault, why in scores.not_graded])}")
+
+
+def _list(parts: Sequence[str]) -> str:
+    shown = "; ".join(parts[:SHOWN_MAX]) + "; …" * (len(parts) > SHOWN_MAX)
+    return f"{len(parts)}{f' ({shown})' if parts else ''}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for place, head in enumerate(heads):
+        table.add_column(safe(head), justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*map(safe, row))
+    print_table(table)
+
+
+def _row(name: str, score: KindScore) -> tuple[str, ...]:
+    seconds = score.median_after_s
+    shares = map(str, (score.recall, score.precision, score.decision))
+    counts = (str(score.grades[grade]) for grade in Grade)
+    return name, str(score.grades.total()), *counts, *shares, "–" if seconds is None else f"{seconds:.1f} s"
+
+
+def to_json(scores: Scores, graded: Sequence[RunGrade]) -> dict[str, Any]:
+    """Returns the scores and the grade of each fault for programs."""
+    return {
+        "schema": 1,
+        "runs": len(graded),
+        "kinds": {str(kind): _values(score) for kind, score in scores.kinds.items()},
+        "all": _values(scores.total),
+        "controls_not_accused": _share(scores.controls),
+        "benign_not_accused": _share(scores.benign),
+        "innocents": [{"run": run, "accused": part} for run, part in scores.innocents],
+        "confusion": [{"true": true, "said": said, "count": n} for (true, said), n in scores.confusion.items()],
+        "at_index_0": _share(scores.first) | {"others": _share(scores.others), "differs": scores.index_0_differs},
+        "wasted_gpu_hours": scores.wasted_gpu_hours,
+        "not_graded": [{"run": run, "fault": fault, "reason": why} for run, fault, why in scores.not_graded],
+        "faults": [
+            {"run": run.truth.name, "id": each.injected.id, "fault": each.injected.fault, "kind": each.kind}
+            | {"grade": each.grade, "after_ns": each.after_ns, "decision_right": each.decision_right}
+            for run in graded
+            for each in run.faults
+        ],
+    }
+
+
+def _values(score: KindScore) -> dict[str, Any]:
+    shares = {name: _share(getattr(score, name)) for name in ("recall", "found", "precision", "decision")}
+    return {"grades": dict(score.grades), "median_after_s": score.median_after_s} | shares
+
+
+def _share(share: Share) -> dict[str, Any]:
+    return {"hits": share.hits, "of": share.tries, "interval": share.interval}

@@ -1,0 +1,170 @@
+"""Grades the answers about one run. Pure.
+
+Each fault gets the grade of the best answer about it. An answer that is true of no fault is a false alarm. An accused
+part that no fault had struck by then is an innocent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from harness.diagnosis.answer import BROKEN, Answer, Kind, Suspect
+from harness.diagnosis.injected import Injected, RunTruth, Victim
+from harness.diagnosis.truth import Place
+
+EARLY_NS = 10**9  # an answer may come so much before a fault began, as other clocks differ
+CONTROL = "control"  # the host of the rendezvous store: no node of the job, so that nobody innocent is accused
+
+
+class Grade(StrEnum):
+    RIGHT = "right"
+    COARSE = "coarse"  # the node instead of the rank, or nobody
+    LATE = "late"
+    WRONG = "wrong"  # another kind, or an innocent
+    UNSURE = "unsure"  # the diagnoser says that it does not know
+    MISSING = "missing"
+
+
+FOUND = (Grade.RIGHT, Grade.COARSE, Grade.LATE)
+
+
+@dataclass(frozen=True)
+class GradedFault:
+    """A fault with its grade, and the answer that decided, if any. `after_ns`: from its begin to that answer."""
+
+    injected: Injected
+    grade: Grade
+    answer: Answer | None = None
+    after_ns: int | None = None
+
+    @property
+    def decision_right(self) -> bool | None:
+        """Tells whether the decision helps; `None` if the fault was not found, or no decision was told."""
+        decision = self.answer.decision if self.answer and self.grade in FOUND else None
+        return None if decision is None else decision in self.injected.truth.decisions
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.NONE if self.injected.truth.benign else self.injected.truth.kinds[0]
+
+
+@dataclass(frozen=True)
+class RunGrade:
+    """All grades of a run. `judged`: each answer that accuses, once, and whether it is true of a fault. In a run with a
+    fault that is not graded, only true answers are judged: the others may be about that fault."""
+
+    truth: RunTruth
+    answers: Sequence[Answer]
+    faults: Sequence[GradedFault]
+    judged: Sequence[tuple[Answer, bool]]
+    innocents: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """An answer with its time on the run's clock (`None`: not told), and its grade for each fault."""
+
+    answer: Answer
+    at: int | None
+    grades: Sequence[Grade | None]
+
+    @property
+    def true_of(self) -> tuple[int, ...]:
+        return tuple(place for place, grade in enumerate(self.grades) if grade in FOUND)
+
+
+def grade_run(truth: RunTruth, answers: Iterable[Answer], within_ns: int) -> RunGrade:
+    """Grades the answers about a run. `within_ns`: a right answer that comes later after its fault is late."""
+    timed = []
+    for answer in answers:
+        at = truth.moment(answer.at, answer.step)
+        timed.append(_Timed(answer, at, [_grade(fault, answer, at, within_ns) for fault in truth.faults]))
+    timed.sort(key=lambda each: (each.at is None, each.at or 0))
+    faults = [_best(fault, place, timed) for place, fault in enumerate(truth.faults)]
+    judged: dict[object, tuple[Answer, bool]] = {}
+    innocents: dict[str, None] = {}
+    for each in timed:
+        if each.answer.kind in BROKEN and (each.true_of or not truth.not_graded):
+            said = each.answer.kind, each.answer.who, each.true_of
+            judged.setdefault(said, (each.answer, bool(each.true_of)))
+            innocents |= dict.fromkeys(_innocents(truth, each))
+    return RunGrade(truth, [each.answer for each in timed], faults, [*judged.values()], [*innocents])
+
+
+def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
+    """Returns a fault with its best grade, by the first answer of that grade. Wrong answers about another fault do not
+    count, and about a benign fault nobody need say anything."""
+    for wanted in ((Grade.RIGHT,), (Grade.COARSE,), (Grade.LATE,), (Grade.WRONG, Grade.UNSURE)):
+        for each in timed:
+            grade = each.grades[place]
+            if grade in wanted and not (grade is Grade.WRONG and each.true_of):
+                if grade is Grade.UNSURE and fault.truth.benign:
+                    continue
+                assert grade is not None
+                return GradedFault(
+                    fault, grade, each.answer, None if each.at is None else max(0, each.at - fault.begin)
+                )
+    return GradedFault(fault, Grade.RIGHT if fault.truth.benign else Grade.MISSING)
+
+
+def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> Grade | None:
+    """Returns how good an answer is for a fault; `None` if it says nothing, or was given before the fault began."""
+    if answer.kind is Kind.NONE or (at is not None and at < fault.begin - EARLY_NS):
+        return None
+    if answer.kind is Kind.UNKNOWN:
+        return Grade.UNSURE
+    named = [_fits(fault, suspect) for suspect in answer.who]
+    if answer.kind not in fault.truth.kinds or None in named:
+        return Grade.WRONG
+    if at is not None and at > fault.begin + within_ns:
+        return Grade.LATE
+    exact = all(named) if named else fault.truth.place is Place.JOB
+    return Grade.RIGHT if exact else Grade.COARSE
+
+
+def _fits(fault: Injected, suspect: Suspect) -> bool | None:
+    """Tells whether a suspect is exactly the victim of a fault (True) or names it coarsely; `None`: another one."""
+    place = fault.truth.place
+    if suspect.rank is None and suspect.node is None:
+        if place is Place.FILE and suspect.file is not None:
+            return any(_same_file(suspect.file, file) for file in fault.files) or None
+        return place is Place.JOB
+    if place is Place.JOB:
+        return suspect.node == CONTROL or None
+    struck = _struck(fault, suspect)
+    return struck and place is not Place.FILE
+
+
+def _struck(fault: Injected, suspect: Suspect) -> bool | None:
+    """Tells whether a suspect is a victim of a fault (True) or only its node (False); `None`: neither."""
+    found = [each for victim in fault.victims if (each := _at(fault, victim, suspect)) is not None]
+    return any(found) if found else None
+
+
+def _at(fault: Injected, victim: Victim, suspect: Suspect) -> bool | None:
+    node = suspect.node or fault.nodes.get(-1 if suspect.rank is None else suspect.rank)
+    if node != victim.node:
+        return None
+    if fault.truth.place is Place.NODE or victim.rank is None:
+        return True
+    if suspect.rank is None and suspect.gpu is None:
+        return False
+    return (suspect.rank == victim.rank if suspect.rank is not None else suspect.gpu == victim.gpu) or None
+
+
+def _same_file(told: str, true: str) -> bool:
+    """Tells whether a path names the damaged file, or a folder on the way to it, but not the folder of all saves."""
+    name, whole = told.rstrip("/").rpartition("/")[2], true.strip("/").split("/")
+    return name == whole[-1] or name in whole[1:-1]
+
+
+def _innocents(truth: RunTruth, each: _Timed) -> list[str]:
+    """Returns the accused ranks and nodes that no fault had struck when an answer was given."""
+    begun = [fault for fault in truth.faults if each.at is None or fault.begin - EARLY_NS <= each.at]
+    struck = [fault for fault in begun if fault.truth.place is not Place.JOB]
+    accused = [
+        suspect for suspect in each.answer.who if suspect.rank is not None or suspect.node not in (None, CONTROL)
+    ]
+    return [str(suspect) for suspect in accused if all(_struck(fault, suspect) is None for fault in struck)]

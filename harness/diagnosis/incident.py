@@ -1,0 +1,57 @@
+"""One thing that broke, as the baseline sees it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.diagnosis.answer import NAME_MAX, WORDS_MAX, Answer, Decision, Kind, Suspect
+from harness.diagnosis.view import Event, View, Worker
+
+_PATH = re.compile(r"'(/[^']+)'")
+EVIDENCE_MAX = 8  # events shown of one incident
+NS = 10**9
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something broke at `begin`, and the evidence was complete at `known`: ns on the run's clock. `sure`: 0 to 1."""
+
+    begin: int
+    known: int
+    kind: Kind
+    who: tuple[Suspect, ...]
+    decision: Decision
+    sure: float
+    why: str
+    evidence: tuple[Event, ...]
+
+    def answer(self, view: View) -> Answer:
+        """Returns the neutral form: the answer could be given as soon as its evidence was complete."""
+        at = self.known + view.wall_offset_ns
+        return Answer(self.kind, self.who, self.decision, self.why[:WORDS_MAX], at, None, self.sure)
+
+
+def suspects(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
+    return tuple(Suspect(worker.rank, worker.node) for worker in workers)
+
+
+def link(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
+    """Returns the only link of two nodes. Among more nodes, times tell no link."""
+    nodes = sorted({worker.node for worker in workers})
+    return (Suspect(link=" and ".join(nodes)),) if len(nodes) == 2 else ()
+
+
+def files(words: str) -> tuple[Suspect, ...]:
+    """Returns the first file that an error names, as Python quotes it."""
+    return tuple(Suspect(file=path[:NAME_MAX]) for path in _PATH.findall(words)[:1])
+
+
+def names(workers: Iterable[Worker]) -> str:
+    return ", ".join(worker.place for worker in workers)
+
+
+def told(events: Iterable[Event | None]) -> tuple[Event, ...]:
+    """Returns the first events, each once."""
+    return tuple({id(event): event for event in events if event}.values())[:EVIDENCE_MAX]

@@ -1,0 +1,184 @@
+"""Finds what ended workers: the first that died by itself, a node that is gone, a hang, a lost link. Pure.
+
+Workers die in groups: when one dies, its peers lose it, and launchers end the rest. A group ends when the next worker
+starts. In each group the rules are asked in turn: was a node given notice; is a node gone; was the job silent for long
+before; did one die by itself; did all lose each other.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.diagnosis.answer import Decision, Kind, Suspect
+from harness.diagnosis.incident import NS, Incident, files, link, names, suspects, told
+from harness.diagnosis.view import STACK, Event, View, Worker
+
+SILENCE_NS = 2 * NS  # without a step of any rank before the first death, at least; a death itself is seen in 0.3 s
+SILENCE_STEPS = 6  # usual steps that a silence lasts, at least; the slowest step of a noisy host took 4
+GONE_WITHIN_NS = 15 * NS  # from the first death until the end of a lost node's command is told
+SAME_DEATHS_MAX = 3  # deaths of one rank at one step with the same words, after which the job should stop
+ENDED_BY_LAUNCHER = (-9, -15)
+OF_PEERS = ("peer", "straggler")  # sources of a notice that no owner of a node gave
+LEFT = ("drained", "hang")  # reasons of a worker that ended because of another one
+PROGRESS = ("started", "rendezvous", "restored", "checkpoint.started", "checkpoint.committed")
+WAITING = ("flight_recorder", "exiting", STACK)  # told by a rank that waits for others
+_PEER = re.compile(
+    r"\bpeer|connection (closed|reset|refused)|broken pipe|remote (process|error)|time.?out|timed out", re.IGNORECASE
+)
+_GPU = re.compile(r"\bcuda\b|\bxid\b|\becc\b|nvlink|cublas", re.IGNORECASE)
+_STORAGE = re.compile(r"\[Errno (2|5|28|30|116|122)\]|no space left|input/output error|stale file", re.IGNORECASE)
+
+
+class Death(NamedTuple):
+    """The end of a worker that did not complete. `said`: its own last words. `seen`: who saw it end, and how."""
+
+    at: int
+    worker: Worker
+    said: Event | None
+    seen: Event | None
+
+    @property
+    def code(self) -> int | None:
+        found = self.seen or self.said
+        return found.fields.get("code") if found else None
+
+    @property
+    def words(self) -> str:
+        told = self.said.fields if self.said else {}
+        return f"{told.get('reason') or ''} {told.get('error') or ''}".strip()
+
+    @property
+    def alone(self) -> bool:
+        """Returns True if the worker did not end because of another one."""
+        return not (_PEER.search(self.words) or self.words in LEFT)
+
+
+class _Outages:
+    """The deaths of a job, group by group."""
+
+    def __init__(self, view: View) -> None:
+        self.workers, self.nodes = view.workers, {node.key: node for node in view.nodes}
+        self.starts = [worker.started for worker in view.workers]
+        self.notices = view.told("notice")
+        self.noticed_at = [event.at for event in self.notices]
+        self.begin, self.size = view.begin, len({worker.rank for worker in view.workers})
+        took = np.concatenate([np.zeros(0), *(each.steps["end"] - each.steps["begin"] for each in view.workers)])
+        self.patience_ns = max(SILENCE_NS, SILENCE_STEPS * float(np.median(took)) if len(took) else 0.0)
+        self.same = Counter[tuple[int, int, str]]()  # deaths by rank, last step and words
+
+    def incidents(self) -> Iterator[Incident]:
+        deaths, since = sorted(self._deaths(), key=lambda death: death.at), self.begin
+        for _, members in itertools.groupby(deaths, key=lambda death: bisect.bisect_left(self.starts, death.at)):
+            group = list(members)
+            begin, end = (bisect.bisect_left(self.noticed_at, at) for at in (since, group[-1].at + 1))
+            notices, since = self.notices[begin:end], group[-1].at
+            given = [event for event in notices if event.fields.get("source") not in OF_PEERS]
+            if given or not any(event.fields.get("source") == "straggler" for event in notices):
+                yield from _noticed(given, group) or self._gone(group) or self._silence(group) or self._rest(group)
+
+    def _deaths(self) -> Iterator[Death]:
+        for worker in self.workers:
+            said, node = next(reversed(worker.told("exiting")), None), self.nodes.get(worker.key)
+            ends, command = [event for event in (worker.ended, said) if event], node.ended if node else None
+            if ends and ends[0].fields.get("code") != 0:
+                yield Death(min(event.at for event in ends), worker, said, worker.ended)
+            elif not ends and command and command.fields.get("code") != 0:
+                yield Death(max(command.at, worker.last_step_end), worker, None, command)
+
+    def _gone(self, group: Sequence[Death]) -> list[Incident]:
+        """Returns one incident for each node that ended under its launcher, without a word of it."""
+        begin, last = min(death.worker.last_step_end for death in group), group[-1].at + GONE_WITHIN_NS
+        found = []
+        for key in dict.fromkeys(death.worker.key for death in group):
+            node = self.nodes.get(key)
+            event = node.ended if node and not any(each.name == "agent.exiting" for each in node.launcher) else None
+            if event and event.fields.get("code") != 0 and begin <= event.at <= last:
+                why = f"{key[0]} is gone: its command ended with {event.fields.get('code')} without a word"
+                others = (death.seen for death in group if death.worker.key != key)
+                found.append(_taken(key[0], begin, event.at, why, (event, *others)))
+        return found
+
+    def _silence(self, group: Sequence[Death]) -> list[Incident]:
+        """Returns a hang if no rank progressed for long before the first death, or a lost link if all waited alike."""
+        first = group[0]
+        place = bisect.bisect_right(self.starts, first.at)
+        newest = {worker.rank: worker for worker in self.workers[max(0, place - 2 * self.size) : place]}
+        members = [newest[rank] for rank in sorted(newest)]
+        quiet = max((_last_progress(worker, first.at) for worker in members), default=first.at)
+        if first.at - quiet < self.patience_ns or (first.said is None and first.code is not None):
+            return []
+        waited = [event for worker in members for event in worker.events if quiet < event.at <= first.at + NS]
+        evidence = told(event for event in waited if event.name in WAITING)
+        late = _late(members, {event.place for event in waited if event.name in WAITING})
+        why, decision = f"no rank did a step for {(first.at - quiet) / NS:.1f} s", Decision.RESTART_IN_PLACE
+        if 0 < len(late) < len(members):
+            why = f"{why}; the others waited for {names(late)}"
+            return [Incident(quiet, first.at, Kind.HANG, suspects(late), decision, 0.8, why, evidence)]
+        why = f"{why}; all waited for each other at the same place"
+        return [Incident(quiet, first.at, Kind.NETWORK, link(members), decision, 0.4, why, evidence)]
+
+    def _rest(self, group: Sequence[Death]) -> list[Incident]:
+        """Returns the first worker that died by itself, else a lost link. Workers that all left are no failure."""
+        evidence, at = told(event for each in group for event in (each.said, each.seen)), group[0].at
+        death = next((each for each in group if each.alone), None)
+        launchers = {each.worker.key for each in group if each.code in ENDED_BY_LAUNCHER and each.said is None}
+        if death is None or (len(launchers) > 1 and all(each.said is None for each in group)):
+            place = bisect.bisect_right(self.starts, group[-1].at)
+            if len({worker.rank for worker in self.workers[place : place + self.size]}) > len(group):
+                return []  # nodes came, for which all workers start anew
+            why = "all workers left or lost their peers, and no worker or node failed before"
+            return [Incident(at, at, Kind.NETWORK, (), Decision.RESTART_IN_PLACE, 0.4, why, evidence)]
+        words, code = death.words, death.code
+        kind = Kind.GPU if _GPU.search(words) else Kind.STORAGE if _STORAGE.search(words) else Kind.CRASH
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        why = f"{death.worker.place} ended first, by {how}{': ' * bool(words)}{words}"
+        met = death.worker.rank, death.worker.last_step, words
+        self.same[met] += bool(words)
+        decision = Decision.STOP if self.same[met] >= SAME_DEATHS_MAX else Decision.RESTART_IN_PLACE
+        refused = death.said is not None and not death.said.fields.get("error")  # it left, and is not what broke
+        who, sure = ((), 0.5) if refused else (suspects([death.worker]), 0.9)
+        who = files(words) if kind is Kind.STORAGE else who
+        return [Incident(death.at, death.at, kind, who, decision, sure, why, evidence)]
+
+
+def outages(view: View) -> Iterator[Incident]:
+    """Yields what ended workers, in order of time."""
+    return _Outages(view).incidents()
+
+
+def _noticed(given: Sequence[Event], group: Sequence[Death]) -> list[Incident]:
+    """Returns one incident for each node whose owner gave notice."""
+    first = {event.place.rpartition(" ")[2]: event for event in reversed(given)}
+    ends = [death.seen for death in group]
+    return [
+        _taken(node, event.at, event.at, f"the owner of {node} takes it back", (event, *ends))
+        for node, event in first.items()
+    ]
+
+
+def _taken(node: str, begin: int, known: int, why: str, evidence: Sequence[Event | None]) -> Incident:
+    who = (Suspect(node=node),)
+    return Incident(begin, known, Kind.CRASH, who, Decision.RESTART_ELSEWHERE, 0.9, why, told(evidence))
+
+
+def _last_progress(worker: Worker, before: int) -> int:
+    place = int(np.searchsorted(worker.steps["end"], before, side="right"))
+    signs = (event.at for event in worker.events if event.at <= before and event.name in PROGRESS)
+    return max(int(worker.steps["end"][place - 1]) if place else worker.started, worker.started, *signs)
+
+
+def _late(members: Sequence[Worker], alive: set[str]) -> list[Worker]:
+    """Returns the workers for which the others waited: behind in collectives or steps, or without a sign of life."""
+    collectives = {worker.rank: worker.told("flight_recorder") for worker in members}
+    numbers = {rank: max(event.fields["number"] for event in events) for rank, events in collectives.items() if events}
+    furthest, steps = max(numbers.values(), default=0), max(worker.last_step for worker in members)
+    behind = [worker for worker in members if numbers.get(worker.rank, furthest) < furthest]
+    behind = behind or [worker for worker in members if worker.last_step < steps]
+    return behind or [worker for worker in members if worker.place not in alive]

@@ -1,0 +1,49 @@
+"""Localization of lm-resiliency: its `localization.json`, or a list of its `SCOUTFaultReport`.
+
+The form is that of its sources of 2026 (`SCOUTFaultReport`, `examples/fault_injection/compare.py`): `reports[]` with
+`kind` (sdc, straggler, hang, data_stall, process_failure), `failed_ranks`, `scope`, `endpoint_id`, `confidence`,
+`training_iteration`. It was not tried on the real program, which needs GPUs. The form counts iterations and has no
+time, so an answer holds a step. A report about a whole `peer_group` accuses nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.diagnosis.answer import NAME_MAX, STEP_MAX, Answer, AnswersError, Decision, Kind, Suspect
+from harness.diagnosis.readers.contract import (
+    AnswerReader,
+    File,
+    json_of,
+    kind_by_words,
+    mapping,
+    mappings,
+    ranks,
+    text,
+    whole,
+)
+
+KINDS = {"sdc": Kind.CORRUPTION, "hang": Kind.HANG, "data_stall": Kind.HANG, "process_failure": Kind.CRASH}
+
+
+class LmResiliency(AnswerReader):
+    def answers(self, file: File) -> Iterator[Answer]:
+        told = json_of(file)
+        reports = told if isinstance(told, list) else mapping(told).get("reports")
+        if not isinstance(reports, list):
+            raise AnswersError(file.name, None, "it has no list of reports, so it is no localization")
+        for report in mappings(reports):
+            said, scope, node = text(report.get("kind")), report.get("scope"), text(report.get("endpoint_id"), NAME_MAX)
+            kind = KINDS.get(said) or kind_by_words(said.replace("_", " "))
+            if report.get("straggler_type") == "communication":
+                kind = Kind.NETWORK
+            who = () if scope == "peer_group" else ranks(report.get("failed_ranks", []), file)
+            if scope == "node" and node:
+                who = (Suspect(node=node),)
+            sure, step = report.get("confidence"), whole(report.get("training_iteration"), STEP_MAX)
+            sure = float(sure) if isinstance(sure, int | float) and 0 <= sure <= 1 else None
+            decision = Decision.ROLL_BACK if kind is Kind.CORRUPTION else None
+            yield Answer(kind, who, decision, text(str(report.get("sources") or "")), None, step, sure)
+
+
+READER = LmResiliency

@@ -1,0 +1,47 @@
+"""Attribution of NVIDIA Resiliency Extension: the answer of its service (`GET /logs` of nvrx-attrsvc), as JSON.
+
+The form is that of its sources of 2026 (`attribution/orchestration/types.py`): `recommendation.action` (STOP, RESTART,
+CONTINUE), `result.result[]` with `attribution_text` and `primary_issues`, and of the flight recorder `hanging_ranks`
+("hanging ranks: [1]") or `hanging_rank_list`. It was not tried on the real service, which asks a language model. The
+form has no time. Its kind is free text, so that its words decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from harness.diagnosis.answer import Answer, AnswersError, Decision, Kind
+from harness.diagnosis.readers.contract import (
+    AnswerReader,
+    File,
+    json_of,
+    kind_by_words,
+    mapping,
+    mappings,
+    ranks,
+    text,
+)
+
+DECISIONS = {"STOP": Decision.STOP, "RESTART": Decision.RESTART_IN_PLACE, "CONTINUE": Decision.IGNORE}
+
+
+class Nvrx(AnswerReader):
+    def answers(self, file: File) -> Iterator[Answer]:
+        told = mapping(json_of(file))
+        result = mapping(told.get("result"))
+        if not result:
+            raise AnswersError(file.name, None, "it has no result, so it is no answer of nvrx-attrsvc")
+        items = mappings(result.get("result"))
+        words = [each.get(name) for each in items for name in ("primary_issues", "attribution_text")]
+        why = text("; ".join(str(each)[:1000] for each in words if each))
+        recorder = mapping(mapping(result.get("fr")).get("result")) or mapping(result.get("result"))
+        hanging = recorder.get("hanging_rank_list")
+        if hanging is None:
+            hanging = re.findall(r"\d{1,6}", text(recorder.get("hanging_ranks"), 10_000))
+        who = ranks(hanging, file)
+        kind = kind_by_words(why) if why else Kind.HANG if who else Kind.UNKNOWN
+        yield Answer(kind, who, DECISIONS.get(text(mapping(told.get("recommendation")).get("action"))), why)
+
+
+READER = Nvrx

@@ -1,0 +1,39 @@
+"""Error files of torchelastic: `LOG_DIR/RUN_ID/attempt_N/LOCAL_RANK/error.json`, which `@record` writes.
+
+The form is PyTorch's, of versions 1.9 to 2.13: `{"message": {"message", "extraInfo": {"py_callstack", "timestamp"}}}`.
+It was tried on a file that PyTorch 2.13 wrote. `timestamp` has whole seconds. The path tells the rank: collect the
+files of each node into a folder with the node's name, `NODE/**/LOCAL_RANK/error.json`; else nobody is accused. Of
+several files, those with an error of a lost peer are left out, unless they are the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from harness.diagnosis.answer import GPU_MAX, NAME_MAX, Answer, AnswersError, Decision, Kind, Suspect
+from harness.diagnosis.readers.contract import AnswerReader, File, json_of, mapping, text, whole
+
+_PEER = re.compile(r"(closed|reset) by peer|broken pipe|remote process exited", re.IGNORECASE)
+
+
+class TorchElastic(AnswerReader):
+    pattern = r"error\.json"
+
+    def read(self, files: Sequence[File]) -> Iterator[Answer]:
+        found = sorted((each for file in files for each in self.answers(file)), key=lambda each: each.at or 0)
+        return (each for each in found if each is found[0] or not _PEER.search(each.why))
+
+    def answers(self, file: File) -> Iterator[Answer]:
+        told = mapping(json_of(file)).get("message")
+        said = text(told) or text(mapping(told).get("message"))
+        if not said:
+            raise AnswersError(file.name, None, "it has no message; torchelastic writes {'message': {'message': …}}")
+        seconds = whole(mapping(mapping(told).get("extraInfo")).get("timestamp"), 2**32)
+        kind = Kind.GPU if "CUDA" in said else Kind.CRASH
+        *folders, gpu, _ = ("", "", *file.name.split("/"))
+        who = (Suspect(node=folders[2][:NAME_MAX], gpu=whole(gpu, GPU_MAX)),) if len(folders) > 2 else ()
+        yield Answer(kind, who, Decision.RESTART_IN_PLACE, said, None if seconds is None else seconds * 10**9)
+
+
+READER = TorchElastic

@@ -1,0 +1,255 @@
+"""Grades and scores: each answer gets what it deserves, and so does each diagnoser."""
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from known_jobs import BEGIN, WALL, Job
+from simulator import Job as SimulatedJob
+from simulator import Outage, simulate
+
+from harness.diagnosis.answer import Answer, Decision, Kind, Suspect
+from harness.diagnosis.built_in import DIAGNOSERS
+from harness.diagnosis.grading import Grade, RunGrade, grade_run
+from harness.diagnosis.injected import RunTruth, truth_of_run
+from harness.diagnosis.scores import Scores, Share, fisher, scores_of
+from harness.log import reading
+
+NS = 10**9
+WITHIN = 60 * NS
+
+
+def truth_of(job: Job, folder: pathlib.Path) -> RunTruth:
+    return truth_of_run(folder.name, reading.read(job.write(folder) / "events"))
+
+
+def struck(
+    folder: pathlib.Path, fault: str = "rank_kill", node: int = 1, rank: int | None = 1, **more: Any
+) -> RunTruth:
+    job = Job()
+    job.fault(fault, node, rank, **more)
+    return truth_of(job, folder)
+
+
+def said(truth: RunTruth, kind: Kind, *who: Suspect, after_s: float = 1, **more: Any) -> Answer:
+    begin = truth.faults[0].begin if truth.faults else BEGIN
+    return Answer(kind, who, at=truth.wall_ns(begin) + int(after_s * NS), **more)
+
+
+def grade(truth: RunTruth, *answers: Answer) -> RunGrade:
+    return grade_run(truth, answers, WITHIN)
+
+
+@pytest.mark.parametrize(
+    ("kind", "who", "after_s", "expected", "innocents"),
+    [
+        (Kind.CRASH, [Suspect(rank=1)], 1, Grade.RIGHT, 0),
+        (Kind.CRASH, [Suspect(rank=1, node="node1")], 1, Grade.RIGHT, 0),
+        (Kind.CRASH, [Suspect(node="node1", gpu=0)], 1, Grade.RIGHT, 0),
+        (Kind.CRASH, [Suspect(node="node1")], 1, Grade.COARSE, 0),
+        (Kind.CRASH, [], 1, Grade.COARSE, 0),
+        (Kind.CRASH, [Suspect(rank=1)], 61, Grade.LATE, 0),
+        (Kind.CRASH, [Suspect(rank=0)], 1, Grade.WRONG, 1),
+        (Kind.CRASH, [Suspect(rank=1), Suspect(rank=2)], 1, Grade.WRONG, 1),
+        (Kind.CRASH, [Suspect(rank=1, node="node2")], 1, Grade.WRONG, 1),
+        (Kind.CRASH, [Suspect(node="node1", gpu=3)], 1, Grade.WRONG, 1),
+        (Kind.CRASH, [Suspect(rank=99)], 1, Grade.WRONG, 1),
+        (Kind.HANG, [Suspect(rank=1)], 1, Grade.WRONG, 0),
+        (Kind.UNKNOWN, [], 1, Grade.UNSURE, 0),
+        (Kind.NONE, [], 1, Grade.MISSING, 0),
+        (Kind.CRASH, [Suspect(rank=1)], -5, Grade.MISSING, 1),  # it was accused while it was sound
+    ],
+)
+def test_an_answer_about_a_killed_rank(
+    kind: Kind, who: list[Suspect], after_s: float, expected: Grade, innocents: int, tmp_path: pathlib.Path
+) -> None:
+    truth = struck(tmp_path)
+    found = grade(truth, said(truth, kind, *who, after_s=after_s))
+    assert found.faults[0].grade is expected and len(found.innocents) == innocents
+
+
+def test_the_best_answer_counts_and_the_wrong_one_stays_a_false_alarm(tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path)
+    wrong, right = said(truth, Kind.CRASH, Suspect(rank=0)), said(truth, Kind.CRASH, Suspect(rank=1), after_s=3)
+    found = grade(truth, right, wrong, wrong)
+    assert found.faults[0].grade is Grade.RIGHT and found.faults[0].after_ns == 3 * NS
+    assert [true for _, true in found.judged] == [False, True] and len(found.innocents) == 1
+
+
+def test_an_answer_without_a_time_is_never_late_and_one_may_count_steps(tmp_path: pathlib.Path) -> None:
+    truth, who = struck(tmp_path), (Suspect(rank=1),)
+    (found,) = grade(truth, Answer(Kind.CRASH, who)).faults
+    assert (found.grade, found.after_ns) == (Grade.RIGHT, None)
+    told = [grade(truth, Answer(Kind.CRASH, who, step=step)).faults[0].grade for step in (60, 3)]
+    assert told == [Grade.RIGHT, Grade.MISSING]
+
+
+def test_a_node_is_named_by_itself_or_by_its_ranks(tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path, "node_loss", 2, None)
+    for suspect, expected in (
+        (Suspect(node="node2"), Grade.RIGHT),
+        (Suspect(rank=2), Grade.RIGHT),
+        (Suspect(rank=1), Grade.WRONG),
+    ):
+        assert grade(truth, said(truth, Kind.CRASH, suspect)).faults[0].grade is expected
+
+
+def test_a_shared_store_has_no_culprit(tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path, "storage_full", 0, None)
+    assert grade(truth, said(truth, Kind.STORAGE)).faults[0].grade is Grade.RIGHT
+    assert grade(truth, said(truth, Kind.STORAGE, Suspect(file="/ckpt"))).faults[0].grade is Grade.RIGHT
+    found = grade(truth, said(truth, Kind.STORAGE, Suspect(node="node0")))
+    assert found.faults[0].grade is Grade.WRONG and found.innocents == ["node node0"]
+
+
+@pytest.mark.parametrize(
+    ("who", "expected"),
+    [
+        ([Suspect(file="/run/data/shard-003.txt")], Grade.RIGHT),
+        ([Suspect(file="/run/data/shard-004.txt")], Grade.WRONG),
+        ([], Grade.COARSE),
+        ([Suspect(rank=1)], Grade.COARSE),
+        ([Suspect(rank=0)], Grade.WRONG),
+    ],
+)
+def test_a_damaged_file(who: list[Suspect], expected: Grade, tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path, "data_corruption", kind="missing", detail="data/shard-003.txt: missing")
+    assert grade(truth, said(truth, Kind.BAD_DATA, *who)).faults[0].grade is expected
+
+
+def test_a_benign_pause_needs_no_answer(tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path, "gil_hold", duration="3s")
+    for answers, expected in (([], Grade.RIGHT), ([said(truth, Kind.HANG, Suspect(rank=1))], Grade.RIGHT),
+                              ([said(truth, Kind.UNKNOWN)], Grade.RIGHT), ([said(truth, Kind.CRASH, Suspect(rank=1))], Grade.WRONG),
+                              ([said(truth, Kind.HANG, Suspect(rank=0))], Grade.WRONG)):  # fmt: skip
+        (found,) = grade(truth, *answers).faults
+        assert found.grade is expected and found.injected.truth.benign
+    assert not scores_of([grade(truth)]).kinds
+
+
+def test_in_a_control_each_accusation_is_false(tmp_path: pathlib.Path) -> None:
+    truth = truth_of(Job(), tmp_path)
+    found = grade(
+        truth, said(truth, Kind.STRAGGLER, Suspect(node="node0")), said(truth, Kind.NONE), said(truth, Kind.UNKNOWN)
+    )
+    assert [true for _, true in found.judged] == [False] and found.innocents == ["node node0"]
+    assert scores_of([found]).controls == Share(0, 1) and scores_of([grade(truth)]).controls == Share(1, 1)
+
+
+def test_answers_beside_a_fault_that_is_not_graded_are_not_judged(tmp_path: pathlib.Path) -> None:
+    job = Job()
+    job.fault("own_code", 1, 1)
+    truth = truth_of(job, tmp_path)
+    found = grade(truth, Answer(Kind.CRASH, (Suspect(rank=1),)))
+    assert not found.judged and not found.innocents and not truth.is_control
+
+
+def test_the_decision_is_graded_if_the_fault_was_found(tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path)
+    for decision, expected in ((Decision.RESTART_IN_PLACE, True), (Decision.EVICT_NODE, False), (None, None)):
+        (found,) = grade(truth, said(truth, Kind.CRASH, Suspect(rank=1), decision=decision)).faults
+        assert found.decision_right is expected
+    (found,) = grade(truth, said(truth, Kind.CRASH, Suspect(rank=0), decision=Decision.RESTART_IN_PLACE)).faults
+    assert found.decision_right is None
+
+
+# Scores
+
+
+def test_wilsons_interval_and_fishers_test() -> None:
+    assert Share(0, 0).interval is None and str(Share(0, 0)) == "–"
+    assert Share(8, 10).interval == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
+    assert Share(0, 20).interval == pytest.approx((0, 0.1611252), abs=1e-6)
+    assert str(Share(20, 20)) == "20/20 100 % [84–100]"
+    assert fisher(Share(3, 4), Share(1, 4)) == pytest.approx(0.4857143)
+    assert fisher(Share(10, 10), Share(0, 10)) == pytest.approx(2 / 184756)
+    assert fisher(Share(0, 5), Share(0, 7)) == 1
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> list[RunTruth]:
+    """Ranks and nodes, each struck on each of four nodes, and controls."""
+    found = []
+    for kind in ("rank", "node", "notice"):
+        for victim in range(4):
+            folder = tmp_path_factory.mktemp(f"{kind}-{victim}")
+            simulate(SimulatedJob(nodes=4), [Outage(after=12, kind=kind, victim=victim)], seed=victim).write(folder)
+            found.append(folder)
+    for seed in range(4):
+        found.append(tmp_path_factory.mktemp(f"control-{seed}"))
+        simulate(SimulatedJob(nodes=4), seed=seed).write(found[-1])
+    return [truth_of_run(folder.name, reading.read(folder / "events")) for folder in found]
+
+
+def scored(matrix: Sequence[RunTruth], diagnoser: Callable[[RunTruth, int], list[Answer]], seed: int = 1) -> Scores:
+    return scores_of(grade_run(truth, diagnoser(truth, seed), WITHIN) for truth in matrix)
+
+
+def test_the_diagnoser_that_is_always_right(matrix: list[RunTruth]) -> None:
+    found = scored(matrix, DIAGNOSERS["right"])
+    assert found.total.recall == found.total.precision == found.total.decision == Share(12, 12)
+    assert found.controls == Share(4, 4) and not found.innocents and found.total.median_after_s == 0
+    assert found.confusion == {(Kind.CRASH, Kind.CRASH): 12, (Kind.NONE, Kind.NONE): 4}
+    assert found.index_0_differs is False and found.wasted_gpu_hours == "not measured"
+
+
+def test_the_diagnoser_that_says_nothing(matrix: list[RunTruth]) -> None:
+    found = scored(matrix, DIAGNOSERS["empty"])
+    assert found.total.recall == Share(0, 12) and found.total.precision == Share(0, 0)
+    assert found.total.grades == {Grade.MISSING: 12} and found.controls == Share(4, 4)
+    assert found.confusion == {(Kind.CRASH, Kind.NONE): 12, (Kind.NONE, Kind.NONE): 4}
+
+
+def test_the_diagnoser_that_always_says_rank_0_is_found_out(matrix: list[RunTruth]) -> None:
+    found = scored(matrix, DIAGNOSERS["rank_0"])
+    assert (found.first, found.others) == (Share(3, 3), Share(0, 9))
+    assert found.index_0_differs is True and "differs significantly" in found.index_0_in_words
+    assert found.controls == Share(0, 4) and len(found.innocents) == 9 + 4
+
+
+def test_the_diagnoser_that_guesses(matrix: list[RunTruth]) -> None:
+    found = [scored(matrix, DIAGNOSERS["random"], seed) for seed in range(20)]
+    recall = sum(each.total.recall.hits for each in found) / sum(each.total.recall.tries for each in found)
+    assert recall == pytest.approx(1 / 9 / 4, abs=0.03)  # one kind of nine, one rank of four
+    assert scored(matrix, DIAGNOSERS["random"], 3) == found[3] != found[4]
+
+
+def test_the_diagnoser_that_does_not_know_is_neither_right_nor_wrong(matrix: list[RunTruth]) -> None:
+    found = scored(matrix, lambda truth, seed: [Answer(Kind.UNKNOWN)])
+    assert found.total.grades == {Grade.UNSURE: 12} and found.total.recall == found.total.precision == Share(0, 0)
+    assert found.controls == Share(4, 4) and not found.innocents
+
+
+def test_a_diagnoser_that_knows_only_the_first_is_found_out_whatever_its_kinds(matrix: list[RunTruth]) -> None:
+    def planted(truth: RunTruth, seed: int) -> list[Answer]:
+        return [
+            Answer(each.kind, (Suspect(node="node0"),), each.decision, at=each.at)
+            for each in DIAGNOSERS["right"](truth, seed)
+        ]
+
+    assert scored(matrix, planted).index_0_differs is True
+    only_first = [truth for truth in matrix if not truth.faults or truth.faults[0].at_index_0]
+    found = scored(only_first, planted)
+    assert (
+        found.total.found == Share(3, 3)
+        and found.index_0_differs is None
+        and "cannot be told" in found.index_0_in_words
+    )
+
+
+def test_the_baseline_is_right_wherever_the_victim_is(matrix: list[RunTruth]) -> None:
+    found = scored(matrix, DIAGNOSERS["baseline"])
+    assert found.total.recall == Share(12, 12) and found.controls == Share(4, 4) and not found.innocents
+    assert found.index_0_differs is False
+
+
+def test_alarms_of_a_trainer_are_answers(tmp_path: pathlib.Path) -> None:
+    job = Job()
+    job.fault("silent_data_corruption", 2, 2, what="weight")
+    job.put(job.rank(0), "anomaly", 2, kind="replica", suspect=2, detail="rank 2 differs")
+    job.put(job.rank(0), "anomaly", 3, kind="stagnation", detail="no diagnosis")
+    truth = truth_of(job, tmp_path)
+    found = grade_run(truth, DIAGNOSERS["alarms"](truth, 1), WITHIN)
+    assert found.faults[0].grade is Grade.RIGHT and found.faults[0].after_ns == 2 * NS and len(found.answers) == 1
+    assert found.answers[0].at == truth.faults[0].begin + 2 * NS + WALL - BEGIN
