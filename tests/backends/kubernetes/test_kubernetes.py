@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import yaml
 from backends.kubernetes.clusters import LOOP, codes, log, pod_of, running, started
 from waiting import until
 
@@ -19,6 +20,8 @@ from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.settings import read_settings
 from harness.errors import CannotRunError
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("CHAOS_KUBECONFIG"), reason="CHAOS_KUBECONFIG names no cluster to test on"
@@ -118,3 +121,22 @@ def test_the_server_takes_every_request_that_it_knows() -> None:
     for wanted in manifests.render(Launch(("true",), 2, 4, notice_s=120), ClusterRun("dry", settings, api.dialect)):
         api.create(wanted, dry_run=True)
     api.close()
+
+
+def test_the_plain_manifest_of_a_gate_becomes_a_pod_with_its_rights() -> None:
+    """In a namespace of its own, as `kubectl apply` of both files would. Its image is not there, so nothing runs."""
+    from kubernetes import client, config, utils
+
+    api = config.new_client_from_config(os.environ["CHAOS_KUBECONFIG"])
+    core, namespace = client.CoreV1Api(api), f"chaos-apply-{os.getpid()}"
+    texts = [ROOT / "harness/backends/kubernetes/rbac.yaml", ROOT / "examples/ci/kubernetes-job.yaml"]
+    core.create_namespace({"metadata": {"name": namespace}})
+    try:
+        for text in texts:
+            for wanted in yaml.safe_load_all(text.read_text().replace("NAMESPACE", namespace)):
+                utils.create_from_dict(api, wanted, namespace=namespace)
+        until(lambda: core.list_namespaced_pod(namespace, label_selector="job-name=chaos-gate").items, "a pod is made")
+        (pod,) = core.list_namespaced_pod(namespace).items
+        assert pod.spec.service_account_name == "chaos-harness" and pod.spec.containers[0].args[0] == "gate"
+    finally:
+        core.delete_namespace(namespace)
