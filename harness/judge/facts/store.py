@@ -155,11 +155,8 @@ class Store:
         """Maps each save to the harness's observations of this save. Observations of one save may differ, because files
         may arrive one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
-        begun = dict[str, int]()  # when the next save of the same name or step began
-        for save in reversed(self.whole if self.seen else ()):
-            key = save.path or str(save.step)
-            until, begun[key] = begun.get(key, NEVER), save.at
-            name = self.name_of(save)
+        for save in self.whole if self.seen else ():
+            until, name = self.again[save], self.name_of(save)
             looks = self.by_name.get(name, []) if name else self.by_step.get(save.step, [])
             for since in (save.last_at, save.at):
                 first, last = (bisect.bisect_left(looks, at, key=attrgetter("at")) for at in (since - margin_ns, until))
@@ -167,7 +164,16 @@ class Store:
                 if seen:
                     found[save] = seen
                     break
-        return dict(reversed(found.items()))
+        return found
+
+    @cached_property
+    def again(self) -> Mapping[Save, int]:
+        """Maps each save to the time at which the next save of the same path or step began; `NEVER` if none did."""
+        begun, found = dict[str, int](), dict[Save, int]()
+        for save in reversed(self.whole):
+            key = save.path or str(save.step)
+            found[save], begun[key] = begun.get(key, NEVER), save.at
+        return found
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
@@ -245,6 +251,11 @@ class Store:
         """Returns True if a fault between `begin` and `end` may have kept a save out of the store, or kept the harness
         from seeing the save."""
         return touches(self._hiding, begin, end)
+
+    def shown_since(self, save: Save, until: int) -> int:
+        """Returns the time since which no fault hid this save, up to `until`: its commit, or the end of the last such
+        fault. The result is `until` or later if a fault hid the save to the end."""
+        return max([save.last_at, *(end for begin, end in self._hiding if begin <= until and end >= save.last_at)])
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:

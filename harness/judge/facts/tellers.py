@@ -10,6 +10,7 @@ UPDATES = By.TOLD  # only the trainer knows whether it applied an update
 GROUP_SIZE = By.TOLD  # a rank logs a group size that is not its group's size
 FAULT_FREE_SAVES = By.TOLD  # two runs differ, and nothing shows which is right
 SAVES_BESIDE = By.TOLD  # content and names of saves, compared only with other saves of the same trainer
+HIDDEN_SAVES = By.TOLD  # the fault that hid a save from the harness may have destroyed the save
 PASSED_OVER = By.TOLD  # the trainer saw a checkpoint and did not restore it
 OWN_FIGURES = By.TOLD  # a rank's own loss or samples, compared with those of other ranks
 DONE_OTHERWISE = By.TOLD  # a rank logs two results of one step, and the scenario compares only the last losses

@@ -7,8 +7,10 @@ no tensor. A fault damaged the checkpoint's files, and no new files replaced the
 newer one was begun. The checkpoint was missing or incomplete when all nodes had ended. The checkpoint lost more than 10
 % of its bytes before all nodes had ended, and no fault-free checkpoint does so. The harness never saw the checkpoint,
 though the checkpoint stayed in the store for longer than the harness ever took to see one. Unseen checkpoints in a row
-must have stayed at least 5 s in all, and 5 times as long as the harness took to see one. Nothing is judged if the
-harness did not see the fault-free checkpoints, or while a fault acts, except a fault that only kills.
+must have stayed at least 5 s in all, and 5 times as long as the harness took to see one. The run is
+inconclusive if the checkpoint was committed while a fault acted, and the harness never saw the checkpoint after the
+fault. Nothing else is judged while a fault acts that does more than kill, or if the harness did not see the fault-free
+checkpoints.
 """
 
 from harness.judge.facts.reported import unseen_store
