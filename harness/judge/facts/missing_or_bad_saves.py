@@ -80,7 +80,7 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
         save, last = pair[0], pair[1].last_at
-        known = save in store.sights or store.went(save) < store.again[save]
+        known = save in store.sights or store.went(save) < store.redone(save, last)
         return not known and last - store.shown_since(save, last) > late_ns
 
     for never_seen, pairs in itertools.groupby(itertools.pairwise(saves), is_unseen):
@@ -104,10 +104,9 @@ def passed_by(store: Store, saves: Sequence[Save]) -> Found:
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
         seen = store.sights[after][0].at if after in store.sights else NEVER
-        known = save in store.sights or (
-            store.again[save] == NEVER and (store.name_of(save) is not None or save.step in store.by_step)
-        )
-        if not known and seen < until and store.shown_since(save, seen) < seen:
+        alone = store.redone(save, seen) == NEVER
+        known = save in store.sights or (alone and (store.name_of(save) is not None or save.step in store.by_step))
+        if not known and seen < until and store.shown_since(save, seen) < seen and (alone or after.path != save.path):
             yield _unseen(store, save, seen, ", and saw the next one there")
 
 

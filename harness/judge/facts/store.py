@@ -155,8 +155,11 @@ class Store:
         """Maps each save to the harness's observations of this save. Observations of one save may differ, because files
         may arrive one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
-        for save in self.whole if self.seen else ():
-            until, name = self.again[save], self.name_of(save)
+        begun = dict[str, int]()  # when the next save of the same name or step began
+        for save in reversed(self.whole if self.seen else ()):
+            key = save.path or str(save.step)
+            until, begun[key] = begun.get(key, NEVER), save.at
+            name = self.name_of(save)
             looks = self.by_name.get(name, []) if name else self.by_step.get(save.step, [])
             for since in (save.last_at, save.at):
                 first, last = (bisect.bisect_left(looks, at, key=attrgetter("at")) for at in (since - margin_ns, until))
@@ -164,16 +167,7 @@ class Store:
                 if seen:
                     found[save] = seen
                     break
-        return found
-
-    @cached_property
-    def again(self) -> Mapping[Save, int]:
-        """Maps each save to the time at which the next save of the same path or step began; `NEVER` if none did."""
-        begun, found = dict[str, int](), dict[Save, int]()
-        for save in reversed(self.whole):
-            key = save.path or str(save.step)
-            found[save], begun[key] = begun.get(key, NEVER), save.at
-        return found
+        return dict(reversed(found.items()))
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
@@ -255,7 +249,24 @@ class Store:
     def shown_since(self, save: Save, until: int) -> int:
         """Returns the time since which no fault hid this save, up to `until`: its commit, or the end of the last such
         fault. The result is `until` or later if a fault hid the save to the end."""
-        return max([save.last_at, *(end for begin, end in self._hiding if begin <= until and end >= save.last_at)])
+        place = bisect.bisect_right(self._hiding, until, key=lambda window: window[0])
+        return max(save.last_at, self._hiding[place - 1][1]) if place else save.last_at
+
+    def redone(self, save: Save, until: int) -> int:
+        """Returns the first restart after a save that a fault hid before `until`, if a later save has the same step.
+        What the harness saw after that restart is no sign of the hidden save. Else returns `NEVER`."""
+        if self.shown_since(save, until) == save.last_at:
+            return NEVER
+        restarted = first_from(self._restarts, save.last_at)
+        return restarted if self._last_begun.get(save.step, 0) > restarted else NEVER
+
+    @cached_property
+    def _restarts(self) -> Sequence[int]:
+        return sorted(epoch.begin for epoch in self.run.epochs)
+
+    @cached_property
+    def _last_begun(self) -> Mapping[int, int]:
+        return {save.step: save.at for save in self.whole}
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
