@@ -92,16 +92,19 @@ def far_off(evidence: Analysis) -> Iterator[Odd]:
 def carried_off(evidence: Analysis) -> Iterator[Odd]:
     """Yields stretches of ten steps whose median loss is far above the fault-free run's, or whose median gradient norm
     is far off in either direction. The run may lag by two stretches, and another number of ranks has noisier gradients.
-    Steps while a fault acts do not count. The evidence is strong if all steps before the first fault are equal."""
+    Steps while a fault acts do not count. With other modes, each step is compared."""
     run, compared, usual, bounds = evidence.run, evidence.comparison, evidence.fault_free, evidence.continuity
-    if compared is None or usual is None or bounds is None:
+    if bounds is None or bounds.mode != "final" or usual is None or compared is None or evidence.incomparable:
         return
     acts = by_time.union((fault.injected, fault.healed) for fault in run.faults if fault.injected and fault.healed)
     spoilt = run.steps.step[~by_time.quiet(run.steps.begin, run.steps.end, acts)]
     sizes = [epoch.size / usual.largest_world for epoch in run.epochs]
     noisier = np.sqrt(max([1, *sizes, *(1 / size for size in sizes)]))
     early = compared.step <= run.steps.step[run.steps.end < first_strike(run.faults)].max(initial=0)
-    same = early.sum() >= CALIBRATING_STEPS and not np.logical_or.reduce(list(compared.differs.values()))[early].any()
+    same = (
+        bool(early.sum() >= CALIBRATING_STEPS)
+        and not np.logical_or.reduce(list(compared.differs.values()))[early].any()
+    )
     excess = {"loss": max(SPIKE_LOSS_EXCESS, bounds.max_final_gap / 100), "grad_norm": NORM_OFF * noisier - 1}
     for name, least in excess.items():
         columns = [getattr(each, name) for each in (compared.run, compared.fault_free)]
@@ -117,8 +120,7 @@ def carried_off(evidence: Analysis) -> Iterator[Odd]:
             text = (
                 f"from step {step[row, 0]} to step {step[row, -1]} the {WORDS[name]} is {mine[row]:.4g} in the median"
             )
-            by = tellers.SEEN if same else tellers.OWN_FIGURES
-            yield Odd(f"{text}, and {other[row]:.4g} in the fault-free run", by)
+            yield Odd(f"{text}, and {other[row]:.4g} in the fault-free run", tellers.off_since_a_fault(same))
 
 
 def _stretches(values: Any) -> Any:

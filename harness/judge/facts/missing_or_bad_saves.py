@@ -91,10 +91,9 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def _unseen(store: Store, save: Save, until: int, more: str = "") -> NoSave:
-    """Returns a save that the harness never saw. The evidence is weak if a fault hid the store for a while."""
-    if store.shown_since(save, until) == save.last_at:
-        return NoSave(save, f"the harness never saw it in the store{more}")
-    return NoSave(save, f"the harness never saw it in the store after a fault was over{more}", tellers.HIDDEN_SAVES)
+    hidden = store.shown_since(save, until) > save.last_at
+    since = " after a fault was over" if hidden else ""
+    return NoSave(save, f"the harness never saw it in the store{since}{more}", tellers.unseen(hidden))
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
@@ -128,7 +127,7 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
     why = "the harness did not find it in the store when all nodes had ended"
     if lacks(store, last, dated):
         hidden = last not in store.sights and store.is_hidden(last.last_at, NEVER)
-        yield NoSave(last, why, tellers.HIDDEN_SAVES if hidden else tellers.SEEN)
+        yield NoSave(last, why, tellers.unseen(hidden))
     elif number and store.run.epochs:
         since = {save.step: save for save in saves if save.last_at >= store.run.epochs[-1].begin}
         for step in sorted(there | since.keys())[-number:]:

@@ -10,7 +10,6 @@ UPDATES = By.TOLD  # only the trainer knows whether it applied an update
 GROUP_SIZE = By.TOLD  # a rank logs a group size that is not its group's size
 FAULT_FREE_SAVES = By.TOLD  # two runs differ, and nothing shows which is right
 SAVES_BESIDE = By.TOLD  # content and names of saves, compared only with other saves of the same trainer
-HIDDEN_SAVES = By.TOLD  # the fault that hid a save from the harness may have destroyed the save
 PASSED_OVER = By.TOLD  # the trainer saw a checkpoint and did not restore it
 OWN_FIGURES = By.TOLD  # a rank's own loss or samples, compared with those of other ranks
 DONE_OTHERWISE = By.TOLD  # a rank logs two results of one step, and the scenario compares only the last losses
@@ -46,6 +45,17 @@ def went_on(identical: bool) -> By:
     """Returns how strong the evidence of an error is if a job went on to later steps than another run of the same job.
     Only identical losses prove an error, because a job may end when its loss is low enough."""
     return SEEN if identical else By.TOLD
+
+
+def off_since_a_fault(same_before: bool) -> By:
+    """Returns how strong the evidence is that a fault put a figure far off the fault-free run's: strong only if all
+    steps before the fault were equal."""
+    return SEEN if same_before else By.TOLD
+
+
+def unseen(hidden: bool) -> By:
+    """Returns how strong the evidence for a missing save is: weak if a fault hid the save, or may have destroyed it."""
+    return By.TOLD if hidden else SEEN
 
 
 def save(told: bool) -> By:

@@ -1,16 +1,21 @@
 """Each step reports the same kinds of figures as without a fault, and the loss and gradient norm keep changing.
 
-The time of the gradient sync keeps changing, too, unless the number of ranks changes.
+The time of the gradient sync keeps changing, too, unless the number of ranks changes. With `mode: final`, the median
+loss of ten steps may exceed the fault-free run's by 30 %, or by `max_final_gap`. The median gradient norm may be twice
+or half as large. Five times the scatter is allowed, too, and anything while a fault acts. The run is inconclusive if it
+differed from the fault-free run before any fault.
 """
 
 from harness.judge.facts import agreement, replicas
 from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, in_words
+from harness.judge.verdict import Ground, Kind
 
 
 def breaches(evidence: Analysis) -> Breaches:
     yield from in_words(agreement.untold(evidence))
     resized = len({epoch.size for epoch in evidence.run.epochs}) > 1
     yield from in_words(agreement.never_changing(evidence.comparison, resized) if evidence.continuity else ())
+    yield from in_words(agreement.carried_off(evidence), Ground(Kind.LOSSES))
     yield from in_words(replicas.samples_untold(evidence))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from harness.judge.assumption import FRESH
 from harness.judge.bounds import SAMPLE_BOUNDS, ContinuityBounds
 from harness.judge.facts import agreement, repeated_steps, samples
-from harness.judge.facts.agreement import NO_BOUND, carried_off
+from harness.judge.facts.agreement import NO_BOUND
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve, by_scale, ulps
 from harness.judge.facts.samples import Consumed
@@ -142,9 +142,7 @@ def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, di
     if bounds.mode == "exact":
         return _held(bounds.mode, comparison, comparison.differs, COMPUTED, Ground(Kind.BITS)), {}
     if bounds.mode == "final":
-        told = _final(bounds, comparison)
-        far = next(carried_off(evidence), None) if told.verdict is Verdict.PASS else None
-        return line(MODE, told.bound, far.words if far.by.sure else None, far.words, COMPUTED) if far else told, {}
+        return _final(bounds, comparison), {}
     if bounds.mode == "envelope":
         return _envelope(evidence, comparison)
     outside = {c: comparison.apart(c) > bounds.max_ulp * ulps(getattr(comparison.fault_free, c)) for c in CURVES}
