@@ -36,6 +36,10 @@ class Past:
         return all(each is None or each >= 0 for each in told) and (self.wasted or 0) <= most
 
     @property
+    def tells_waste(self) -> bool:
+        return bool(self.allocated) and self.wasted is not None and self.possible
+
+    @property
     def judged(self) -> bool:
         return self.verdict in (Verdict.PASS, Verdict.FAIL) and self.possible
 
@@ -59,7 +63,8 @@ def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
     judged = [run for run in runs if run.judged]
     passed = sum(run.verdict is Verdict.PASS for run in judged)
     observed = 100 * passed / len(judged) if judged else None
-    said = f"{passed} of {len(judged)} judged runs passed{_not_judged(runs)}"
+    said = f"{passed} of {len(judged)} judged runs passed"
+    said += _named("more not judged", [run for run in runs if not run.judged])
     if observed is None or len(judged) < runs_min:
         verdict, said = _too_few(len(judged), runs_min, said)
     elif observed < percent_min:
@@ -79,7 +84,7 @@ def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Ans
     unknown = sum(run.recovery_s is None and run.verdict is Verdict.FAIL for run in judged) + len(runs) - len(judged)
     observed = _p95(known)
     said = f"of {len(known)} recoveries, {sum(math.isinf(each) for each in known)} of them never ended"
-    said += _not_judged(runs)
+    said += _named("more not judged", [run for run in runs if not run.judged])
     if observed is None or len(known) < runs_min:
         verdict, said = _too_few(len(known), runs_min, said)
     elif observed > seconds_max:
@@ -96,11 +101,12 @@ def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_s
     """Checks the wasted share of the allocated GPU time, and the burn rate of the budget.
     The burn rate is the wasted share in the newest runs divided by the budget `percent_max`. A burn rate of 1 uses the
     budget up exactly (Google's *Site Reliability Workbook*, chapter 5)."""
-    known = [run for run in runs if run.allocated and run.wasted is not None and run.possible]
+    known = [run for run in runs if run.tells_waste]
     observed = _share(known)
     burnt = _share([run for run in known if run.begun_s >= burn_since_s])
     rate = None if burnt is None else burnt / percent_max
-    said = f"{len(known)} of {len(runs)} runs tell their GPU time{_not_judged(runs)}"
+    said = f"{len(known)} of {len(runs)} runs tell their GPU time"
+    said += _named("not", [run for run in runs if not run.tells_waste])
     if observed is None or len(known) < runs_min:
         verdict, said = _too_few(len(known), runs_min, said)
     elif observed > percent_max:
@@ -123,11 +129,10 @@ def _too_few(runs: int, least: int, said: str) -> tuple[Verdict, str]:
     return Verdict.INCONCLUSIVE, f"too little evidence: {said}; {least} are needed, {max(least - runs, 0)} more"
 
 
-def _not_judged(runs: Sequence[Past]) -> str:
-    """Names the runs that neither passed nor failed, or whose figures are impossible; empty if there are none."""
-    names = [run.run_id for run in runs if not run.judged]
-    more = ", …" if len(names) > NAMED_MAX else ""
-    return f"; {len(names)} more not judged: {', '.join(names[:NAMED_MAX])}{more}" if names else ""
+def _named(what: str, runs: Sequence[Past]) -> str:
+    """Returns the number of runs, `what`, and their names, as a further clause; empty if there are no runs."""
+    names = ", ".join(run.run_id for run in runs[:NAMED_MAX]) + ", …" * (len(runs) > NAMED_MAX)
+    return f"; {len(runs)} {what}: {names}" if runs else ""
 
 
 def _p95(values: Sequence[float]) -> float | None:
