@@ -161,6 +161,12 @@ def test_a_loss_or_gradient_norm_that_is_carried_off_is_no_passing_end(bend: Ben
     assert_verdict(card, found, said)
 
 
+@pytest.mark.parametrize("steps", [1, 9, 10, 11, 29])
+def test_a_short_run_has_no_stretch_that_is_far_off(steps: int) -> None:
+    card = verdict(simulate(Job(steps=steps), (), seed=5), expect={"loss_continuity": {"mode": "final"}})
+    assert "crashed" not in " ".join(card.reasons), card.reasons
+
+
 def test_a_gradient_norm_that_is_told_now_and_then_is_compared_by_what_is_told() -> None:
     bend, expect = flips(together(times("grad_norm", 9, 110, 600), seldom)), {"loss_continuity": {"mode": "final"}}
     card = verdict(simulate(LONG, (), seed=5), bend, expect, bent(LONG, seldom))

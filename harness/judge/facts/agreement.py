@@ -130,8 +130,8 @@ def _stretches(values: Any) -> Any:
 
 def _lately(values: Floats) -> Floats:
     """Returns the largest of each value and the two values before it."""
-    padded = np.pad(values, (2, 0), mode="edge") if len(values) else np.zeros(2)
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 3).max(axis=1))
+    one, two = (np.append(values[:late], values)[: len(values)] for late in (1, 2))
+    return np.maximum(values, np.maximum(one, two))
 
 
 def untold(evidence: Analysis) -> Iterator[Odd]:
