@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import pathlib
 import tempfile
 from collections.abc import Callable, Sequence
@@ -10,7 +11,10 @@ from typing import Any, Concatenate, ParamSpec
 
 from simulator import History, Job, Line, Logs, Outage, simulate
 
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Evidence, Scorecard, judge
+from harness.report import run_report
+from harness.report.strict_json import json_text
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
@@ -106,3 +110,23 @@ def struck(logs: Logs, fault: str, at: int, healed: int | None = None, **told: A
     effect = {"event": "fault.effect", "measured": 2, "expected": 2, "unit": "x", "ok": True, "mono_ns": at + 1}
     over = [] if healed is None else [common | {"event": "fault.healed", "mono_ns": healed}]
     logs.put(common | injected | told, common | effect, *over)
+
+
+def stored(folder: pathlib.Path, bend: Bend = lambda logs: None, seed: int = 5, **environment: Any) -> pathlib.Path:
+    """A run as it lies in the reports folder: its log, its plan and its report. It passes unless it is bent."""
+    history = simulate(Job(nodes=2, steps=40, every=10), [Outage(17, "rank", victim=1)], seed)
+    logs = expecting(history.logs(), {})
+    logs.told("environment")["environment"] = {"cpus": 2, **environment}
+    bend(logs)
+    history.write(folder, logs)
+    (folder / "plan.json").write_text(json.dumps(logs.plan))
+    report = run_report.from_scorecard(judge(load_evidence(folder), folder.name))
+    (folder / "report.json").write_text(json_text(report.to_json()))
+    return folder
+
+
+def edit(file: pathlib.Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes the values in a JSON file."""
+    values = json.loads(file.read_text())
+    change(values)
+    file.write_text(json.dumps(values))

@@ -19,6 +19,7 @@ from harness.judge.facts.losses import WORDS
 from harness.judge.facts.repeated_steps import Executed
 from harness.log import untrusted_files
 from harness.log.reading import UNTOLD, is_told
+from harness.spec.document import printable, short
 from harness.trainers.readers.contract import (
     EXPRESSION_CHARS_MAX,
     LineSource,
@@ -28,6 +29,7 @@ from harness.trainers.readers.contract import (
     load_reader,
     reader_names,
 )
+from harness.units import counted
 
 CHUNK_BYTES = 2 * 2**20
 STEPS_MAX = 5_000_000
@@ -37,6 +39,11 @@ PLACES = ("first", "count")
 LINE_SAVED = "line.saved"  # event of a save that only common words tell
 _SAVED = re.compile(r"(?=.*(?:checkpoint|ckpt|\.pth?\b)).*\b(?:saved|wrote|written)\b", re.IGNORECASE)
 _NO_SAVE = re.compile(r"\b(?:not|no|fail\w*|error|will|best|skip\w*|delet\w*|remov\w*)\b", re.IGNORECASE)
+LINE_TOO_LARGE = "line.too-large"  # event of a number that no step can have
+STEP_MAX, SAVE_MAX = 10**15, 10**10  # readers take no larger step; in common words, no larger one of a save
+_LARGE = re.compile(
+    r"(?:step|iter|iteration|checkpoint|ckpt)s?[\"'\s=_:#-]*(\d{11,}|\d+(?:\.\d*)?e\+?\d\d+)(?!\d)", re.IGNORECASE
+)
 _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[\s=_:#-]*(\d{1,10})(?!\d)", re.IGNORECASE)
 
 
@@ -69,6 +76,21 @@ class _SavesSource(LineSource):
     def line(self, text: str) -> Iterator[Told]:
         if _SAVED.match(text) and not _NO_SAVE.search(text) and (steps := _STEP.findall(text)):
             yield Told(LINE_SAVED, {"step": min(map(int, steps))})
+
+
+class _LargeSource(LineSource):
+    """Reads numbers that are too large for a step, like `saved checkpoint step_100000000000000000000.pt`."""
+
+    chars_max = EXPRESSION_CHARS_MAX
+
+    def __init__(self, save_max: int) -> None:
+        super().__init__()
+        self._save_max = save_max
+
+    def line(self, text: str) -> Iterator[Told]:
+        found = _LARGE.search(text)
+        if found and float(found[1]) >= (self._save_max if _SAVED.match(text) else STEP_MAX):
+            yield Told(LINE_TOO_LARGE, {"text": found[0]})
 
 
 @dataclass
@@ -104,6 +126,7 @@ class _Reading:
         self.empty: list[str] = []  # files without a step
         self.late: list[int] = []  # steps that were printed after later ones
         self.twice: list[int] = []  # steps with two different figures
+        self.too_large: list[str] = []  # numbers that no step can have, as they are written
 
     def take(self, told: Told, of: _Rank) -> None:
         """Takes a step, in the order of its file."""
@@ -161,6 +184,8 @@ def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
                 reading.newest = max(reading.newest[0], int(told.fields.get("step", 0))), reading.newest[1]
             elif told.event == LINE_SAVED:  # some trainers name a save by the next step
                 reading.newest = reading.newest[0], max(reading.newest[1], min(told.fields["step"], at))
+            elif told.event == LINE_TOO_LARGE:
+                reading.too_large.append(short(printable(told.fields["text"])))
             elif told.event == "restored":
                 reading.restored[reading.lives.get(told.rank, -1) + 1] = int(told.fields.get("step", 0))
             elif told.event == "step":
@@ -210,6 +235,9 @@ def _untold(reading: _Reading, told: Executed) -> list[str]:
     """Lists quantities that no line tells, in words."""
     silent = [words for name, words in WORDS.items() if not is_told(told.figures[name]).any()]
     silent += ["samples"] if all((numbers < 0).all() for numbers in told.places.values()) else []
+    if reading.too_large:
+        lines = counted(len(reading.too_large), "line")
+        silent.append(f"which step {reading.too_large[0]!r} means ({lines} like this; the number is too large)")
     lives, rows = np.unique(told.life, return_index=True)
     late = _stride(told) + 1  # a save may be told before the line of its step
     for life, first in zip(lives[1:].tolist(), told.step[rows[1:]].tolist(), strict=True):
@@ -248,13 +276,16 @@ def _gaps(told: Executed) -> list[str]:
 def _events(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
     """Yields the events of a file. A line without an end was cut, and is not read."""
     source = reader.open()
-    saves = _SavesSource() if isinstance(source, LineSource) and "checkpoints" not in reader.tells else None
+    of_lines = isinstance(source, LineSource)
+    saves = _SavesSource() if of_lines and "checkpoints" not in reader.tells else None
+    large = _LargeSource(SAVE_MAX if saves else STEP_MAX) if of_lines else None
     try:
         path = path.resolve(strict=True)
         with untrusted_files.open_reader(path.parent, path.name) as file:
             while data := file.readline(CHUNK_BYTES) if saves else file.read(CHUNK_BYTES):
                 yield from source.feed(data)
                 yield from saves.feed(data) if saves else ()
+                yield from large.feed(data) if large else ()
     except (OSError, FaultError) as error:
         raise UsageError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
     except ValueError as error:

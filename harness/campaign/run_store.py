@@ -11,22 +11,28 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import operator
 import os
 import pathlib
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from harness.campaign.wings import stored_kind_of, stored_kinds
-from harness.errors import UsageError
+from harness.errors import ChaosError, UsageError
+from harness.judge.facts.evidence import load_evidence
+from harness.judge.score import judge
 from harness.judge.verdict import PRIORITY, Verdict
+from harness.log.journal import is_running
 from harness.plan.run_plan import CONTROL, FIRST_LOOK
 from harness.report import run_report, write_files
 from harness.report.commands import REHEARSALS
+from harness.report.run_report import Report, ReportError
 from harness.report.strict_json import strict
 from harness.report.words import one_line
 from harness.spec.document import short
@@ -36,6 +42,13 @@ INDEX = ".runs.json"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _NEWEST = 5
 PASSED_OVER_MAX = 100  # most runs that `last` looks at
+# Values of a report that are compared with the log.
+TOLD = (
+    *("verdict", "scenario", "commit", "begun_at", "recovery_time.seconds", "run.stuck_in"),
+    *(f"wasted_gpu_hours.gpu_seconds_{which}" for which in ("allocated", "wasted", "wasted_by_faults")),
+)
+EARLIEST_S = 1_577_836_800  # 2020-01-01: no run began earlier
+CLOCKS_APART_S = 86_400  # seconds by which another host's clock may be ahead
 _DATE = "2026-11-22T08:00:00+00:00"
 
 
@@ -75,6 +88,17 @@ class Wanted:
         return same and late_enough and run.commit.startswith(self.commit or "")
 
 
+class ByLog(NamedTuple):
+    """A stored run as its event log shows it."""
+
+    run: StoredRun
+    report: Report
+    plan: Mapping[str, Any]
+
+
+_UNKNOWN = StoredRun("", 0, "", "", "", "", None, "", is_control=False)
+
+
 class _Entry(msgspec.Struct):
     """The index entry of a folder. `stamp` changes with its files; `note`: its flaw."""
 
@@ -109,13 +133,50 @@ class Store:
         """Returns the judged runs of one scenario each that say something of the trainer, newest first. A copied run
         counts once, with the worst verdict of its copies."""
         judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
+        return self._once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
+
+    def _once(self, runs: Iterable[StoredRun]) -> list[StoredRun]:
         once = dict[tuple[float, str, str, str], StoredRun]()
-        for run in (run for run in judged if stored_kind_of(self.reports / run.run_id) is None):
+        for run in runs:
             kept = once.setdefault(key := (run.begun_s, run.scenario, run.backend, run.seed), run)
             if kept is not run:
                 once[key] = max(kept, run, key=lambda each: PRIORITY.index(each.verdict or Verdict.FAIL))
                 self.notes.append(f"{run.run_id} and {kept.run_id} are one run, which counts once")
         return list(once.values())
+
+    def by_logs(self, wanted: Wanted, most: int, since_s: float = 0) -> tuple[list[ByLog], list[StoredRun]]:
+        """Returns the newest `most` runs that fit, each judged again from its log, as a report may have been edited.
+        The second result holds runs that may fit, and whose log cannot be judged. `notes` names these runs, and each
+        run whose stored report is missing or says otherwise. Left out are runs at work, and runs whose report and plan
+        are older than `since_s`."""
+        stored = {run.run_id: run for run in self.runs()}
+        names = {*stored, *(path.parent.name for path in self.reports.glob("[!.]*/events") if path.is_dir())}
+        found, silent, older = dict[str, ByLog](), list[StoredRun](), 0
+        for folder in (self.reports / name for name in sorted(names)):
+            if folder.is_symlink() or stored_kind_of(folder) or is_running(folder):
+                continue
+            if (newest_s := _newest_s(folder, stored.get(folder.name))) < since_s:
+                older += 1
+                continue
+            try:
+                each = by_log(folder)
+                if not each.run.is_control and wanted.fits(each.run):
+                    found[folder.name] = each
+                    self.notes += _otherwise(folder, each.report)
+            except ReportError as error:
+                known = stored.get(folder.name, _UNKNOWN)
+                run = dataclasses.replace(known, run_id=folder.name, begun_s=newest_s)
+                asked = wanted if run.commit else dataclasses.replace(wanted, commit=None)
+                if not run.is_control and (asked.fits(run) or not run.scenario):
+                    silent.append(run)
+                    self.notes.append(f"{one_line(folder.name)}: {one_line(error)}")
+            except NotARun:
+                continue
+        newest = sorted((each.run for each in found.values()), key=lambda run: (run.begun_s, run.run_id), reverse=True)
+        self.notes += [f"{counted(older, 'run')} left out: too old"] if older else []
+        if len(newest) > most:
+            self.notes.append(f"only the newest {most:,} of {len(newest):,} runs were read")
+        return [found[run.run_id] for run in self._once(newest[:most])], silent
 
     def judged(self, wanted: Wanted, most: int) -> list[tuple[StoredRun, run_report.Report]]:
         """Returns the newest `most` judged runs that fit, with their reports."""
@@ -266,6 +327,50 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
         return StoredRun(folder.name, begun_s, *told, control), ""
     except run_report.ReportError as error:
         return _planned(folder), str(error)
+
+
+def by_log(folder: pathlib.Path) -> ByLog:
+    """Judges a stored run again, from its log alone. Raises `ReportError` if the log cannot be judged or has an
+    impossible date, and `NotARun` for a first look."""
+    try:
+        card = judge(load_evidence(folder), folder.name)
+    except (ChaosError, OSError) as error:
+        raise ReportError(f"its log cannot be judged: {error}") from error
+    plan = card.evidence.run.plan
+    tags = (plan.get("scenario") or {}).get("tags") or ()
+    if FIRST_LOOK in tags:
+        raise NotARun(LOOK)
+    report = run_report.from_scorecard(card)
+    begun_s, told = _begun_s(report.begun_at, folder), (report.scenario, report.backend, str(report.seed))
+    run = StoredRun(folder.name, begun_s, *told, report.commit or "", report.verdict, "", CONTROL in tags)
+    if not _is_possible(begun_s):
+        raise ReportError(f"it began {run.begun_at}; allowed: from 2020 until now")
+    return ByLog(run, report, plan)
+
+
+def _otherwise(folder: pathlib.Path, by_log: Report) -> list[str]:
+    """Returns a note if the stored report is missing or differs from the report by the log; else none."""
+    try:
+        stored = run_report.read(folder / "report.json")
+    except ReportError as error:
+        return [f"{one_line(error)}; the verdict by its log: {by_log.verdict}"]
+    for name in TOLD:
+        said, right = (one_line(operator.attrgetter(name)(each)) for each in (stored, by_log))
+        if said != right:
+            return [f"{one_line(folder.name)}: report.json says {name} {said}, the log {right}; the log counts"]
+    return []
+
+
+def _newest_s(folder: pathlib.Path, stored: StoredRun | None) -> float:
+    """Returns the latest possible begin of a run by its report and its plan file; the present if both are unknown."""
+    moments = [stored.begun_s] if stored else []
+    with contextlib.suppress(OSError):
+        moments.append(os.stat(folder / "plan.json", follow_symlinks=False).st_mtime)
+    return max(filter(_is_possible, moments), default=time.time())
+
+
+def _is_possible(begun_s: float) -> bool:
+    return EARLIEST_S <= begun_s <= time.time() + CLOCKS_APART_S
 
 
 class _Named(msgspec.Struct):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import math
 import pathlib
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import msgspec
+from msgspec import structs
 
-from harness.campaign.run_store import Store, Wanted
+from harness.campaign.run_store import NotARun, Store, Wanted, by_log
 from harness.errors import UsageError, choice
 from harness.gate import stored_gate
 from harness.gate.baseline_comparison import FIGURES as COMPARED
@@ -18,12 +19,16 @@ from harness.gate.baseline_comparison import Question, Regressions, Success, com
 from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures, figures_of, gathered, identity_of
 from harness.gate.run_figures import read as read_figures
 from harness.judge.verdict import Verdict
-from harness.report import run_report, write_files
+from harness.report import write_files
+from harness.report.run_report import ReportError
+from harness.report.words import short
 
 FOLDER = ".baselines"
 FIGURES = "figures.json"  # name of the file in a gate's folder
 RECOVERY_OFFSET_S = 0.1
 WASTE_OFFSET_SHARE = 0.01  # share of the allocated GPU time
+SOURCE_MAX = 300  # characters
+READ_MAX = 5000  # most runs read, the newest first
 ALLOCATED_MAX = 3.0  # factor of the new runs' GPU time; beyond it the constant would hide waste
 JUDGED = (Verdict.PASS, Verdict.FAIL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -61,7 +66,7 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
     if len(fitting) > 1:
         raise UsageError(f"{name!r} fits {len(fitting)} gates; write more letters")
     if fitting:
-        return read_figures(fitting[0])
+        return by_logs(read_figures(fitting[0]), reports)
     if _COMMIT.match(name) and (found := of_commit(name, reports, wanted)).scenarios:
         return found
     if name == "last":
@@ -73,44 +78,69 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the measurements of all judged runs of one commit, by scenario. If runs of a scenario differ in job or
-    machine, returns only the largest group of runs with equal job and machine. A group of runs that is comparable with
-    `wanted` is preferred to a larger group that is not. Skips runs with an unreadable report or plan. Raises
-    `UsageError` if several commits with stored runs begin with the text `commit`."""
+    """Returns the figures of one commit's judged runs, scenario by scenario.
+
+    Runs of the same job on the same hardware form a set. If a scenario has several sets of runs, the function prefers a
+    set that fits `wanted`, and then the largest set. Each run is judged again from its log. The field `source` names
+    the runs whose log cannot be judged.
+
+    Raises `UsageError` if several commits of stored runs begin with `commit`."""
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
         return any(not differences(each.identity, identity) for identity in wanted), len(each.runs)
 
     sets: dict[str, ScenarioFigures] = {}
-    for each in gathered(_stored(commit, reports)):
+    found, left_out = _stored(commit, reports)
+    for each in gathered(found):
         best = sets.get(each.identity.name)
         if best is None or worth(each) > worth(best):
             sets[each.identity.name] = each
-    return Figures(source=f"commit {commit}", made_at=now(), scenarios=tuple(sets.values()))
+    source = f"commit {commit}" + (f", without {', '.join(left_out)}: not judged" if left_out else "")
+    return Figures(source=short(source, SOURCE_MAX), made_at=now(), scenarios=tuple(sets.values()))
 
 
-def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
-    # Uncommitted changes make another stack: only a commit written in full, with `-dirty`, includes them.
-    runs = Store(reports).evidence(Wanted(commit=commit))
-    runs = [run for run in runs if run.commit == commit or not run.commit.endswith("-dirty")]
-    if len(commits := sorted({run.commit for run in runs})) > 1:
-        raise UsageError(f"{commit!r} fits {len(commits)} commits; write more letters: {', '.join(commits)}")
-    for run in runs:
-        try:
-            yield read_run(reports / run.run_id)
-        except (UsageError, ValueError, run_report.ReportError):
-            continue
+def by_logs(figures: Figures, reports: pathlib.Path) -> Figures:
+    """Returns the figures with those of each run by its log, if the log is in `reports`. The field `source` names the
+    runs whose log says otherwise. Raises `UsageError` if a log is that of another job."""
+    other, scenarios = list[str](), list[ScenarioFigures]()
+    for each in figures.scenarios:
+        runs = [_run_by_log(run, each.identity, reports) for run in each.runs]
+        other += [run.run_id for run, stored in zip(runs, each.runs, strict=True) if run != stored]
+        scenarios.append(structs.replace(each, runs=tuple(runs)))
+    said = f"{figures.source}; by the logs, which say otherwise: {', '.join(other)}" if other else figures.source
+    return structs.replace(figures, source=short(said, SOURCE_MAX), scenarios=tuple(scenarios))
 
 
-def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:
-    """Returns the job, the machine and the measurements of a stored run. Raises `ReportError` if the run's report
-    cannot be read, and `ValueError` if the run's plan cannot be read."""
-    report = run_report.read(folder / "report.json")
+def _run_by_log(run: RunFigures, identity: Identity, reports: pathlib.Path) -> RunFigures:
+    """Returns a run's figures by its log; the stored ones if the log is elsewhere. A run whose log cannot be judged is
+    inconclusive."""
+    folder = reports / pathlib.PurePath(run.run_id).name
+    if not (folder / "events").is_dir():
+        return run
     try:
-        plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"))
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(f"{folder}: plan.json: {error}") from error
-    return identity_of(plan, report.environment), figures_of(report)
+        _, report, plan = by_log(folder)
+        job, found = identity_of(plan, report.environment), figures_of(report)
+    except (ReportError, NotARun, ValueError):
+        return RunFigures(run_id=run.run_id, verdict=Verdict.INCONCLUSIVE)
+    if why := differences(job, identity):
+        raise UsageError(f"{folder} is another job by its log: {'; '.join(why)}")
+    return found
+
+
+def _stored(commit: str, reports: pathlib.Path) -> tuple[list[tuple[Identity, RunFigures]], list[str]]:
+    """Returns the figures of the commit's runs, and the names of runs that cannot be judged and may be of it."""
+    # Uncommitted changes make another stack: only a commit written in full, with `-dirty`, includes them.
+    judged, silent = Store(reports).by_logs(Wanted(commit=commit), READ_MAX)
+    judged = [each for each in judged if each.run.commit == commit or not each.run.commit.endswith("-dirty")]
+    if len(commits := sorted({each.run.commit for each in judged})) > 1:
+        raise UsageError(f"{commit!r} fits {len(commits)} commits; write more letters: {', '.join(commits)}")
+    told, left_out = list[tuple[Identity, RunFigures]](), [run.run_id for run in silent]
+    for run, report, plan in judged:
+        try:
+            told.append((identity_of(plan, report.environment), figures_of(report)))
+        except ValueError:
+            left_out.append(run.run_id)
+    return told, left_out
 
 
 def now() -> str:
@@ -202,6 +232,8 @@ def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"
+        if bad := [value for value in side if value is not None and not 0 <= value < math.inf]:
+            return f"{bad[0]:g} of a {words} run is impossible; a figure is 0 or more"
         if side and not any(side):
             return f"it is 0 in all {words} runs, but not in the others; check that it is still reported"
     return ""

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import msgspec
 
+from harness.campaign import run_store
 from harness.campaign.experiment import new_run_id
 from harness.campaign.repeats import RepeatVerdict
 from harness.errors import UsageError
@@ -20,6 +21,7 @@ from harness.gate.stored_gate import LeftOut, Part, Stored
 from harness.gate.suite_run import decided
 from harness.judge.verdict import Verdict
 from harness.report import write_files
+from harness.report.run_report import ReportError
 from harness.report.words import one_line
 
 SHARDS_MAX = 1000
@@ -34,9 +36,10 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
     if not parts:
         raise UsageError("chaos gate merge needs the gates of all shards, by folder or id")
     _check([stored for _, stored in parts])
+    measured = [found for folder, stored in parts for found in _figures(folder, stored)]
+    parts = [(folder, _by_logs(stored, folder.parent)) for folder, stored in parts]
     first = parts[0][1]
     rows = tuple(_row(row) for _, stored in parts for row in stored.scenarios)
-    measured = [found for folder, stored in parts for found in _figures(folder, stored)]
     sets = tuple(each for each in measured if each)
     merged = Figures(source=new_run_id(first.suite), made_at=baseline.now(), scenarios=sets)
     part = _whole([stored.part for _, stored in parts], [row.name for row in rows])
@@ -113,20 +116,44 @@ def _row(row: stored_gate.Row) -> SuiteRow:
     return SuiteRow(row.scenario, row.title, result, known=row.known_failure, stored=runs, swept=row.swept)
 
 
+def _by_logs(stored: Stored, reports: pathlib.Path) -> Stored:
+    """Returns a gate with the verdict of each run by its log, if the log lies beside the gate."""
+
+    def by_log(run: stored_gate.Run) -> stored_gate.Run:
+        folder = reports / pathlib.PurePath(run.run_id).name
+        if not (folder / "events").is_dir():
+            return run
+        try:
+            return stored_gate.Run(run.run_id, run_store.by_log(folder).run.verdict or Verdict.INCONCLUSIVE)
+        except (ReportError, run_store.NotARun):
+            return stored_gate.Run(run.run_id, Verdict.INCONCLUSIVE)
+
+    def held(row: stored_gate.Row) -> stored_gate.Row:
+        return row if row.swept else msgspec.structs.replace(row, runs=tuple(map(by_log, row.runs)))
+
+    rows, check = tuple(map(held, stored.scenarios)), held(stored.blindness_check)
+    return msgspec.structs.replace(stored, scenarios=rows, blindness_check=check)
+
+
 def _caught(check: stored_gate.Row) -> bool:
     """Returns True if a shard's blindness check (a scenario that must fail) failed in all of its runs."""
     return check.verdict is Verdict.FAIL and bool(check.runs) and {run.verdict for run in check.runs} == {Verdict.FAIL}
 
 
 def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
-    """Returns the measurements of each scenario of a shard, or `None` for a scenario without measurements. Raises
-    `UsageError` if measurements fit no scenario in the shard's suite.json."""
-    sets = run_figures.read(folder / baseline.FIGURES).scenarios
-    found = [next((each for each in sets if _is_of(row, each)), None) for row in stored.scenarios]
-    for each in sets:
+    """Returns the figures of each scenario of a shard. Raises `UsageError` for figures that match no scenario."""
+    path, part = folder / baseline.FIGURES, stored.part
+    figures = run_figures.read(path)
+    found = [next((each for each in figures.scenarios if _is_of(row, each)), None) for row in stored.scenarios]
+    for each in figures.scenarios:
+        of = each.identity
         if each not in found:
-            raise UsageError(f"{folder}: its figures of {each.identity.name} are not those of its suite.json")
-    return found
+            raise UsageError(f"{folder}: its figures of {of.name} are not those of its suite.json")
+        for what, told, right in (("seed", of.seed, str(part.seed)), ("backend", of.backend, part.backend)):
+            if told != right:
+                raise UsageError(f"{path}: {of.name} has {what} {one_line(told)}; that of its suite.json is {right}")
+    held = baseline.by_logs(figures, folder.parent).scenarios
+    return [each and held[figures.scenarios.index(each)] for each in found]
 
 
 def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:

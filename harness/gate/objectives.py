@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from harness.judge.verdict import Verdict
 
 P95 = 0.95
+ROUNDED = 1.001  # factor by which rounded waste may exceed the GPU time
+NAMED_MAX = 5  # most runs that a reason names
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,19 @@ class Past:
     wasted: float | None
 
     @property
+    def possible(self) -> bool:
+        """Returns False for a negative figure, or for more waste than there was GPU time."""
+        told = (self.recovery_s, self.allocated, self.wasted)
+        most = math.inf if self.allocated is None else ROUNDED * self.allocated
+        return all(each is None or each >= 0 for each in told) and (self.wasted or 0) <= most
+
+    @property
+    def tells_waste(self) -> bool:
+        return bool(self.allocated) and self.wasted is not None and self.possible
+
+    @property
     def judged(self) -> bool:
-        return self.verdict in (Verdict.PASS, Verdict.FAIL)
+        return self.verdict in (Verdict.PASS, Verdict.FAIL) and self.possible
 
 
 @dataclass(frozen=True)
@@ -52,13 +65,14 @@ def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
     passed = sum(run.verdict is Verdict.PASS for run in judged)
     observed = 100 * passed / len(judged) if judged else None
     said = f"{passed} of {len(judged)} judged runs passed"
+    said += _named("more not judged", [run for run in runs if not run.judged])
     if observed is None or len(judged) < runs_min:
         verdict, said = _too_few(len(judged), runs_min, said)
     elif observed < percent_min:
         verdict = Verdict.FAIL
     elif 100 * passed / len(runs) < percent_min:
         verdict = Verdict.INCONCLUSIVE
-        said += f"; the {len(runs) - len(judged)} that could not be judged decide it"
+        said += ", and these decide it"
     else:
         verdict = Verdict.PASS
     return Answer("success", verdict, observed, percent_min, "%", said, len(judged))
@@ -72,6 +86,7 @@ def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Ans
     unknown = sum(run.recovery_s is None and run.verdict is Verdict.FAIL for run in judged) + len(runs) - len(judged)
     observed = _p95(known)
     said = f"of {len(known)} recoveries, {sum(math.isinf(each) for each in known)} of them never ended"
+    said += _named("more not judged", [run for run in runs if not run.judged])
     if observed is None or len(known) < runs_min:
         verdict, said = _too_few(len(known), runs_min, said)
     elif observed > seconds_max:
@@ -85,14 +100,15 @@ def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Ans
 
 
 def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_since_s: float, runs_min: int) -> Answer:
-    """Checks whether the wasted share of the allocated GPU time is within the budget `percent_max`, and the burn rate
-    within `burn_rate_max`. The burn rate is the wasted percentage in runs since `burn_since_s`, divided by the budget
-    `percent_max`. A burn rate of 1 wastes exactly the budget (Google's *Site Reliability Workbook*, chapter 5)."""
-    known = [run for run in runs if run.allocated and run.wasted is not None]
+    """Checks the wasted share of the allocated GPU time, and the burn rate of the budget.
+    The burn rate is the wasted share in the newest runs divided by the budget `percent_max`. A burn rate of 1 uses the
+    budget up exactly (Google's *Site Reliability Workbook*, chapter 5)."""
+    known = [run for run in runs if run.tells_waste]
     observed = _share(known)
     burnt = _share([run for run in known if run.begun_s >= burn_since_s])
     rate = None if burnt is None else burnt / percent_max
     said = f"{len(known)} of {len(runs)} runs tell their GPU time"
+    said += _named("not", [run for run in runs if not run.tells_waste])
     if observed is None or len(known) < runs_min:
         verdict, said = _too_few(len(known), runs_min, said)
     elif observed > percent_max:
@@ -113,6 +129,12 @@ def runs_needed(percent_min: float, least: int) -> int:
 
 def _too_few(runs: int, least: int, said: str) -> tuple[Verdict, str]:
     return Verdict.INCONCLUSIVE, f"too little evidence: {said}; {least} are needed, {max(least - runs, 0)} more"
+
+
+def _named(what: str, runs: Sequence[Past]) -> str:
+    """Returns the number of runs, `what`, and their names, as a further clause; empty if there are no runs."""
+    names = ", ".join(run.run_id for run in runs[:NAMED_MAX]) + ", …" * (len(runs) > NAMED_MAX)
+    return f"; {len(runs)} {what}: {names}" if runs else ""
 
 
 def _p95(values: Sequence[float]) -> float | None:

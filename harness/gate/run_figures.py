@@ -127,19 +127,25 @@ def _problem(found: Figures) -> str:
 
 
 def figures_of(report: Report) -> RunFigures:
+    """Returns the figures of a run. Raises `ValueError` for a figure that is negative or larger than any run's."""
     waste = report.wasted_gpu_hours
     step_s = report.metrics.get("step_seconds_p50")
-    return RunFigures(
-        run_id=report.run_id,
-        verdict=report.verdict,
-        commit=report.commit or "",
-        seconds=report.run.duration_s or 0.0,
-        recovery_time=report.recovery_time.seconds,
-        wasted_gpu_seconds=waste.gpu_seconds_wasted_by_faults,
-        checkpoint_stall=waste.accounts.get("checkpoint_stall") or None,  # a save that is told stalls a little
-        allocated_gpu_seconds=waste.gpu_seconds_allocated,
-        step_seconds=float(step_s) if isinstance(step_s, int | float) and 0 < step_s < 1e9 else None,
-    )
+    values = {
+        "run_id": report.run_id,
+        "verdict": report.verdict,
+        "commit": report.commit or "",
+        "seconds": report.run.duration_s or 0.0,
+        "recovery_time": report.recovery_time.seconds,
+        "wasted_gpu_seconds": waste.gpu_seconds_wasted_by_faults,
+        "checkpoint_stall": waste.accounts.get("checkpoint_stall") or None,  # a save that is told stalls a little
+        "allocated_gpu_seconds": waste.gpu_seconds_allocated,
+        "step_seconds": float(step_s) if isinstance(step_s, int | float) and 0 < step_s < 1e9 else None,
+    }
+    try:
+        return msgspec.convert(values, RunFigures)
+    except msgspec.ValidationError as error:
+        figure = str(error).rpartition("$.")[2].rstrip("`")
+        raise ValueError(f"run {one_line(report.run_id)}: {figure} is {values.get(figure)}: {error}") from error
 
 
 def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:

@@ -7,12 +7,12 @@ import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.campaign.run_store import Store, Wanted
+from harness.campaign.run_store import ByLog, Store, StoredRun, Wanted
 from harness.gate import objectives
 from harness.gate.objectives import Answer, Past
 from harness.gate.slo_file import RUNS_MIN, Objective, Slo
 from harness.judge.verdict import Verdict, merge
-from harness.report import run_report
+from harness.report.run_report import Report
 
 READ_MAX = 5000  # most runs read, the newest first
 
@@ -32,20 +32,26 @@ class Held:
 def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple[list[Held], list[str]]:
     """Returns the results of each objective, and a message for each folder or report that could not be read."""
     store = Store(reports)
-    found = [(run.begun_s, report) for run, report in store.judged(wanted, READ_MAX)]
-    return [_held(objective, found, now_s) for objective in slo.objectives], store.notes
+    longest_s = max(objective.window.s for objective in slo.objectives)
+    judged, silent = store.by_logs(wanted, READ_MAX, now_s - longest_s)
+    return [_held(objective, judged, silent, now_s) for objective in slo.objectives], store.notes
 
 
-def _held(objective: Objective, found: Sequence[tuple[float, run_report.Report]], now_s: float) -> Held:
+def _held(objective: Objective, judged: Sequence[ByLog], silent: Sequence[StoredRun], now_s: float) -> Held:
+    """Checks an objective. A run that could not be judged counts, as it may have had any of the faults."""
     since_s = now_s - objective.window.s
     scope = objective.waste.scope if objective.waste else "faults"
+
+    def is_asked(run: StoredRun) -> bool:
+        of_scenario = not objective.scenarios or not run.scenario or run.scenario in objective.scenarios
+        return run.begun_s >= since_s and of_scenario
+
     runs = [
-        _past(at, report, scope)
-        for at, report in found
-        if at >= since_s
-        and (not objective.scenarios or report.scenario in objective.scenarios)
-        and (not objective.faults or any(fault.kind in objective.faults for fault in report.faults))
+        _past(run, report, scope)
+        for run, report, _ in judged
+        if is_asked(run) and (not objective.faults or any(fault.kind in objective.faults for fault in report.faults))
     ]
+    runs += [Past(run.run_id, run.begun_s, Verdict.INCONCLUSIVE, None, None, None) for run in filter(is_asked, silent)]
     answers = []
     least = objective.runs_min or RUNS_MIN
     if objective.success is not None:
@@ -59,11 +65,11 @@ def _held(objective: Objective, found: Sequence[tuple[float, run_report.Report]]
     return Held(objective, answers)
 
 
-def _past(begun_s: float, report: run_report.Report, scope: str) -> Past:
+def _past(run: StoredRun, report: Report, scope: str) -> Past:
     time, spent = report.recovery_time, report.wasted_gpu_hours
     return Past(
-        report.run_id,
-        begun_s,
+        run.run_id,
+        run.begun_s,
         report.verdict,
         math.inf if report.run.stuck_in else time.seconds,
         spent.gpu_seconds_allocated,

@@ -208,7 +208,7 @@ def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> l
         except (ScenarioError, UsageError) as error:
             document.problem(("scenarios", place), str(error).replace("\n", "; "))
     document.raise_problems()
-    _check_twice(path, every)
+    _check_twice(document, every)
     return every
 
 
@@ -216,19 +216,17 @@ def _name(entry: SuiteEntry, spec: Scenario) -> str:
     return entry.named(spec.name)
 
 
-def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
-    """Raises `ScenarioError` if two entries of a suite have equal names, workloads and faults, because nobody could
-    tell the runs of the two entries apart."""
-    seen = set()
-    for entry, spec in specs:
+def _check_twice(document: Document, specs: Sequence[Chosen]) -> None:
+    """Raises `ScenarioError` for two entries with the same name, workload and faults, whose runs would look alike."""
+    seen = dict[tuple[str, str], int]()
+    for place, (entry, spec) in enumerate(specs):
         parts = spec.model_dump(mode="json", include={"workload", "faults", "limits"})
         parts["workload"].pop("trainer", None)  # the trainer is under test
-        done = json.dumps(parts, sort_keys=True)
-        if (_name(entry, spec), done) in seen:
-            why = "it is in the suite twice with the same workload and faults; use repeat: for more runs of it, "
-            why += "or a profile to tell the two apart"
-            raise ScenarioError([f"{path}: {_name(entry, spec)}: {why}"])
-        seen.add((_name(entry, spec), done))
+        first = seen.setdefault((_name(entry, spec), json.dumps(parts, sort_keys=True)), place)
+        if first != place:
+            why = f"{_name(entry, spec)} does the same as scenarios.{first}, with the same workload and faults; "
+            document.problem(("scenarios", place), f"{why}use repeat: for more runs of it, or a profile")
+    document.raise_problems()
 
 
 def _of_each_trainer(specs: Sequence[Chosen], gate: Gate) -> list[Plan]:

@@ -141,6 +141,8 @@ REPEAT_FACTOR = healthy("<=", 10, "× earlier repetitions", "rounding | another 
 CALIBRATING_STEPS = judged(">=", 5, "steps", "too few the same bit for bit | enough", "guess: no stored run comes near it")
 NOISE_STEPS = judged(">=", 20, "steps", "too few off by a little | enough", "guess: no stored run comes near it")
 REPEATED_SHARE = judged(">=", 0.5, "of repeated steps", "tell no figure both times | do", "meaning: half of them")
+NORM_OFF = healthy("<=", 2, "× the fault-free median of ten steps", "a gradient norm of noisy batches | of another training", "meaning: half the samples of a batch give 1.4 ×")
+SPREAD = method(1.4826, "standard deviations", "in the median distance from the median", "formula: the normal distribution")
 LOCAL_SHARE = judged("<=", 0.5, "of the steps", "a rank tells values of its own | it tells the job's", "meaning: half of them")
 SMALLER = healthy(">=", 0.5, "of the smallest save", "a save is smaller | it holds no model", "runs: docs/margins.json")
 SMALLER_STEADY = healthy(">=", 0.9, "of the smallest save", "a save is smaller, where sizes are alike | part is missing", "runs: docs/margins.json")

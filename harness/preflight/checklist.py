@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.campaign.run_store import Store
+from harness.campaign.run_store import NotARun, Store, by_log
 from harness.campaign.wings import Item, Proof, latest_s, trainers_of, wings
 from harness.judge.verdict import Verdict
 from harness.report import run_report
@@ -73,8 +73,9 @@ def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
         if run.begun_s > latest_s() or not untold:
             continue
         try:
-            report = run_report.read(folder / "report.json")
-        except run_report.ReportError:
+            has_log = (folder / "events").is_dir()  # which counts, as a report may have been edited
+            report = by_log(folder).report if has_log else run_report.read(folder / "report.json")
+        except (run_report.ReportError, NotARun):
             continue
         for item, verdict, words in (*_resumes(report), *_data(report), *_dry_run(report)):
             commits = frozenset({report.commit} if report.commit else ())

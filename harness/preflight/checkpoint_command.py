@@ -6,6 +6,7 @@ import datetime
 import json as json_module
 import math
 import pathlib
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -83,6 +84,10 @@ def verify(
         raise UsageError("--for is for --watch, and --python for --load")
     if not path.is_dir() and not path.is_file():
         raise UsageError(f"{path}: {'neither a folder nor a file' if path.exists() else 'not there'}")
+    if load and python and shutil.which(python) is None:
+        raise UsageError(f"--python {python}: no program that can be run")
+    if junit and not junit.parent.is_dir():
+        raise UsageError(f"--junit {junit}: {junit.parent} is no folder")
     stored = StoredSaves(Store(reports).find(against)) if against else None
     verifier = Verifier(Place(path, layout), keep, (python or sys.executable) if load else "", stored)
     saves = _watch(verifier, limit_s, json) if watch else list(verifier.all())
@@ -97,7 +102,10 @@ def verify(
     if junit:
         finished = (each for each in saves if each.state is not State.UNFINISHED)
         cases = ((each.path, VERDICTS.get(each.state, Verdict.INCONCLUSIVE), _words(each)) for each in finished)
-        write_files({junit.name: in_junit(f"checkpoint verify {path}", cases)}, junit.parent)
+        try:
+            write_files({junit.name: in_junit(f"checkpoint verify {path}", cases)}, junit.parent)
+        except OSError as error:
+            note(f"The answer stands, but {junit} could not be written: {error.strerror}")
     raise typer.Exit(INTERRUPTED if stop.asked else EXIT_CODES[answer])
 
 

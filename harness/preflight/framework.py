@@ -41,6 +41,8 @@ def load(save: Save, root: pathlib.Path, files: Sequence[str], python: str) -> N
         told.seek(0)
         answers = _answers(told.read(ANSWER_BYTES_MAX))
     results = [answers.get(job["path"], ("not tried", ended)) for job in jobs] or [("not tried", "no file to load")]
+    if answers.keys() < {job["path"] for job in jobs}:
+        save.find(State.UNKNOWN, f"its own framework gave no answer: {ended}")
     for job, (loaded, why) in zip(jobs, results, strict=False):
         if loaded == "no":
             save.find(State.DAMAGED, f"its own framework does not load it: {why}", os.path.relpath(job["path"], root))

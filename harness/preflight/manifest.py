@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pathlib
 import urllib.parse
 from collections.abc import Mapping
@@ -63,6 +64,12 @@ def read(root: pathlib.Path, save: str) -> Manifest | None:
     if found.schema != SCHEMA or not all(each.covers for each in found.files.values()):
         raise ValueError("its manifest is of another version, or does not cover its files")
     return found
+
+
+def names_in(root: pathlib.Path, folder: str) -> list[str]:
+    """Returns the names of the saves in a folder that have a manifest. Raises `OSError` and `FaultError`."""
+    with untrusted_files.opened_folder(root, f"{folder}/{FOLDER}" if folder else FOLDER) as opened:
+        return [urllib.parse.unquote(file.rpartition("-")[0]) for file in os.listdir(opened) if file.endswith(".json")]
 
 
 def _place(save: str) -> str:

@@ -42,6 +42,9 @@ class Series:
             for name in sorted(always.keys() - files.keys() - missed):
                 save.find(State.SUSPICIOUS, f"has no file like {always[name]}, and each whole save before has one")
             if before:
+                full = {kind(file) for file, parts in before.parts.items() if parts}
+                for file in (file for file, parts in save.parts.items() if not parts and kind(file) in full - missed):
+                    save.find(State.SUSPICIOUS, f"is empty, and that in {before.path} is not", file)
                 _hold(save, before)
             self._ask_files(save, kin)
         if save.state is State.WHOLE:

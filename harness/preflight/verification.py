@@ -98,8 +98,11 @@ class Place:
         self._layouts = layout_names() if layout == AUTO else (layout,)
 
     def look(self) -> tuple[CheckpointFolder, list[Listing]]:
-        """Lists the saves by layout. Files that one layout does not take are left to the next."""
-        place = rest = CheckpointFolder.look(self.root, self._folder)
+        """Lists the saves by layout. Files that one layout does not take are left to the next. Raises `FaultError`."""
+        try:
+            place = rest = CheckpointFolder.look(self.root, self._folder)
+        except PermissionError as error:
+            raise FaultError(f"{self.root / self._folder}: no right to look at {error.filename} below it") from error
         listings = []
         for name in self._layouts:
             listing = load_layout(name).list(rest)
@@ -278,3 +281,5 @@ class _Verification:
         else:
             save.findings += changed[:FINDINGS_MAX]
             save.more += len(changed[FINDINGS_MAX:])
+            for file in sorted(sizes.keys() - kept.files.keys()):
+                save.find(State.SUSPICIOUS, "is not in its manifest, so nothing tells whether it changed", file)

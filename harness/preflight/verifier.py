@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import pathlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.errors import FaultError
 from harness.judge.verdict import Verdict, merge
+from harness.log import untrusted_files
 from harness.preflight import framework, manifest, pointers
 from harness.preflight.series import Series
 from harness.preflight.stored_saves import StoredSaves
 from harness.preflight.verification import MANIFEST, Place, Save, State, begun, verify
 from harness.run.stop import StopRequest
+from harness.timeline.save_events import family
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing
+from harness.trainers.checkpoints.shared import names
 from harness.trainers.checkpoints.shared.checkpoint_folder import ENTRIES_MAX, CheckpointFolder
 from harness.units import counted
 
@@ -42,7 +49,25 @@ class Verifier:
         for listing in listings:
             saves |= {each.path: self._take(there, listing, each) for each in reversed(listing.checkpoints)}
         wrong = list(pointers.asked(there, listings, saves)) if self.place.is_folder else []
-        yield from [*saves.values(), *wrong]
+        yield from [*saves.values(), *self._without_files(there, saves), *wrong]
+
+    def _without_files(self, there: CheckpointFolder, saves: Mapping[str, Save]) -> Iterator[Save]:
+        """Yields saves without a file that should be newer than all of their series: an empty folder, or a manifest
+        alone. An older one was removed by the job; a folder that was made just now is being filled."""
+        newest = dict[tuple[str, str], int]()  # by folder and kind of name
+        for path, save in saves.items():
+            series = path.rpartition("/")[0], family(path)
+            newest[series] = max(newest.get(series, -1), -1 if save.step is None else save.step)
+        inside = {folder for folder, _ in newest if f"{folder}/".startswith(f"{there.folder}/") or there.folder == "."}
+        for folder in inside if self.place.is_folder else ():
+            for name, what, age_s in _left_in(self.place.root, folder):
+                path, step = "/".join(part for part in (folder, name) if part), names.step_in(name)
+                if step is None or step <= newest.get((folder, family(name)), step) or there.below(path):
+                    continue
+                save = Save(path, step)
+                save.find(State.SUSPICIOUS if age_s > PATIENCE_S else State.UNFINISHED, what)
+                if path not in saves and path not in there.unreadable:
+                    yield save
 
     def new(self, stop: StopRequest, until_s: float) -> Iterator[Save]:
         """Yields each new save once two looks agree and it has its end mark, or once it has not changed for long."""
@@ -101,6 +126,18 @@ class Verifier:
             self.notes.append(
                 f"{counted(len(links), 'link')} not followed, {', '.join(links[:3])}: give where they lead"
             )
+
+
+def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]]:
+    """Yields the folders in a folder, and the saves with a manifest there: the name, the problem if no file is in it,
+    and the age in seconds."""
+    with contextlib.suppress(OSError, FaultError), untrusted_files.opened_folder(root, folder) as opened:
+        for entry in os.scandir(opened):
+            if entry.is_dir(follow_symlinks=False):
+                yield entry.name, "holds no file", time.time() - entry.stat(follow_symlinks=False).st_mtime
+    with contextlib.suppress(OSError, FaultError):
+        for name in manifest.names_in(root, folder):
+            yield name, "is gone, and its manifest is there", math.inf
 
 
 def verdict(saves: Sequence[Save], notes: Sequence[str]) -> Verdict:

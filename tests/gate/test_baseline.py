@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import verdict
+from judging import edit, stored, verdict
 from mutants.bent import JOB, KILL
 from scorecards import assert_verdict
 from simulator import simulate
@@ -21,7 +22,6 @@ from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigu
 from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
 from harness.report import run_report
-from harness.report.strict_json import json_text
 from harness.spec.scenario import parse_scenario
 
 HERE = Identity(
@@ -262,23 +262,47 @@ def test_figures_come_from_the_report_and_what_they_are_from_the_plan() -> None:
 
 
 def store(reports: pathlib.Path, commits: list[str]) -> None:
-    card = verdict(simulate(JOB, KILL, seed=5))
     for i, commit in enumerate(commits):
-        report = run_report.from_scorecard(replace(card, environment={"commit": commit, "cpus": 2}))
-        folder = reports / f"run-{i}"
-        (folder / "events").mkdir(parents=True)
-        (folder / "plan.json").write_text(json.dumps(card.evidence.run.plan, default=str))
-        stored = msgspec.structs.replace(report, run_id=folder.name)
-        (folder / "report.json").write_text(json_text(stored.to_json()))
+        stored(reports / f"run-{i}", commit=commit, begun_at=f"2026-11-22T08:00:0{i}+00:00")
 
 
 def test_stored_runs_of_a_commit_are_a_baseline(tmp_path: pathlib.Path) -> None:
-    store(tmp_path, ["abcd1234"] * 4)
+    store(tmp_path, ["abcd1234"] * 5)
     (tmp_path / "run-3" / "report.json").write_text("{")
+    shutil.rmtree(tmp_path / "run-4" / "events")
     found = baseline.find("abcd", tmp_path)
-    assert [len(each.runs) for each in found.scenarios] == [3]
+    assert [len(each.runs) for each in found.scenarios] == [4]
+    assert found.source == "commit abcd, without run-4: not judged"
     with pytest.raises(UsageError):
         baseline.find("beef", tmp_path)
+
+
+def test_a_baseline_takes_its_figures_from_the_logs(tmp_path: pathlib.Path) -> None:
+    store(tmp_path, ["abcd1234"] * 3)
+    (before,) = baseline.find("abcd", tmp_path).scenarios
+    for run in ("run-0", "run-1"):
+        edit(tmp_path / run / "report.json", lambda report: report["scores"]["recovery_time"].update(seconds=-1.0))
+        edit(tmp_path / run / "report.json", lambda report: report.update(verdict="fail"))
+    assert baseline.find("abcd", tmp_path).scenarios == (before,)
+    gate = tmp_path / "gate-1"
+    gate.mkdir()
+    figures = Figures(source="gate-1", scenarios=(before,))
+    (gate / "figures.json").write_text(figures.to_text())
+    assert baseline.find("gate-1", tmp_path) == figures
+    edit(gate / "figures.json", lambda values: values["scenarios"][0]["runs"][1].update(recovery_time=0.1))
+    found = baseline.find("gate-1", tmp_path)
+    assert found.scenarios == (before,) and found.source.endswith("say otherwise: run-1")
+    edit(gate / "figures.json", lambda values: values["scenarios"][0]["identity"].update(seed="8"))
+    with pytest.raises(UsageError, match="run-2 is another job by its log: seed 7, here 8"):
+        baseline.find("gate-1", tmp_path)
+
+
+def test_a_negative_figure_is_no_evidence() -> None:
+    told = run_report.from_scorecard(verdict(simulate(JOB, KILL, seed=5)))
+    times = told.scores["recovery_time"] | {"seconds": -5.0}
+    with pytest.raises(ValueError, match=r"recovery_time is -5\.0: Expected `float` >= 0"):
+        run_figures.figures_of(msgspec.structs.replace(told, scores=told.scores | {"recovery_time": times}))
+    assert_verdict(held(runs([-0.05] * 5, "new")), Verdict.INCONCLUSIVE, "-0.05 of a new run is impossible")
 
 
 def test_a_commit_is_one_commit(tmp_path: pathlib.Path) -> None:

@@ -6,11 +6,13 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from judging import stored
 from msgspec import structs
 from scorecards import assert_verdict
 from typer.testing import CliRunner
@@ -125,7 +127,7 @@ def test_without_time_for_what_is_required_it_is_no_full_pass(
 )
 def test_two_entries_that_do_the_same_are_refused(rehearse: Any, more: str) -> None:
     twice = HEAD + f"  - rank-kill\n  - {{scenario: rank-kill, overrides: {{repeat: 2{more}}}}}\n"
-    with pytest.raises(ScenarioError, match=r"small\.yaml: rank-kill: it is in the suite twice"):
+    with pytest.raises(ScenarioError, match=r"small\.yaml:6:5: scenarios\.1: rank-kill does the same as"):
         rehearse(twice)
 
 
@@ -347,6 +349,26 @@ def test_figures_of_a_shard_are_those_of_its_runs(rehearse: Any, tmp_path: pathl
         _edit(parts[0], change, "figures.json")
         with pytest.raises(UsageError, match=r"figures of .* are not those of its suite\.json"):
             merging.merge_gates(parts, tmp_path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("seed", "2"), ("backend", "docker")])
+def test_figures_of_another_seed_are_refused(rehearse: Any, tmp_path: pathlib.Path, key: str, value: str) -> None:
+    parts = [rehearse.folder(rehearse(THREE, recovery=7.0, repeat=5, shard=Shard(i, 2))) for i in (1, 2)]
+    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.PASS
+    _edit(parts[0], lambda values: values["scenarios"][0]["identity"].update({key: value}), "figures.json")
+    with pytest.raises(UsageError, match=rf"figures\.json: .* has {key} {value}; that of its suite\.json is"):
+        merging.merge_gates(parts, tmp_path)
+
+
+def test_a_merge_believes_the_logs_that_lie_beside_a_shard(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    parts = shards(rehearse, 2)
+    run_id = json.loads((parts[0] / "suite.json").read_text())["scenarios"][0]["runs"][0]["run_id"]
+    run = stored(parts[0].parent / run_id)
+    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.PASS
+    shutil.rmtree(run)
+    stored(run, lambda logs: logs.lose("step", step=range(20, 30)))
+    merged = merging.merge_gates(parts, tmp_path)
+    assert merged.verdict is Verdict.INCONCLUSIVE and f"says pass, but run {run_id} is fail" in merged.reason
 
 
 def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:

@@ -1,15 +1,21 @@
 """Objectives over stored runs: too little evidence is never a pass, and a run that was not judged hides nothing. And
 `chaos history --slo`: exit codes, and mistakes with their place."""
 
+import datetime
+import fcntl
 import json
 import math
 import pathlib
 import shutil
 import time
+from collections.abc import Callable
 
 import pytest
+from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
+from judging import edit, stored
+from simulator import Logs
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
@@ -89,6 +95,22 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEAD = "version: 1\nname: ours\ntitle: Ours\nobjectives:\n"
 
 
+def ago(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(time.time() - seconds, datetime.UTC).isoformat()
+
+
+def fails(logs: Logs) -> None:
+    logs.lose("step", step=range(20, 30))
+
+
+def hold(tmp_path: pathlib.Path, bounds: str, *given: str) -> Result:
+    path = tmp_path / "slo.yaml"
+    path.write_text(HEAD + f"  - {{id: all, severity: page, runs_min: 3, {bounds}}}\n")
+    return CliRunner().invoke(
+        make_app(), ["history", "--slo", str(path), "--reports", str(tmp_path / "reports"), *given]
+    )
+
+
 @pytest.mark.parametrize(
     ("verdicts", "code", "word"),
     [(["pass"] * 3, 0, "met"), (["pass", "fail", "pass"], 1, "missed"), (["pass"] * 2, 3, "too little evidence")],
@@ -97,17 +119,68 @@ def test_the_exit_code_says_whether_it_is_met(
     tmp_path: pathlib.Path, verdicts: list[str], code: int, word: str
 ) -> None:
     for number, verdict in enumerate(verdicts):
-        folder = (tmp_path / "reports") / f"run-{number:03d}"
-        shutil.copytree(ROOT / "reports" / "sample", folder)
-        (folder / "plan.json").write_text("{}")
-        report = json.loads((folder / "report.json").read_text())
-        begun = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() - 60 - number))
-        report |= {"run_id": folder.name, "verdict": verdict, "begun_at": begun}
-        (folder / "report.json").write_text(json.dumps(report))
-    path = tmp_path / "slo.yaml"
-    path.write_text(HEAD + "  - {id: all, severity: page, success: 90%, runs_min: 3}\n")
-    done = CliRunner().invoke(make_app(), ["history", "--slo", str(path), "--reports", str(tmp_path / "reports")])
+        bend = fails if verdict == "fail" else lambda logs: None
+        stored(tmp_path / "reports" / f"run-{number:03d}", bend, begun_at=ago(60 + number))
+    done = hold(tmp_path, "success: 90%")
     assert done.exit_code == code and word in done.output and "all (page), success" in done.output
+    assert "note:" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("spoil", "verdict", "said"),
+    [
+        (
+            lambda run: edit(run / "report.json", lambda r: r.update(verdict="pass")),
+            "missed",
+            "says verdict pass, the log fail",
+        ),
+        (
+            lambda run: edit(run / "report.json", lambda r: r.update(begun_at="1970-01-01T00:00:00Z")),
+            "missed",
+            "says begun_at 1970",
+        ),
+        (lambda run: (run / "report.json").write_text("{"), "missed", "the verdict by its log: fail"),
+        (lambda run: (run / "report.json").unlink(), "missed", "the verdict by its log: fail"),
+        (lambda run: (run / "plan.json").unlink(), "missed", ""),
+        (lambda run: shutil.rmtree(run / "events"), "not known", "run-9: its log cannot be judged"),
+        (
+            lambda run: (run / "events" / "harness.jsonl").write_text("{}\n"),
+            "not known",
+            "run-9: its log cannot be judged",
+        ),
+    ],
+)
+def test_a_run_counts_by_its_log(
+    tmp_path: pathlib.Path, spoil: Callable[[pathlib.Path], object], verdict: str, said: str
+) -> None:
+    for number in range(3):
+        stored(tmp_path / "reports" / f"run-{number}", begun_at=ago(number))
+    spoil(stored(tmp_path / "reports" / "run-9", fails, begun_at=ago(9)))
+    done = hold(tmp_path, "success: 90%")
+    assert verdict in done.stdout and said in done.output, done.output
+    assert verdict == "missed" or "1 more not judged: run-9, and these decide it" in done.stdout
+
+
+def test_a_run_with_an_impossible_date_or_without_a_log_is_told(tmp_path: pathlib.Path) -> None:
+    for number in range(9):
+        stored(tmp_path / "reports" / f"run-{number}", begun_at=ago(number))
+    stored(tmp_path / "reports" / "run-9", fails, begun_at="1970-01-01T00:00:00+00:00")
+    done = hold(tmp_path, "success: 80%")
+    assert done.exit_code == 0 and "9 of 9 judged runs passed; 1 more not judged: run-9" in done.stdout
+    assert "run-9: it began 1970-01-01T00:00:00+00:00; allowed: from 2020 until now" in done.output
+    (tmp_path / "reports" / "run-8" / "undo.jsonl").touch()
+    with open(tmp_path / "reports" / "run-8" / "undo.jsonl") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert "8 of 8 judged runs passed; 1 more" in hold(tmp_path, "success: 80%").stdout, "run-8 is at work"
+
+
+def test_impossible_figures_are_no_evidence() -> None:
+    assert recovery_p95([past(recovery_s=-5.0)] * 20, 10.0, 20).verdict is Verdict.INCONCLUSIVE
+    assert recovery_p95([PASS] * 20 + [past(recovery_s=-5.0)] * 5, 10.0, 20).verdict is Verdict.INCONCLUSIVE
+    assert success([PASS] * 20 + [past(wasted=-1.0)] * 5, 90.0, 20).verdict is Verdict.INCONCLUSIVE
+    assert waste([past(wasted=-1.0)] * 20, 10.0, 2.0, 0, 20).verdict is Verdict.INCONCLUSIVE
+    assert waste([past(wasted=11.0)] * 20, 100.0, 2.0, 0, 20).verdict is Verdict.INCONCLUSIVE
+    assert waste([past(wasted=10.0)] * 20, 100.0, 2.0, 0, 20).verdict is Verdict.PASS
 
 
 def test_without_any_run_nothing_is_met_though_the_example_is_right(tmp_path: pathlib.Path) -> None:

@@ -343,3 +343,26 @@ def test_the_newest_save_is_the_one_that_was_there_before_the_restart(tmp_path: 
 def test_a_log_without_a_step_is_named(tmp_path: pathlib.Path) -> None:
     code, text = scored(tmp_path, saves(1, 41, ""), "error: no such file\n")
     assert code == 3 and "no step is in 1.log: whether the job was restarted there is not known" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            f"saved checkpoint step_{10**20}.pt",
+            f"which step 'step_{10**20}' means (1 line like this; the number is too large)",
+        ),
+        (f"saved checkpoint step {10**12}", f"which step 'step {10**12}' means"),
+        ("saved checkpoint step 1e20", "which step 'step 1e20' means"),
+        (f"step {10**20} loss 0.1", f"which step 'step {10**20}' means"),
+        (f'{{"step": {10**20}, "loss": 1}}', "which step"),
+        (f"saved checkpoint step_{'9' * 1900}.pt", "which step 'step_999"),
+        (f"saved checkpoint step_{'0' * 30}30.pt", ""),
+        ("saved checkpoint of step 30 as checkpoint_30.pt", ""),
+        ("step 31 took 1732950000000000000 ns; lr 1e-20", ""),
+    ],
+)
+def test_a_number_that_no_step_can_have_is_told(line: str, said: str, tmp_path: pathlib.Path) -> None:
+    before, after = ("".join(line_of(step, 1 / step) for step in range(*part)) for part in ((1, 48), (31, 60)))
+    code, text = scored(tmp_path, f"{before}{line}\n", after)
+    assert code == 0 and said in text and ("which step" in text) == bool(said)

@@ -21,6 +21,7 @@ from harness.judge.verdict import Verdict
 JOB = Job(nodes=2, steps=80, every=10, step_ms=400)
 KILL = [Outage(37, "rank", victim=1)]
 LATE_NS = 300_000_000
+AFTER = "the harness never saw it in the store after a fault was over"
 NOT_FOUND = "the harness did not find it in the store when all nodes had ended"
 
 
@@ -251,6 +252,80 @@ def test_one_line_of_the_harness_or_of_the_job_that_is_lost_accuses_no_save() ->
     card = judged(untold, without=(watched, left_are(70, 80)))
     assert card.verdict is Verdict.INCONCLUSIVE and "found a checkpoint of step 80 at the end" in said(card)
     assert "is none" not in said(judged(lambda logs: logs.lose("step", step=[60], rank=0)))
+
+
+@bending
+def outage(logs: Logs, first: int, last: int, healed: bool = True) -> None:
+    """The store answers with errors from the end of one step to the end of another."""
+    begin, end = (min(line["mono_ns"] for line in logs.steps(step, step)) for step in (first, last))
+    struck(logs, "eio", begin, end + 10**8 if healed else None, kind="storage_error", may=["spoil", "stop"])
+
+
+@bending
+def never_there(logs: Logs, *saves: int) -> None:
+    for step in saves:
+        unseen(step, step)(logs)
+    left_are(*({*range(10, 90, 10)} - {*saves}))(logs)
+
+
+@bending
+def seen_later(logs: Logs, first: int, last: int) -> None:
+    """The harness sees these a second after the others that follow them."""
+    change(seen(logs, first, last), mono_ns=next(seen(logs, last + 10))["mono_ns"] + 10**9)
+    logs.put()
+
+
+@pytest.mark.parametrize(
+    ("bends", "expected", "reason"),
+    [
+        ([outage(45, 65), never_there(50, 60)], Verdict.INCONCLUSIVE, f"of step 60 is none: {AFTER}, and saw the next"),
+        ([outage(45, 55), never_there(50)], Verdict.INCONCLUSIVE, f"of step 50 is none: {AFTER}, and saw the next"),
+        (
+            [outage(45, 55), never_there(50, 60)],
+            Verdict.FAIL,
+            "of step 60 is none: the harness never saw it in the store",
+        ),
+        ([outage(65, 79), unseen(70, 70), left_are(10, 80)], Verdict.PASS, ""),
+        ([outage(75, 80), not_left], Verdict.INCONCLUSIVE, NOT_FOUND),
+        ([outage(45, 65)], Verdict.PASS, ""),
+        ([outage(45, 65), seen_later(50, 60)], Verdict.PASS, ""),
+        ([outage(45, 65, healed=False), unseen(50, 80), not_left], Verdict.PASS, ""),
+        ([outage(51, 65), not_left], Verdict.FAIL, NOT_FOUND),
+    ],
+)
+def test_a_save_that_was_told_while_the_store_was_out_is_there_afterwards(
+    bends: list[Bend], expected: Verdict, reason: str
+) -> None:
+    assert_verdict(judged(*bends), expected, reason)
+
+
+def not_listed(logs: Logs) -> None:
+    """The harness does not list the store at the end."""
+    remove(logs.harness, lambda line: line.get("event") == "checkpoint.left")
+
+
+@pytest.mark.parametrize(
+    ("last", "bends", "reason"),
+    [
+        (62, (), f"of step 60 is none: {AFTER}"),
+        (66, (), f"of step 60 is none: {AFTER}"),
+        (66, (not_listed,), "resumed from step 40 and gave no reason, though a checkpoint of step 60 had been"),
+        (79, (not_listed,), ""),  # the restart came while the store was out
+    ],
+)
+def test_a_restart_that_passes_over_what_was_never_in_the_store_is_no_pass(
+    last: int, bends: tuple[Bend, ...], reason: str
+) -> None:
+    def lies(logs: Logs) -> None:
+        outage(45, last)(logs)
+        lines = logs.trainers(rank=0, life=0)[0]
+        for done in (line for step in (50, 60) for line in steps(lines, step, step)):
+            save = {"event": "checkpoint.committed", "step": done["step"], "path": f"checkpoints/step-{done['step']}"}
+            put(lines, save | {"kind": "periodic", "bytes": 1000, "duration_ns": 1} | clocks(done, 2))
+
+    outages = [Outage(67, "rank", victim=1)]
+    card = judged(lies, without=(watched, *bends), job=replace(JOB, every=40), outages=outages)
+    assert_verdict(card, Verdict.INCONCLUSIVE if reason else Verdict.PASS, reason)
 
 
 def test_a_harness_that_was_killed_may_have_seen_more() -> None:

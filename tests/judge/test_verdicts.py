@@ -288,7 +288,7 @@ def of_losses(logs: Logs, change: Callable[[int, float], object]) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda step, loss: loss * (1.3 if step <= 32 else 1.0099), ""),  # 40 steps, of which the last 8 count
+        (lambda step, loss: loss * (1.25 if step <= 32 else 1.0099), ""),  # 40 steps, of which the last 8 count
         (lambda step, loss: "nan" if step == 20 else loss * 0.9901, ""),
         (lambda step, loss: loss * (1.0101 if step > 32 else 1), "the final loss is +1 % off the fault-free run"),
         (lambda step, loss: loss * (0.98 if step > 32 else 1), "the final loss is -2 % off the fault-free run"),

@@ -70,6 +70,16 @@ def saves_are_foretold(logs: Logs) -> None:
     lines[place + 1 : place + 1] = [save | clocks(lines[place]) for save in saves]
 
 
+def begins_saves(logs: Logs, *numbers: int, ends: str = "", life: int = -1) -> None:
+    """Rank 0 begins saves at these steps, too; `ends`: the event of their ends, if any."""
+    lines = logs.trainers(rank=0, life=life)[0]
+    for number in numbers:
+        line = next(line for line in lines if line.get("step", 0) >= min(number, 79) and line.get("event") == "step")
+        for event in filter(None, ("checkpoint.started", ends)):
+            save = {"event": event, "step": number, "kind": "periodic", "path": f"checkpoints/step-{number}"}
+            lines.insert(lines.index(line) + 1, save | {"duration_ns": 1} | clocks(line, len(event) % 18))
+
+
 @pytest.mark.parametrize(
     ("bend", "expected", "reason"),
     [
@@ -89,6 +99,16 @@ def saves_are_foretold(logs: Logs) -> None:
         (lambda logs: without_saves(logs, 20, 40, 60, 80), Verdict.FAIL, "4 of 7 checkpoints"),
         (saves_are_foretold, Verdict.FAIL, "in a row"),
         (lambda logs: without_saves(logs, 50), Verdict.PASS, ""),
+        (
+            lambda logs: begins_saves(logs, 23, 26),
+            Verdict.FAIL,
+            "2 of 9 checkpoints that were due or begun, as that of",
+        ),
+        (lambda logs: begins_saves(logs, *range(25, 80, 10)), Verdict.FAIL, "6 of 13 checkpoints"),
+        (lambda logs: begins_saves(logs, 23, 26, ends="checkpoint.failed"), Verdict.FAIL, "2 in a row"),
+        (lambda logs: begins_saves(logs, 23, 26, ends="checkpoint.committed"), Verdict.PASS, ""),
+        (lambda logs: begins_saves(logs, 10**9), Verdict.PASS, ""),
+        (lambda logs: begins_saves(logs, 16, 17, life=0), Verdict.PASS, ""),  # the kill ended these
         (lambda logs: saved_late(logs, 50, 56), Verdict.PASS, ""),
         (lambda logs: exit_takes(logs, 600), Verdict.FAIL, "took 10 min 0 s to end after its last step"),
         (lambda logs: exit_takes(logs, 20), Verdict.PASS, ""),

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
+from judging import edit, stored
 from typer.testing import CliRunner
 
 from harness.campaign.wings import Item
@@ -263,3 +264,9 @@ def test_the_blindness_check_of_a_gate_is_no_evidence_that_checkpoints_do_not_re
     write(tmp_path, "broken/plan.json", plan)
     found = asked(tmp_path)[Item.RESUMES]
     assert found.answer == "yes" and found.proof and found.proof.folder.name == "mine"
+
+
+def test_a_run_answers_by_its_log(tmp_path: pathlib.Path) -> None:
+    stored(tmp_path / "run-1", begun_at="2020-11-24T00:00:00+00:00")
+    edit(tmp_path / "run-1" / "report.json", lambda report: report.update(faults=[]))
+    assert asked(tmp_path)[Item.DRY_RUN].answer == "not tried", "its log has a fault"

@@ -62,6 +62,8 @@ def test_exit_codes_tell_whole_damaged_and_unknown(tmp_path: pathlib.Path) -> No
         ([".", "--for", "soon"], "soon"),
         ([".", "--for", "5s"], "--for is for --watch"),
         ([".", "--python", "python3"], "--python for --load"),
+        ([".", "--load", "--python", "/nowhere/python"], "--python /nowhere/python: no program that can be run"),
+        ([".", "--junit", "nowhere/x.xml"], "--junit nowhere/x.xml: nowhere is no folder"),
         ([".", "--against", "none"], "unknown run 'none'"),
     ],
 )
@@ -188,7 +190,6 @@ def test_its_own_framework_loads_a_save_or_not(tmp_path: pathlib.Path) -> None:
         assert [each["loaded"].partition(":")[0] for each in saves] == ["yes", "not tried"]
     WRITERS["dcp"](tmp_path / "sharded", 20)
     assert "loaded: yes" in chaos(tmp_path / "sharded", "--load", code=0)
-    assert "not tried: /nowhere/python" in chaos(tmp_path / "sharded", "--load", "--python", "/nowhere/python", code=0)
 
 
 def test_what_a_framework_refuses_is_damaged(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,4 +205,5 @@ def test_what_a_framework_refuses_is_damaged(tmp_path: pathlib.Path, monkeypatch
     script.write_text("#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(framework, "LIMIT_S", 0.1)
     (found,) = Verifier(Place(tmp_path / "saves"), python=str(script)).all()
-    assert (found.state, found.loaded) == (State.WHOLE, "not tried: not done after 0.1 s")
+    assert (found.state, found.loaded) == (State.UNKNOWN, "not tried: not done after 0.1 s")
+    assert found.findings[0].words == "its own framework gave no answer: not done after 0.1 s"

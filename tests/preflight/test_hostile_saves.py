@@ -18,7 +18,8 @@ import torch
 from checkpoint_files import save, save_safetensors
 from preflight.damages import WRITERS, edit_metadata
 
-from harness.preflight import file_content, manifest
+from harness.errors import FaultError
+from harness.preflight import file_content, manifest, verification
 from harness.preflight.verification import Place, Save, State
 from harness.preflight.verifier import Verifier
 from harness.trainers.checkpoints.shared import formats, pickles
@@ -195,3 +196,14 @@ def test_a_pickle_that_is_cut_is_none(size: int) -> None:
     whole = pickle.dumps({"a": [1, (2, 3)], "b": {"c": torch.float32}})
     with pytest.raises(ValueError):
         pickles.read(whole[: min(size, len(whole) - 1)])
+
+
+def test_a_folder_that_nobody_may_enter_is_one_clear_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "config.json")
+
+    monkeypatch.setattr(verification.CheckpointFolder, "look", refuse)
+    with pytest.raises(FaultError, match=r"no right to look at config\.json below it"):
+        verified(tmp_path)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -200,6 +201,48 @@ def test_any_byte_that_changes_is_found_and_named(one: pathlib.Path, data: st.Da
     ]
     if in_tensor:
         assert any(each.tensor.endswith(("exp_avg", "fp32", *in_tensor)) for each in named)
+
+
+def test_what_a_manifest_does_not_hold_is_told(tmp_path: pathlib.Path) -> None:
+    write_all(tmp_path, "hugging_face")
+    verified(tmp_path, keep=True)
+    save(tmp_path / "checkpoint-60" / "extra.pt", {"w": torch.ones(4)})
+    saves = verified(tmp_path)
+    assert (
+        words(saves)
+        == "checkpoint-60 checkpoint-60/extra.pt: is not in its manifest, so nothing tells whether it changed"
+    )
+    assert saves["checkpoint-60"].state is State.SUSPICIOUS
+
+
+def test_a_file_that_is_empty_now_is_suspicious(tmp_path: pathlib.Path) -> None:
+    write_all(tmp_path, "hugging_face")
+    for step in (20, 40, 60, 100):
+        (tmp_path / f"checkpoint-{step}" / "mark").write_bytes(b"")
+        (tmp_path / f"checkpoint-{step}" / "rng").write_bytes(b"state" if step < 100 else b"")
+    told = f"checkpoint-100 checkpoint-100/rng: is empty, and that in {tmp_path.name}/checkpoint-60 is not"
+    assert words(verified(tmp_path)) == told
+
+
+@pytest.mark.parametrize(("name", "age_s", "state"), [("checkpoint-120", 100, State.SUSPICIOUS), ("checkpoint-120", 0, State.UNFINISHED), ("checkpoint-10", 100, None), ("logs-120", 100, None)])  # fmt: skip
+def test_a_newest_save_without_a_file_is_told(
+    tmp_path: pathlib.Path, name: str, age_s: float, state: State | None
+) -> None:
+    write_all(tmp_path, "hugging_face")
+    (tmp_path / name / "deeper").mkdir(parents=True)
+    os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    saves = verified(tmp_path)
+    assert words(saves) == (f"{name} holds no file" if state else "")
+    assert state is None or saves[name].state is state
+
+
+def test_a_newest_save_that_is_gone_is_told_by_its_manifest(tmp_path: pathlib.Path) -> None:
+    write_all(tmp_path, "hugging_face")
+    verified(tmp_path, keep=True)
+    shutil.rmtree(tmp_path / "checkpoint-20")  # a job removes its oldest save
+    assert words(verified(tmp_path)) == ""
+    shutil.rmtree(tmp_path / "checkpoint-100")
+    assert words(verified(tmp_path)) == "checkpoint-100 is gone, and its manifest is there"
 
 
 def test_a_save_that_was_made_again_is_not_damaged(tmp_path: pathlib.Path) -> None:

@@ -80,15 +80,21 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
-        first, last = (save.last_at for save in pair)
-        known = pair[0] in store.sights or store.went(pair[0]) < NEVER
-        return not known and last - first > late_ns and not store.is_hidden(first, last)
+        save, last = pair[0], pair[1].last_at
+        known = save in store.sights or store.went(save) < store.redone(save, last)
+        return not known and last - store.shown_since(save, last) > late_ns
 
     for never_seen, pairs in itertools.groupby(itertools.pairwise(saves), is_unseen):
         row = list(pairs)
-        lay = row[-1][1].last_at - row[0][0].last_at
+        lay = row[-1][1].last_at - store.shown_since(row[0][0], row[0][1].last_at)
         if never_seen and lay >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
-            yield from (NoSave(save, "the harness never saw it in the store") for save, _ in row)
+            yield from (_unseen(store, save, after.last_at) for save, after in row)
+
+
+def _unseen(store: Store, save: Save, until: int, more: str = "") -> NoSave:
+    hidden = store.shown_since(save, until) > save.last_at
+    since = " after a fault was over" if hidden else ""
+    return NoSave(save, f"the harness never saw it in the store{since}{more}", tellers.unseen(hidden))
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
@@ -98,9 +104,10 @@ def passed_by(store: Store, saves: Sequence[Save]) -> Found:
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
         seen = store.sights[after][0].at if after in store.sights else NEVER
-        known = store.name_of(save) is not None or save.step in store.by_step
-        if not known and seen < until and not store.is_hidden(save.last_at, seen):
-            yield NoSave(save, "the harness never saw it in the store, and saw the next one there")
+        alone = store.redone(save, seen) == NEVER
+        known = save in store.sights or (alone and (store.name_of(save) is not None or save.step in store.by_step))
+        if not known and seen < until and store.shown_since(save, seen) < seen and (alone or after.path != save.path):
+            yield _unseen(store, save, seen, ", and saw the next one there")
 
 
 def gone(store: Store, saves: Sequence[Save]) -> Found:
@@ -120,11 +127,12 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
         return  # a newer save is there that nobody reported
     why = "the harness did not find it in the store when all nodes had ended"
     if lacks(store, last, dated):
-        yield NoSave(last, why)
+        hidden = last not in store.sights and store.is_hidden(last.last_at, NEVER)
+        yield NoSave(last, why, tellers.unseen(hidden))
     elif number and store.run.epochs:
         since = {save.step: save for save in saves if save.last_at >= store.run.epochs[-1].begin}
         for step in sorted(there | since.keys())[-number:]:
-            if step in since and lacks(store, since[step]):
+            if step in since and lacks(store, since[step]) and not store.is_hidden(since[step].last_at, NEVER):
                 yield NoSave(since[step], f"{why}: without a fault the newest {number} are there")
 
 
@@ -142,9 +150,11 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault may have caused this.
-    If `dated` is True, a save also counts as missing if its stored content states another step than the log does."""
-    if store.left is None or store.is_hidden(save.last_at, NEVER):
+    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault explains this loss. If
+    `dated` is True, a save that contains another step number counts as missing. A fault explains the loss of a save
+    that was seen before the fault. A fault that was over before the end explains no other loss."""
+    excused = save in store.sights or store.shown_since(save, NEVER) > store.run.end
+    if store.left is None or (excused and store.is_hidden(save.last_at, NEVER)):
         return False
     left, seen = store.left_of(save), store.undamaged.get(save)
     least = max(1, SMALLER * (seen.size or 0)) if seen else 1

@@ -130,6 +130,13 @@ class Saves:
         seen = self.store.by_step.get(step, ())
         return seen[0].at > until + self.store.late_ns(max) if seen else step not in self.seen_steps
 
+    @cached_property
+    def hidden(self) -> Sequence[Save]:
+        """Returns committed saves that a fault hid from the harness, and that the harness never saw."""
+        watched = {series for series in {save.series for save in self.store.whole} if self._is_watched(series)}
+        unseen = (save for save in self.store.whole if save.series in watched and save not in self.store.sights)
+        return [save for save in unseen if self.store.is_hidden(save.last_at, save.last_at)]
+
     @property
     def left_untold(self) -> int:
         """Returns the newest step in the checkpoint store at the end if no process logged a save of this step or a

@@ -244,6 +244,28 @@ class Store:
         """Returns True if a fault from time `begin` to `end` may have kept saves out of the store or hidden them."""
         return touches(self._hiding, begin, end)
 
+    def shown_since(self, save: Save, until: int) -> int:
+        """Returns the time since which no fault hid this save, up to `until`: its commit, or the end of the last such
+        fault. The result is `until` or later if a fault hid the save to the end."""
+        place = bisect.bisect_right(self._hiding, until, key=lambda window: window[0])
+        return max(save.last_at, self._hiding[place - 1][1]) if place else save.last_at
+
+    def redone(self, save: Save, until: int) -> int:
+        """Returns the first restart after a save that a fault hid before `until`, if a later save has the same step.
+        What the harness saw after that restart is no sign of the hidden save. Else returns `NEVER`."""
+        if self.shown_since(save, until) == save.last_at:
+            return NEVER
+        restarted = first_from(self._restarts, save.last_at)
+        return restarted if self._last_begun.get(save.step, 0) > restarted else NEVER
+
+    @cached_property
+    def _restarts(self) -> Sequence[int]:
+        return sorted(epoch.begin for epoch in self.run.epochs)
+
+    @cached_property
+    def _last_begun(self) -> Mapping[int, int]:
+        return {save.step: save.at for save in self.whole}
+
     @cached_property
     def _hiding(self) -> Sequence[Window]:
         """Returns the time windows of faults that may hide saves. Faults are left out if all their damage is known."""

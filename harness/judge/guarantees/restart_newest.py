@@ -6,10 +6,11 @@ checkpoint older than the newest if the job decided to roll back, if a fault may
 if the restart reports that it passed over each of them. The run fails if a restart passed over a checkpoint that the
 harness had seen complete and that no fault can have damaged. The run fails if a job restarts from scratch although a
 checkpoint had been committed. Exported weights, and the dump of a worker that ends by an error, count as checkpoints
-only if the job makes no other saves.
+only if the job makes no other saves. The run is inconclusive if a checkpoint
+was committed while a fault hid the store, the harness never saw it, and a later restart took an older one silently.
 """
 
-from harness.judge.facts.restarts import Choice, choices
+from harness.judge.facts.restarts import Choice, Restart, choices
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import IN_FLIGHT
 from harness.judge.verdict import Ground, Kind
@@ -22,6 +23,7 @@ def breaches(evidence: Analysis) -> Breaches:
     for choice in choices(evidence.run, evidence.saves, evidence.restarts):
         yield from older(choice)
         newest, item = choice.newest, choice.named
+        yield from hidden(evidence, choice.restart)
         if newest is None or item is None or choice.may_be_bad:
             continue
         sight = next(iter(evidence.saves.store.sights.get(newest, ())), None)
@@ -29,6 +31,18 @@ def breaches(evidence: Analysis) -> Breaches:
             text = f"rank {each.rank} passed over the checkpoint of step {newest.step}, which nothing had damaged"
             yield breach(text + "; the harness had seen it whole" * (sight is not None), sight or item)
     yield from further_back(evidence)
+
+
+def hidden(evidence: Analysis, restart: Restart) -> Breaches:
+    """Yields ranks that restored an older save than one that was committed while a fault hid the store. The fault was
+    over before the restart, and the harness never saw the newer save."""
+    store = evidence.saves.store
+    for save in reversed(evidence.saves.hidden) if restart.number else ():
+        over = save.last_at < restart.moment > store.shown_since(save, restart.moment)
+        behind = [each for each, step in restart.states if step < save.step]
+        if over and behind and restart.did_not_pass(save):
+            text = f"rank {behind[0].rank} resumed from step {behind[0].step} and gave no reason, though {save.said}"
+            yield breach(f"{text} during a fault; the harness never saw it", save.word)
 
 
 def older(choice: Choice) -> Breaches:

@@ -12,7 +12,8 @@ took to see one. A checkpoint must not hold the content of an earlier step if up
 may share 10 percentage points more tensor bytes with an earlier one than fault-free checkpoints do. If all fault-free
 saves after the first agree in number or bytes of tensors, kinds of state, folder or micro-batches per step, each save
 of the run after the first must agree with them. A process begins a save at most 5 steps after the saved step.
-Checkpoints are not judged if the harness did not see the fault-free ones, or while a fault does more than kill.
+The run is inconclusive if a checkpoint was committed while a fault acted, and never seen after the fault. Nothing else
+is judged while a fault does more than kill, or if the harness did not see the fault-free checkpoints.
 """
 
 from harness.judge.facts.reported import unseen_store

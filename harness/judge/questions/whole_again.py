@@ -7,7 +7,9 @@ time begins once the new GPU is allocated and the launcher on its node has logge
 
 A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
 committed a checkpoint less than half an interval before the due step, or after it and before the next due step. A due
-save that was not made was *missed* only if nothing disturbed the job at that time.
+save that was not made was *missed* only if nothing disturbed the job at that time. A save at another step is due, too, once a
+process began it or reported that it failed, and it was made if a checkpoint of this very step was committed. Saves at
+other steps are not counted if the fault-free run has saves that were begun and never committed.
 """
 
 from collections.abc import Callable, Sequence
@@ -144,11 +146,12 @@ def exit_time(evidence: Analysis, bounds: ExitBounds) -> tuple[Figures, Lines]:
 
 def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures, Lines]:
     usual = _usual_saves(evidence)
+    begun = _never_committed(evidence.saves, evidence.fault_free_saves, usual)
     if not _tells_saves(evidence) or not len(usual):
         values = dict.fromkeys(("due", "missed", "missed_in_a_row"))
         # Another check finds a trainer that reports no saves at all.
         return values, "no fault-free run shows when a checkpoint is due" if _tells_saves(evidence) else ()
-    absent = ~_after_the_fault(evidence.run, evidence.saves, usual, evidence.disturbed)
+    absent = ~_after_the_fault(evidence.run, evidence.saves, usual, evidence.disturbed, begun)
     due, missed = len(absent), int(absent.sum())
     in_a_row = max((part.stop - part.start for part in by_time.stretches(absent)), default=0)
     values = {"due": due, "missed": missed, "missed_in_a_row": in_a_row}
@@ -159,6 +162,8 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
         return values, f"{due or 'no'} save was due after the recovery, outside faults"
     none = next((f": one is none, as {each.why}" for each in evidence.saves.none.values()), "")
     text = f"{missed} of {due} checkpoints that the fault-free run made in these steps are missing"
+    if begun:
+        text = f"{missed} of {due} checkpoints that were due or begun, as that of step {begun[0][1]}, are missing"
     ground, percent, most = Ground(Kind.ABSENCE), 100 * (due - missed) / due, bounds.max_missed
     reason = f"{text}, {in_a_row} in a row{none}" if in_a_row > most else ""
     lines = [line("checkpoint_rhythm.max_missed", f"≤ {most} in a row", str(in_a_row), reason, ground)]
@@ -181,9 +186,22 @@ def _usual_saves(evidence: Analysis) -> Ints:
     return np.unique(np.array([save.step for save in (theirs.whole if run.checkpoints else theirs.seen)], np.int64))
 
 
-def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Returns an array with True for each due save that the run made, and False for each missed save. Only saves due
-    after the first disturbance count. Saves missed while a fault acted or another save was written are ignored."""
+def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tuple[int, int]]:
+    """Returns time and step of saves that were begun or failed, but never committed, at steps that are not in `due`.
+    The result is empty if the fault-free run `theirs` has saves that were never committed."""
+    if theirs is not None and {save.step for save in theirs.all} != {save.step for save in theirs.whole}:
+        return []
+    done = {-1, *due.tolist(), *(save.step for save in saves.whole)}
+    first = {save.step: save.at for save in reversed(saves.all) if save.step not in done}
+    return sorted((at, step) for step, at in first.items())
+
+
+def _after_the_fault(
+    run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window], begun: Sequence[tuple[int, int]] = ()
+) -> Bools:
+    """Returns for each due save, and for each save that was only begun, True if the run made this save. Only saves due
+    after the first disturbance count. A save that was not made counts only if nothing disturbed the job and no other
+    save was being written at that time."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
     order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts
@@ -191,18 +209,23 @@ def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence
     last = np.append(np.diff(step) > 0, True)[: len(step)]
     step, end = step[last], end[last]
     due = due[(due >= step[0]) & (due <= step[-1])] if len(step) else due[:0]
-    if not len(due):
+    if not len(step):
         return np.zeros(0, np.bool_)
     made = committed[np.searchsorted(committed, due - interval / 2)] < due + interval
     begin = end[np.searchsorted(step, due)]
     until = end[np.minimum(np.searchsorted(step, due + interval - 1), len(step) - 1)]
+    at = np.array([at for at, _ in begun], np.int64)
+    later = np.minimum(np.searchsorted(run.progress.end, at) + round(interval), len(run.progress.end) - 1)
+    made, begin = np.append(made, np.zeros(len(at), np.bool_)), np.append(begin, at)
+    until = np.append(until, run.progress.end[later])
     ended = ((save.begun, save.ended) for save in saves.good if save.begun is not None)
     writing = by_time.union((begun + 1, over + limits.WRITTEN_NS) for begun, over in ended if over is not None)
     in_peace = by_time.quiet(begin, np.maximum(until, begin + 1), disturbed)
     counts = (in_peace & by_time.quiet(begin, begin + 1, writing)) | made
     if disturbed:
         counts &= begin >= disturbed[0][0]
-    return np.asarray(made[counts], np.bool_)
+    in_order = np.argsort(begin, kind="stable")
+    return np.asarray(made[in_order][counts[in_order]], np.bool_)
 
 
 SCORES = (
