@@ -7,9 +7,9 @@ time begins once the new GPU is allocated and the launcher on its node has logge
 
 A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
 committed a checkpoint less than half an interval before the due step, or after it and before the next due step. A due
-save that was not made was *missed* only if nothing disturbed the job at that time. A save at another step is due, too, once a
-process began it or reported that it failed, and it was made if a checkpoint of this very step was committed. Saves at
-other steps are not counted if the fault-free run has saves that were begun and never committed.
+save that was not made was *missed* only if nothing disturbed the job at that time. A save at another step is due, too,
+once a process began it or reported that it failed, and it was made if a checkpoint of this very step was committed.
+Saves at other steps are not counted if the fault-free run has saves that were begun and never committed.
 """
 
 from collections.abc import Callable, Sequence
