@@ -91,6 +91,7 @@ def test_a_command_takes_the_place_of_the_workload(tmp_path: pathlib.Path, monke
     (tmp_path / "train.py").write_text("import torch\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     asked = []
     monkeypatch.setattr(api, "_called", lambda words, *_: asked.append(words) or '{"runs": []}')
     with pytest.raises(ChaosError, match="without a run"):
@@ -99,7 +100,7 @@ def test_a_command_takes_the_place_of_the_workload(tmp_path: pathlib.Path, monke
     assert [words[:-3] for words in asked] == [["run", str(written), "--backend", "local", "--seed", "1"]]
     content, shipped = (yaml.safe_load(path.read_text()) for path in (written, ROOT / "scenarios" / "rank-kill.yaml"))
     assert content["workload"] == {
-        "trainer": {"torchrun": "../../train.py", "args": ["--steps", "99"]},
+        "trainer": {"torchrun": "../../train.py", "args": ["--steps", "99"], "env": {"OMP_NUM_THREADS": "1"}},
         "nodes": 2,
         "ranks_per_node": 1,
     }
