@@ -27,7 +27,7 @@ def test_survives(chaos):
         "expect": {"loss_continuity": {"mode": "exact"}, "recovery_time": {"max": "10m"}, "pace": "off"},
     }
     result = chaos.run(content)
-    assert result.passed, result.reasons
+    assert result.passed, "\\n".join(result.reasons)
     assert result.page.is_file() and result.report.run.furthest_step == 40
 
 @pytest.mark.chaos
@@ -36,6 +36,22 @@ def test_marked():
 
 def test_of_words():
     pass
+"""
+FAILS = """
+import pathlib
+from harness import api
+
+def test_fails(chaos, monkeypatch):
+    def run(scenario, **options):
+        assert pathlib.Path(scenario).read_text() == "here"
+        return api.Result("fail", ("the first reason", "the second"), options["reports"] / "own-1", "much " * 1000)
+
+    monkeypatch.setattr(api, "run", run)
+    result = chaos.run("chaos/own.yaml")
+    assert result.passed, "\\n".join(result.reasons)
+
+def test_mistaken(chaos):
+    chaos.run("chaos/nope.yaml")
 """
 OTHERS = """
 import pytest
@@ -67,6 +83,21 @@ def test_a_team_tests_its_job_by_a_fixture(tmp_path: pathlib.Path) -> None:
     (page,) = re.findall(r"^pass  (\S+/reports/own-\S+/report\.html)  \(test_job\.py::test_survives\)$", out, re.M)
     loaded = api.load(pathlib.Path(page).parent)
     assert loaded.passed and loaded.page == pathlib.Path(page) and loaded.report.scenario == "own"
+
+
+@pytest.mark.slow
+def test_a_failure_shows_all_reasons_and_none_of_our_code(tmp_path: pathlib.Path) -> None:
+    """Paths are those of the root, though pytest is called below it."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    for name, text in (("tests/test_job.py", FAILS), ("chaos/own.yaml", "here")):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    out = pytest_in(tmp_path / "tests", "--chaos")
+    page = tmp_path / "reports" / "own-1" / "report.html"
+    end = f"fail  {page}  (tests/test_job.py::test_fails)\n  - the first reason\n  - the second\n"
+    assert end in out and "where False = <fail: own-1>.passed" in out and "much much" not in out, out
+    assert f"looked for {tmp_path / 'chaos' / 'nope.yaml'}" in out and "def _called" not in out, out
+    assert "harness/api" not in out and out.count("UsageError: ") == 2, out
 
 
 @pytest.mark.slow
