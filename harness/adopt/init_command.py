@@ -29,7 +29,7 @@ from harness.adopt.proposal import (
     with_steps_left,
     workload_of,
 )
-from harness.adopt.recognise import Recognised, recognise
+from harness.adopt.recognise import THREADS, Recognised, recognise
 from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
 from harness.cli import path_arguments
@@ -92,7 +92,7 @@ def init(
     if not force:
         _refuse_to_write_over(folder, (*(f"{each.name}.yaml" for each in REHEARSALS), GATE))
     ranks = counted(found.ranks, "rank") if found.nodes > 1 else "with ranks of its own"
-    said = f"{found.launcher} starts {found.script or 'your training'}, {ranks}, {found.framework}"
+    said = f"{found.launcher} starts {found.named or 'your training'}, {ranks}, {found.framework}"
     say(f"{said}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else said)
     if advice := "" if found.nodes > 1 else another_launcher(command, found.script):
         say(f"{advice}.")
@@ -107,6 +107,8 @@ def init(
         if found.nodes > 1:
             each = counted(workload["ranks_per_node"], "rank")
             say(f"It runs on {found.nodes} virtual nodes, {each} on each: LOCAL_RANK begins with 0 on each of them.")
+        if THREADS in workload["trainer"].get("env", {}):
+            say(f"Each rank has {THREADS}=1, as torchrun gives it to several ranks of one node.")
         facts = _look(workload, copy, run_dir, backend, seed, steps)
     files = tuple(original(name, copy, here) for name in facts.files)
     facts = replace(facts, elastic=found.framework == "torchft", files=files)
@@ -131,7 +133,8 @@ def init(
     _say_what_to_do(found, facts)
     if not strikes_late(facts):
         say("  the faults strike in the first pass over the data: no end of it was seen. Many resumes go wrong later.")
-        say(f"  Call chaos matrix resume, or chaos init --steps N (now {steps}), so many that a second pass begins.")
+        say(f"  Call chaos matrix resume, or chaos init --steps N (now {steps}), so many that a second pass begins:")
+        say("  more than len(loader), the batches of one rank in a pass. A step of several batches makes it fewer.")
     folder.mkdir(parents=True, exist_ok=True)
     texts = propose(workload_of(found, folder, facts.ranks), facts)
     _write(folder, texts | ({GATE: gate_of(list(texts))} if texts else {}), force)

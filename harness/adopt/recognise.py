@@ -26,6 +26,7 @@ FRAMEWORKS = {
     "ray": "Ray",
 }
 SOURCE_BYTES_MAX = 4 * 2**20
+THREADS = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Recognised:
     left_out: tuple[str, ...] = ()  # options that the harness sets by itself
     nodes: int = 2  # each with a start of its own; two, so that one can be lost
     no_restarts: bool = False  # the command leaves its launcher's number of restarts at 0
+    named: str = ""  # the script, or -m and a module; empty: the command names neither
 
     @property
     def words(self) -> list[str]:
@@ -117,6 +119,8 @@ def _torchrun(words: Sequence[str], python: str | None, command: Sequence[str]) 
     trainer: dict[str, Any] = {"torchrun": script, "args": args}
     if "max-restarts" in options:
         trainer["max_restarts"] = _count(options["max-restarts"])
+    if per_node > 1 and per_node * nodes <= Recognised.nodes and THREADS not in os.environ:
+        trainer["env"] = {THREADS: "1"}  # torchrun's own default for several ranks a node, of which one is left here
     found = _recognised("torchrun", script, trainer, python, per_node * nodes, options, TORCHRUN_KEPT)
     return replace(found, no_restarts="max-restarts" not in options)
 
@@ -200,7 +204,8 @@ def _recognised(
         trainer["python"] = python
     trainer = {name: value for name, value in trainer.items() if value != []}
     file = "" if script.startswith("-m ") else script
-    return Recognised(launcher, file, trainer, max(1, ranks), framework_of(file), left_out)
+    framework = framework_of(file or f"{script.removeprefix('-m ').replace('.', '/')}.py")
+    return Recognised(launcher, file, trainer, max(1, ranks), framework, left_out, named=script)
 
 
 def framework_of(script: str) -> str:
@@ -209,7 +214,7 @@ def framework_of(script: str) -> str:
         with open(script, "rb") as file:
             tree = ast.parse(file.read(SOURCE_BYTES_MAX))
     except (OSError, SyntaxError, ValueError):
-        return "unknown"
+        return "framework not recognised"
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     tops = {name.partition(".")[0] for name in names}

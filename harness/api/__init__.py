@@ -25,13 +25,32 @@ from harness.errors import INTERRUPTED, BackendError, CannotRunError, ChaosError
 from harness.report import run_report
 from harness.report.run_report import Report
 
+__tracebackhide__ = True  # pytest shows the line of the test that a mistake is in, and none of this file
 VERDICTS = (0, 1, 3)  # exit codes of a command that came to a verdict
 STOPS_WITHIN_S = 120.0  # a stopped run heals what it did, and judges
 Path = str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
-class Result:
+class _Judged:
+    """What is common to all results. Its name in an assertion is short, as pytest cuts a long one."""
+
+    verdict: str
+    folder: pathlib.Path
+
+    def __repr__(self) -> str:
+        return f"<{self.verdict}: {self.folder.name}>"
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "pass"
+
+    @property
+    def page(self) -> pathlib.Path:
+        return self.folder / "report.html"
+
+
+@dataclass(frozen=True, repr=False)
+class Result(_Judged):
     """A judged run. `verdict`: pass, fail, inconclusive or invalid. `folder`: all its evidence. With `repeat` more
     than 1 the verdict is of all runs together, and `report` and `folder` are those of the last one."""
 
@@ -40,17 +59,9 @@ class Result:
     folder: pathlib.Path
     report: Report
 
-    @property
-    def passed(self) -> bool:
-        return self.verdict == "pass"
 
-    @property
-    def page(self) -> pathlib.Path:
-        return self.folder / "report.html"
-
-
-@dataclass(frozen=True)
-class GateResult:
+@dataclass(frozen=True, repr=False)
+class GateResult(_Judged):
     """A judged suite. `scenarios`: name → verdict. `values`: all of suite.json."""
 
     verdict: str
@@ -58,14 +69,6 @@ class GateResult:
     folder: pathlib.Path
     scenarios: Mapping[str, str]
     values: Mapping[str, Any]
-
-    @property
-    def passed(self) -> bool:
-        return self.verdict == "pass"
-
-    @property
-    def page(self) -> pathlib.Path:
-        return self.folder / "report.html"
 
 
 def run(

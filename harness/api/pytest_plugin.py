@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from harness.errors import ChaosError
+
 if TYPE_CHECKING:
     from harness.api import GateResult, Result
 
+__tracebackhide__ = True
 LOCK = ".pytest-chaos.lock"
 TOLD = "chaos"  # the name of a test's property: verdict and page of a run
 WHY = "launches real jobs: pytest --chaos runs it"
@@ -28,10 +31,10 @@ T = TypeVar("T", bound="Result | GateResult")
 
 
 class Chaos:
-    """The fixture `chaos`: `run` and `gate` of `harness.api`, whose pages pytest names at its end."""
+    """The fixture `chaos`: `run` and `gate` of `harness.api`, called in `root`. pytest names their pages at its end."""
 
-    def __init__(self, reports: pathlib.Path, tell: Callable[[str, object], None]):
-        self.reports = reports
+    def __init__(self, root: pathlib.Path, reports: pathlib.Path, tell: Callable[[str, object], None]):
+        self.root, self.reports = root, reports
         self._tell = tell
 
     def run(self, scenario: Any, **options: Any) -> Result:
@@ -47,12 +50,19 @@ class Chaos:
         return self._one_at_a_time(functools.partial(api.gate, suite, reports=self.reports, **options))
 
     def _one_at_a_time(self, call: Callable[[], T]) -> T:
+        from harness.report.words import one_line
+
         self.reports.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as held:
             lock = held.enter_context((self.reports / LOCK).open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)  # other workers of pytest-xdist wait here
-            result = call()
-        self._tell(TOLD, f"{result.verdict}  {result.page}")
+            held.enter_context(contextlib.chdir(self.root))
+            try:
+                result = call()
+            except ChaosError as error:
+                raise error.with_traceback(None) from None  # its words say what is wrong
+        why = () if result.passed else getattr(result, "reasons", None) or (getattr(result, "reason", ""),)
+        self._tell(TOLD, "\n".join([f"{result.verdict}  {result.page}", *(f"  - {one_line(each)}" for each in why)]))
         return result
 
 
@@ -86,11 +96,11 @@ def _uses_ours(item: pytest.Item) -> bool:
 def chaos(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Chaos:
     """Runs scenarios and gates. Each has the options of `harness.api`."""
     folder = request.config.rootpath / request.config.getoption("--chaos-reports")
-    return Chaos(folder, record_property)
+    return Chaos(request.config.rootpath, folder, record_property)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Names the page of each run, also of other workers' tests: properties travel with the reports of tests."""
+    """Names the page of each run, and why it did not pass; properties bring both from other workers."""
     told = [
         (report.nodeid, value)
         for reports in terminalreporter.stats.values()
@@ -101,5 +111,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     ]
     if told:
         terminalreporter.section("chaos")
-        for test, line in told:
-            terminalreporter.line(f"{line}  ({test})")
+        for test, text in told:
+            line, *reasons = str(text).split("\n")
+            terminalreporter.line("\n".join([f"{line}  ({test})", *reasons]))

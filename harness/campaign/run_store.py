@@ -279,7 +279,8 @@ def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) ->
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise UsageError(f"{short(name)!r} fits {len(fitting)} {what}s: {', '.join(fitting)}")
+        newest = f"the newest of these is {fitting[0]}, and last is the newest {what} of all"
+        raise UsageError(f"{short(name)!r} fits {len(fitting)} {what}s: {', '.join(fitting)}; {newest}")
     newest = ", ".join(known[:_NEWEST]) or "none yet"
     raise UsageError(f"unknown {what} {short(name)!r} in {reports}; the newest are: {newest}")
 

@@ -112,8 +112,10 @@ ORDER: Mapping[str, int] = {
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
-    """Returns all guarantees by name, sorted by family (the part of a name before the dot)."""
-    files = sorted(FAMILY.names(), key=lambda file: (ORDER.get(file.partition("_")[0], len(FAMILY.names())), file))
+    """Returns all guarantees by name, sorted by family (the part of a name before the dot). In a family, guarantees on
+    samples come first: other samples give other losses."""
+    place = {file: ORDER.get(file.partition("_")[0], len(FAMILY.names())) for file in FAMILY.names()}
+    files = sorted(place, key=lambda file: (place[file], "samples" not in file, file))
     return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
 
 

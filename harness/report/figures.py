@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -264,10 +265,19 @@ def _resumes(run: Timeline) -> dict[str, Any]:
     return {
         "resumes": len(run.episodes),
         "fallbacks": sum(len(process.fallback) for process in run.processes if process.restored_step),
+        "fell_back": _fell_back(run) or None,
         "preemptions": sum(fault.preempts and fault.injected is not None for fault in run.faults),
         "replacements": _replacements(run),
         "worker_starts": len(run.processes),
     }
+
+
+def _fell_back(run: Timeline) -> str:
+    """Returns `to step 80, past checkpoints/save_000100.pth`, for each step that was restored past other saves."""
+    restored = ((each.restored_step, save.get("source")) for each in run.processes for save in each.fallback)
+    told = ((step, pathlib.PurePath(source).parts[-2:]) for step, source in restored if step and source)
+    past = grouped((step, "/".join(parts)) for step, parts in told)
+    return "; ".join(f"to step {step}, past {', '.join(dict.fromkeys(names))}" for step, names in past.items())
 
 
 def _replacements(run: Timeline) -> int:

@@ -211,6 +211,8 @@ def _recovery(report: Report) -> Figure:
         detail = f"the longest of {len(episodes)} recoveries"
     elif not episodes:
         detail = "from the fault until back at its usual speed"
+    if fell_back := report.metrics.get("fell_back"):
+        detail = f"{detail}; fell back {fell_back}"
     if expectation and expectation.verdict is not Verdict.PASS and expectation.observed.startswith(">"):
         return _figure("Recovery time", expectation.observed, expectation.reason, expectation)
     return _figure("Recovery time", seconds(values.seconds), detail, expectation, measured=True)

@@ -74,7 +74,8 @@ def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        where = "" if path.is_absolute() else f" (looked for {path.absolute()})"
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}{where}") from error
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)

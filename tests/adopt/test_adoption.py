@@ -17,7 +17,7 @@ from harness.adopt.first_look import Facts, _Enough, _Passes, facts_of
 from harness.adopt.init_command import _print_facts, _write, init, seen_and_unseen
 from harness.adopt.mesh_seen import mesh_of
 from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, with_steps_left, workload_of
-from harness.adopt.recognise import framework_of, recognise
+from harness.adopt.recognise import THREADS, framework_of, recognise
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.checked_files import load_scenario
 from harness.cli import default_folders
@@ -43,6 +43,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     for name in ("torchrun", "accelerate", "deepspeed", "ft_launcher"):
         (bin_ / name).write_text("#!/bin/sh\n")
         (bin_ / name).chmod(0o755)
+    monkeypatch.delenv(THREADS, raising=False)
     monkeypatch.setenv("PATH", f"{bin_}:{pathlib.Path(sys.executable).parent}:/usr/bin:/bin")
     (tmp_path / "train.py").write_text("import torch\nfrom transformers import Trainer\n")
     return tmp_path
@@ -229,6 +230,9 @@ RUNS = replace(FACTS, steps_total=None, steps_seen=20, ranks=2)
         ("srun python train.py", FACTS, "chaos run --backend slurm"),
         ("bash run.sh", FACTS, "run.sh calls torchrun in line 2"),
         ("torchrun train.py", replace(FACTS, pass_steps=50), "no end of it was seen"),
+        ("torchrun train.py", FACTS, "(now 20), so many that a second pass begins: more than len(loader)"),
+        ("torchrun -m net.run", FACTS, "torchrun starts -m net.run, 1 rank, framework not recognised"),
+        ("torchrun --nproc-per-node 2 train.py", RUNS, f"Each rank has {THREADS}=1, as torchrun gives it"),
     ],
 )
 def test_init_says_what_it_could_not_see_and_what_to_do(
@@ -308,7 +312,29 @@ def test_frameworks_by_what_is_imported(folder: pathlib.Path) -> None:
     (folder / "plain.py").write_text("import torch\n")
     assert framework_of("plain.py") == "plain PyTorch"
     (folder / "broken.py").write_text("import (\n")
-    assert framework_of("broken.py") == "unknown"
+    assert framework_of("broken.py") == "framework not recognised"
+    (folder / "net").mkdir()
+    (folder / "net" / "run.py").write_text("import torch\nimport torchft\n")
+    assert recognise(["torchrun", "-m", "net.run"]).framework == "torchft"
+
+
+@pytest.mark.parametrize(
+    ("command", "own", "env"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", "", {THREADS: "1"}),
+        ("torchrun --nproc-per-node 2 train.py", "4", None),
+        ("torchrun --nproc-per-node 4 train.py", "", None),
+        ("torchrun --nnodes 2 train.py", "", None),
+        ("accelerate launch --num_processes 2 train.py", "", None),
+    ],
+)
+def test_a_rank_that_is_alone_on_its_node_has_no_more_threads(
+    monkeypatch: pytest.MonkeyPatch, command: str, own: str, env: dict[str, str] | None
+) -> None:
+    """torchrun gives one thread to each of several ranks, unless the user says another number."""
+    if own:
+        monkeypatch.setenv(THREADS, own)
+    assert recognise(command.split()).trainer.get("env") == env
 
 
 @pytest.mark.parametrize("command", [["torchrun", "--nproc-per-node=2", "train.py"], ["python", "train.py"]])

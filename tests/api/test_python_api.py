@@ -27,7 +27,7 @@ def test_survives(chaos):
         "expect": {"loss_continuity": {"mode": "exact"}, "recovery_time": {"max": "10m"}, "pace": "off"},
     }
     result = chaos.run(content)
-    assert result.passed, result.reasons
+    assert result.passed, "\\n".join(result.reasons)
     assert result.page.is_file() and result.report.run.furthest_step == 40
 
 @pytest.mark.chaos
@@ -36,6 +36,22 @@ def test_marked():
 
 def test_of_words():
     pass
+"""
+FAILS = """
+import pathlib
+from harness import api
+
+def test_fails(chaos, monkeypatch):
+    def run(scenario, **options):
+        assert pathlib.Path(scenario).read_text() == "here"
+        return api.Result("fail", ("the first reason", "the second"), options["reports"] / "own-1", "much " * 1000)
+
+    monkeypatch.setattr(api, "run", run)
+    result = chaos.run("chaos/own.yaml")
+    assert result.passed, "\\n".join(result.reasons)
+
+def test_mistaken(chaos):
+    chaos.run("chaos/nope.yaml")
 """
 OTHERS = """
 import pytest
@@ -70,6 +86,21 @@ def test_a_team_tests_its_job_by_a_fixture(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_failure_shows_all_reasons_and_none_of_our_code(tmp_path: pathlib.Path) -> None:
+    """Paths are those of the root, though pytest is called below it."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    for name, text in (("tests/test_job.py", FAILS), ("chaos/own.yaml", "here")):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    out = pytest_in(tmp_path / "tests", "--chaos")
+    page = tmp_path / "reports" / "own-1" / "report.html"
+    end = f"fail  {page}  (tests/test_job.py::test_fails)\n  - the first reason\n  - the second\n"
+    assert end in out and "where False = <fail: own-1>.passed" in out and "much much" not in out, out
+    assert f"looked for {tmp_path / 'chaos' / 'nope.yaml'}" in out and "def _called" not in out, out
+    assert "harness/api" not in out and out.count("UsageError: ") == 2, out
+
+
+@pytest.mark.slow
 def test_without_the_option_no_job_is_launched(tmp_path: pathlib.Path) -> None:
     (tmp_path / "test_job.py").write_text(TESTS)
     (tmp_path / "test_theirs.py").write_text(OTHERS)
@@ -91,6 +122,7 @@ def test_a_command_takes_the_place_of_the_workload(tmp_path: pathlib.Path, monke
     (tmp_path / "train.py").write_text("import torch\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     asked = []
     monkeypatch.setattr(api, "_called", lambda words, *_: asked.append(words) or '{"runs": []}')
     with pytest.raises(ChaosError, match="without a run"):
@@ -99,7 +131,7 @@ def test_a_command_takes_the_place_of_the_workload(tmp_path: pathlib.Path, monke
     assert [words[:-3] for words in asked] == [["run", str(written), "--backend", "local", "--seed", "1"]]
     content, shipped = (yaml.safe_load(path.read_text()) for path in (written, ROOT / "scenarios" / "rank-kill.yaml"))
     assert content["workload"] == {
-        "trainer": {"torchrun": "../../train.py", "args": ["--steps", "99"]},
+        "trainer": {"torchrun": "../../train.py", "args": ["--steps", "99"], "env": {"OMP_NUM_THREADS": "1"}},
         "nodes": 2,
         "ranks_per_node": 1,
     }

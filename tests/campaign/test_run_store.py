@@ -132,7 +132,7 @@ def test_a_run_is_found_by_name(reports: pathlib.Path, monkeypatch: pytest.Monke
     assert store.find(str(reports / "a-1")) == reports / "a-1"
     write(reports, "a-10", 50)
     assert store.find("a-1") == reports / "a-1", "a whole id is no beginning of another"
-    with pytest.raises(UsageError, match="fits 3 runs: a-2, a-1, a-10"):
+    with pytest.raises(UsageError, match="fits 3 runs: a-2, a-1, a-10; the newest of these is a-2, and last is"):
         store.find("a")
     with pytest.raises(UsageError, match=r"unknown run 'z'.*newest are: b-1, c-1"):
         store.find("z")

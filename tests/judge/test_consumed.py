@@ -108,6 +108,17 @@ def test_a_batch_that_is_repeated_after_the_resume_is_named_with_what_is_never_s
     assert "max_samples_skipped: 32 never seen (16 per rank): 1248–1279" in reasons
 
 
+def test_other_samples_are_named_before_the_losses_that_they_give() -> None:
+    def rank_1s_own(logs: Logs, after: float = 1) -> None:
+        for lines in logs.trainers():
+            change(steps(lines) * (lines[0]["rank"] == 1), loss=lambda line: 2 * line["loss"])
+        change(logs.steps(rank=1, life=-1), loss=lambda line: after * line["loss"])
+
+    bends = telling(in_order, late), lambda logs: rank_1s_own(logs, 1.5), lambda logs: expecting(logs, EXACT)
+    reasons = card(bent(JOB, *bends, outages=KILL, seed=5), bent(JOB, telling(in_order), rank_1s_own, seed=99)).reasons
+    assert "consumed other samples" in reasons[0] and "the loss of rank 1 differs" in reasons[1], reasons
+
+
 def test_the_same_defect_is_told_where_nobody_expects_anything_of_it() -> None:
     judged = card(run_of(in_order, late, expect={"recovery_time": {"max": "60s"}}), fault_free_of(in_order))
     assert judged.verdict is Verdict.PASS

@@ -11,7 +11,7 @@ import pytest
 import report_runs
 from judging import Bend
 from rich.console import Console
-from simulator import change
+from simulator import Logs, change
 
 import harness.report
 from harness.cli import terminal
@@ -54,6 +54,17 @@ def test_no_log_steers_the_terminal_or_breaks_junit() -> None:
     assert "\x1b" not in junit.render(hostile())
     assert next(suites.iter("testcase")).get("name") == "verdict"
     assert len(list(suites.iter("testcase"))) == 2
+
+
+def test_a_summary_names_the_save_to_which_a_job_fell_back() -> None:
+    def falls_back(logs: Logs) -> None:
+        restored = [line for line in logs.all("restored", life=-1) if line["step"]]
+        change(restored, fallback=[{"source": "/run/checkpoints/save_000100.pth", "reason": "its end is lost"}])
+
+    for bends, said in (([falls_back], "; fell back to step 80, past checkpoints/save_000100.pth"), ([], "")):
+        report = run_report.from_scorecard(report_runs.judged(report_runs.JOB, [report_runs.LOST], *bends))
+        (recovery,) = [figure for figure in view.figures(report) if figure.name == "Recovery time"]
+        assert recovery.detail == f"from the last step until new progress{said}"
 
 
 def test_markdown_has_everything_a_ci_summary_needs() -> None:
