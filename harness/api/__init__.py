@@ -17,7 +17,7 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +134,32 @@ def score(folder: Path) -> Result:
     """Judges a stored run again, as `chaos score` does, and writes its reports again. Raises as `run` does."""
     _called(["score", os.fspath(folder)], None)
     return load(folder)
+
+
+def bend(
+    folder: Path, change: Callable[[dict[str, Any]], object], event: str = "", logs: str = "events/**/*.jsonl"
+) -> None:
+    """Changes the log of a copied run, to test a guarantee: `change` gets each line of this event, or each line of all.
+    The files come in order of their names: a node's own folder has one of each process, the earlier one first."""
+    for path in sorted(pathlib.Path(folder).glob(logs)):
+        lines = path.read_bytes().splitlines(keepends=True)
+        cut = [lines.pop()] if lines and lines[-1][-1:] != b"\n" else []  # a killed process may leave such a line
+        told = [json.loads(line) for line in lines]
+        for line in told:
+            if event in ("", line.get("event")):
+                change(line)
+        path.write_bytes(b"".join([*(json.dumps(line).encode() + b"\n" for line in told), *cut]))
+
+
+def delay(folder: Path, after_ns: int, by_ns: int) -> None:
+    """Makes all that the log of a copied run tells of after a moment happen later, as if the job had waited then. All
+    its logs share one clock, as on one host."""
+
+    def later(line: dict[str, Any]) -> None:
+        at = {"mono_ns": line["mono_ns"], "wall_ns": line["mono_ns"], "begin_ns": line.get("begin_ns") or 0}
+        line.update((key, line[key] + by_ns) for key, moment in at.items() if line.get(key) and moment > after_ns)
+
+    bend(folder, later)
 
 
 def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports: pathlib.Path) -> pathlib.Path:

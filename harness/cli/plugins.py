@@ -56,7 +56,7 @@ def plugins(json: JsonOption = False) -> None:
             table.add_row(*map(safe, [*each[:5], each.wrong or "can be used"]))
         print_table(table)
     else:
-        note(f"No plug-in is installed. `chaos new fault NAME` writes one. The contract is version {CONTRACT}.")
+        note(f"No plug-in is installed. `chaos new --help` says how to write one. The contract is version {CONTRACT}.")
     if any(each.wrong for each in found):
         raise typer.Exit(UsageError.exit_code)
 

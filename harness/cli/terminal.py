@@ -15,7 +15,7 @@ from harness.judge.verdict import Verdict
 from harness.report import view
 from harness.report.commands import step_here
 from harness.report.run_report import Report
-from harness.report.words import one_line
+from harness.report.words import BEYOND, one_line
 
 
 def summary(report: Report, page: pathlib.Path | None = None) -> Group:
@@ -26,10 +26,9 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
     if report.not_judged and report.verdict is not Verdict.PASS:  # a run that passed says it in its first line
         others.append(Text(f"  Not judged: {one_line(', '.join(report.not_judged))}", style="dim"))
     parts: list[Text | Table] = [first, *others, _figures(report)]
-    if left_open := " ".join(view.beyond(report)):
-        parts.append(Text(left_open, style="dim"))
-    # Not wrapped: a command is copied in one piece.
+    # Not wrapped: a command is copied in one piece, and a list of names may be long.
     whole: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"}
+    parts += [Text(one_line(each), "dim", **({} if each == BEYOND else whole)) for each in view.beyond(report)]
     parts += [Text(f"Next: {one_line(step_here(step))}", **whole) for step in report.next_steps]
     if page is not None:
         parts.append(Text(f"Report: {page}", style="dim"))

@@ -61,11 +61,13 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
 class Guarantee:
     """A condition that must hold in each run. `breaches` yields each violation of the guarantee. If a run has no
     breach, `nothing` returns why this proves nothing (such as no restart), or an empty text if the guarantee held.
-    `rests_on` names evidence without which the guarantee is not judged. `explained_by` names guarantees whose breach
-    may cause a breach of this one. `holds_for` names the kinds of run in which the guarantee is checked. The value
-    `off` of the key `switch` in `expect:` switches the guarantee off. If `needs_steps` is True, the guarantee is judged
-    only if the job's steps are known. If `until_the_end` is True, a breach is inconclusive in a fault test that people
-    stopped early. If `of_a_fault` is True, a breach shows that a fault did not act as planned."""
+    `rests_on` names evidence without which the guarantee is not judged. A guarantee that is not judged leaves the
+    verdict as it is, and the report says why. `explained_by` names guarantees whose breach may cause a breach of this
+    one. `holds_for` names the kinds of run in which the guarantee is checked. A breach in a restore drill or second
+    restart is inconclusive and leaves the guarantee open, because only the restart's own log shows the breach. The
+    value `off` of the key `switch` in `expect:` switches the guarantee off. If `needs_steps` is True, the guarantee is
+    judged only if the job's steps are known. If `until_the_end` is True, a breach is inconclusive in a fault test that
+    people stopped early. If `of_a_fault` is True, a breach shows that a fault did not act as planned."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()

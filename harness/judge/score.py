@@ -174,8 +174,11 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     untold = reported.not_judged(evidence, expect)
     not_judged = dict([*untold, *(item for result in results.values() for item in result.not_judged)])
     states, found_broken = weighing.judged(analysis, RUN)
-    found_broken += weighing.judged_within(analysis, DRILL, restore_drill(analysis))
-    found_broken += weighing.judged_within(analysis, SECOND_RESTART, second_restart(analysis))
+    for kind, made in ((DRILL, restore_drill(analysis)), (SECOND_RESTART, second_restart(analysis))):
+        left_open, found = weighing.judged_within(analysis, kind, made)
+        odd = {each.name: each for each in left_open}
+        states = [odd.get(each.name, each) if each.state in ("held", "not judged") else each for each in states]
+        found_broken += found
     placed = [(_place(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
     findings = [finding for _, finding in sorted(placed, key=operator.itemgetter(0))]

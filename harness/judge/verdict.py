@@ -58,14 +58,16 @@ class Figure:
 
 @dataclass(frozen=True)
 class Ground:
-    """Evidence for a breach or for the result of an expectation. Each field that is not empty narrows the evidence."""
+    """Evidence for a breach or for the result of an expectation. Each field that is not empty narrows the evidence. The
+    field `of` may be any time window (begin, end), in ns: the assumption `host-idle` then looks at this window. Without
+    `of`, `host-idle` looks at the whole run."""
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process
     steps: tuple[int, ...] = ()  # absent steps; the first and the last of a long stretch
     lines: int = 1  # absent lines of each process
     since: int | None = None  # ns; lines are absent from this time on
-    of: Figure | Pace | Degraded | Episode | None = None  # the measured figure or interval
+    of: Figure | Pace | Degraded | Episode | tuple[int, int] | None = None  # the measured figure, interval or window
     bound: float = 0  # the bound that `of` was compared with
 
 

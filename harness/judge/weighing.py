@@ -10,6 +10,8 @@ family that is equally bad or worse. If the cause of a breach is of another fami
 reported first.
 """
 
+import os
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -50,17 +52,20 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
     return states, [*broken, *_broken_assumptions(evidence, holds_for, broken)]
 
 
-def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding]:
-    """Yields findings about a restart that the harness made after the judged run, such as a restore drill. Findings
-    about a restart after the run are inconclusive, because only the restart's log shows them. The restart's steps are
+def judged_within(evidence: Analysis, kind: str, made: Made) -> tuple[list[Judged], list[Finding]]:
+    """Judges a restart that the harness made after the judged run, such as a restore drill. Returns guarantees that it
+    leaves open, and findings: inconclusive ones, because only the restart's log shows them. The restart's steps are
     compared with the same steps of the fault-free run. A restart whose log has no plan is not judged."""
     log, usual = made.done, evidence.fault_free
-    if log is not None and log.plan:
-        beside = None if usual is None else window.fault_free_part(usual, log)
-        own = Analysis.of(Evidence(replace(log, plan=log.plan | {"expect": {}}), beside))
-        short = made.folder.partition("-")[0]
-        for each in judged(own, kind)[1]:
-            yield Finding(Verdict.INCONCLUSIVE, f"{kind}: {each.text}", f"{short}.{each.code}", each.doubt)
+    if log is None or not log.plan:
+        return [], []
+    beside = None if usual is None else window.fault_free_part(usual, log)
+    states, found = judged(Analysis.of(Evidence(replace(log, plan=log.plan | {"expect": {}}), beside)), kind)
+    short = made.folder.partition("-")[0]
+    odd = [replace(each, state="open", why=f"{kind}: {each.why}") for each in states if each.state in BROKEN.values()]
+    return odd, [
+        Finding(Verdict.INCONCLUSIVE, f"{kind}: {each.text}", f"{short}.{each.code}", each.doubt) for each in found
+    ]
 
 
 def answer(told: Compared) -> Verdict:
@@ -86,14 +91,20 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
                 continue
             if _badness(finding) > _badness(worst.get(breach.of)):
                 worst[breach.of] = finding
+        if not worst:
+            _says_nothing(guarantee, evidence)  # its crash is found here
     except Exception as error:
         worst["the judge"] = _crashed(name, error)
     return list(worst.values())
 
 
 def _crashed(name: str, error: Exception) -> Finding:
-    """Returns an inconclusive finding, which says that the code of the guarantee or assumption `name` crashed."""
-    return Finding(Verdict.INCONCLUSIVE, f"{name}: the judge crashed: {type(error).__name__}: {error}", name, "crashed")
+    """Returns an inconclusive finding, which says where the code of the guarantee or assumption `name` crashed."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename != __file__]
+    own = [f"{each.filename}:{each.lineno}" for each in frames if each.filename == frames[0].filename]
+    where = "/".join(own[-1].split(os.sep)[-2:]) if own else "its return value"
+    told = f"{name}: the judge crashed at {where}: {type(error).__name__}: {error}"
+    return Finding(Verdict.INCONCLUSIVE, told, name, "crashed")
 
 
 def _badness(finding: Finding | None) -> int:

@@ -29,7 +29,7 @@ def _may(one: May) -> property:
 class Consequences:
     """The fields have the names that they have in `fault.injected`."""
 
-    may: frozenset[May] = frozenset()
+    may: frozenset[May] = frozenset()  # what may happen to a healthy job
     lasts: Duration | None = None  # it must act for all of it; `None`: as long as it takes
     notice_ns: int | None = None  # it takes the node so long after a notice; `None`: it gives none
     freezes: bool = False  # its targets say nothing and do no step as long as it lasts
@@ -41,8 +41,8 @@ class Consequences:
     replaced: bool | None = None  # whether what it takes comes back; `None`: it takes no node
     spoilt_steps: int | None = None  # it spoils the batches of so many steps
 
-    kills, stops, spoils = _may(May.KILL), _may(May.STOP), _may(May.SPOIL)
-    drifts, diverges, leaks = _may(May.DRIFT), _may(May.DIVERGE), _may(May.LEAK)
+    kills, stops, spoils = _may(May.KILL), _may(May.STOP), _may(May.SPOIL)  # bool: `may` has it
+    drifts, diverges, leaks = _may(May.DRIFT), _may(May.DIVERGE), _may(May.LEAK)  # bool: `may` has it
 
     def to_event(self) -> dict[str, Any]:
         """Returns the fields for `fault.injected`: `may` always, other fields if they differ from their default."""

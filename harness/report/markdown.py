@@ -24,6 +24,7 @@ def render(report: Report, sections: Sequence[Section] = ()) -> str:
     of_faults = ["Fault", "Kind", "Target", "Struck at", "Effect measured", "Expected", "Undone"]
     hangs = "\n".join(f"- {text(hang)}" for hang in view.hangs(report))
     provenance = [(words(name), value) for name, value in report.provenance.items()]
+    mute = [(view.guarantee_name(each.name), each.why) for each in report.guarantees if each.state == "not judged"]
     parts = [
         f"# {SIGNS[report.verdict]} {report.verdict.value.capitalize()}: {text(view.headline_alone(report))}",
         _identity(report),
@@ -36,6 +37,7 @@ def render(report: Report, sections: Sequence[Section] = ()) -> str:
         _section(
             "Guarantees that did not hold", ["State", "Guarantee", "What it says", "Why"], view.guarantee_rows(report)
         ),
+        _section("Guarantees of which this run says nothing", ["Guarantee", "Why"], mute),
         _recoveries(report),
         _accounts(report),
         _closed_forms(report),

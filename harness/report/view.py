@@ -120,9 +120,11 @@ def not_judged(report: Report) -> str:
 
 
 def beyond(report: Report) -> list[str]:
-    """Returns the limits of every pass."""
+    """Returns the limits of a pass: the guarantees of which it says nothing, and the limits of every pass."""
     if report.verdict is not Verdict.PASS:
         return []
+    if mute := [each.name for each in report.guarantees if each.state == "not judged"]:
+        return [f"This run says nothing of {counted(len(mute), 'guarantee')}: {', '.join(mute)}.", BEYOND]
     return [BEYOND] if report.not_judged else ["Not judged: nothing.", BEYOND]
 
 

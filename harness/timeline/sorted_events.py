@@ -69,7 +69,7 @@ class FaultRecord(Consequences):
     injected: int | None  # when it acted
     effects: tuple[dict[str, Any], ...]  # each {measured, expected, unit, ok, detail, at}
     recovered: int | None  # when the replacement was there
-    healed: int | None  # when it was undone
+    healed: int | None  # when it was undone; of one that kills: when it had killed, and brought the replacement
     error: str | None  # why it could not act
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
     damaged: tuple[dict[str, Any], ...] = ()  # damaged files of checkpoints: `fault.damaged`, with `at`

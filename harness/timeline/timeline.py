@@ -63,7 +63,7 @@ class Steps:
     process: Ints  # row in Timeline.processes
     rank: Ints  # its rank
     step: Ints  # the number of the step
-    begin: Ints  # when the step began
+    begin: Ints  # when the step began; untold: when this process's step before ended
     end: Ints  # when the step ended
     loss: Floats  # NaN: not told
     grad_norm: Floats  # NaN: not told
@@ -71,20 +71,20 @@ class Steps:
     digest: Ints  # fingerprint of the digest's text, the same in every run; 0: no digest
     first: Ints  # first sample position of the global batch in the shuffled order; -1 unknown
     count: Ints  # samples in the global batch; -1 unknown
-    data_ns: Ints  # part of the step that waited for data
-    checkpoint_ns: Ints  # part that waited for a checkpoint
-    sync_ns: Ints  # part spent on the all-reduce of gradients
+    data_ns: Ints  # part of the step that waited for data; 0: none, or not told
+    checkpoint_ns: Ints  # part that waited for a checkpoint; 0: none, or not told
+    sync_ns: Ints  # part spent on the all-reduce of gradients, the wait for the slowest rank included; 0: not told
     survives: Bools  # not rolled back by a later restore
     epoch: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # row in Timeline.epochs
     complete: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # every rank of the world did this step
     data_pass: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # over the data set; -1 unknown
-    applied: Ints = field(default_factory=lambda: np.ones(0, np.int8))  # 0: the optimizer's update was skipped
+    applied: Ints = field(default_factory=lambda: np.ones(0, np.int8))  # 0: its update was skipped; 1: not, or untold
     samples: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # key in Timeline.samples; -1 unknown
     weights: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # fingerprint of the weights' digest; 0: none
     rank_samples: Ints = field(
         default_factory=lambda: np.zeros(0, np.int64)
     )  # different samples of the rank; -1 unknown
-    weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # part spent on the digest of the weights
+    weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # for the digest of the weights; 0: untold
 
     def __len__(self) -> int:
         return len(self.step)
@@ -192,7 +192,7 @@ class Timeline:
     samples: Samples = field(default_factory=Samples)  # samples that the steps consumed, if told
     data_sizes: Sequence[int] = ()  # told numbers of samples in one pass over the data, each once
     usage: Sequence[dict[str, Any]] = field(default=())  # counters of links and GPUs, by node
-    host_load: Sequence[dict[str, Any]] = field(default=())  # `host.load` events of the harness
+    host_load: Sequence[dict[str, Any]] = field(default=())  # `host.load`, about one a second: `at`, `others`
     collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder` events of ranks that hung
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
     nodes: Sequence[str] = field(default=())  # node names in order of their allocation, also before a window
@@ -212,6 +212,7 @@ class Timeline:
 
     @property
     def planned_steps(self) -> int | None:
+        """Returns how many steps the plan asks for, or `None` if the plan sets no number."""
         steps = (self.plan.get("workload") or {}).get("steps")
         return steps if isinstance(steps, int) else None
 
@@ -241,6 +242,7 @@ class Timeline:
 
     @property
     def reached_step(self) -> int:
+        """Returns the furthest complete step, or 0 if no step was completed."""
         return int(self.progress.step.max()) if len(self.progress) else 0
 
     @cached_property

@@ -1,5 +1,6 @@
 """The Python API and the pytest plug-in, as another team's repository uses them."""
 
+import json
 import os
 import pathlib
 import re
@@ -145,3 +146,28 @@ def test_the_example_is_what_the_command_writes() -> None:
     assert {name for name in stored if "__pycache__" not in name} == made.keys()
     for name, text in made.items():
         assert (folder / name).read_text() == text, f"make it again: chaos new fault disk_nap --folder {folder}"
+
+
+@pytest.mark.parametrize("name", ["quick", "Restart_quick", "restart_newest", "restart__x"])
+def test_a_guarantee_needs_a_name_of_its_own(name: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match=r"no name of a guarantee|already"):
+        new.guarantee(name, tmp_path / "new")
+
+
+def test_a_log_is_bent_in_all_files_and_a_cut_line_stays(tmp_path: pathlib.Path) -> None:
+    lines = ['{"mono_ns": 5, "wall_ns": 1005}', '{"event": "step", "mono_ns": 30, "begin_ns": 10}', '{"event": "st']
+    for name in ("node1/b.jsonl", "node0/a.jsonl"):
+        (tmp_path / "events" / name).parent.mkdir(parents=True)
+        (tmp_path / "events" / name).write_text("\n".join(lines))
+    found: list[dict[str, object]] = []
+    api.bend(tmp_path, lambda line: line.update(seen=len(found)) or found.append(line), event="step")
+    assert [each["seen"] for each in found] == [0, 1]
+    api.delay(tmp_path, 20, 7)
+    first = (tmp_path / "events" / "node0" / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in first[:2]] == [
+        {"mono_ns": 5, "wall_ns": 1005},
+        {"event": "step", "mono_ns": 37, "begin_ns": 10, "seen": 0},
+    ]
+    assert first[2] == lines[2]
+    api.delay(tmp_path, 0, 1)
+    assert json.loads((tmp_path / "events" / "node1" / "b.jsonl").read_text().splitlines()[0])["wall_ns"] == 1006

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 
 import pytest
 import yaml
@@ -180,25 +181,42 @@ def test_no_page_of_a_result_names_a_file_that_an_installed_copy_lacks() -> None
     assert titles and titles <= {path.read_text().partition("\n")[0].removeprefix("# ") for path in DOCS.glob("*.md")}
 
 
+def test_the_page_of_evidence_has_no_words_of_python_itself() -> None:
+    text = (DOCS / "evidence.md").read_text()
+    words = [
+        (each.__doc__ or "").splitlines()[0] for each in (str, len, isinstance, max, min, sorted, dict, next, iter)
+    ]
+    assert [each for each in words if each in text] == [] and "``" not in text.replace("```", "")
+
+
+NEW = "steps_small_loss"
+SLOW = """
+def test_a_slow_step_contradicts_nothing(tmp_path: pathlib.Path) -> None:
+    run = shutil.copytree(RUN, tmp_path / "run")
+    before = score(run)
+    slow_sync(run, 2_000_000_000)  # less than a standstill
+    after = score(run)
+    assert (after.verdict, after.report.guarantees) == (before.verdict, before.report.guarantees), after.reasons
+"""
+
+
 def test_the_guarantee_of_the_page_and_its_test_do_what_it_says(tmp_path: pathlib.Path) -> None:
     text = (DOCS / "adding-a-guarantee.md").read_text()
-    code, test = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-    [points] = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
-    files = {
-        "chaos_team/steps_small_loss.py": code,
-        "chaos_team-1.dist-info/METADATA": "Name: chaos_team\nVersion: 1\n",
-    }
-    points = points.replace("project.entry-points.", "").replace('"', "")
-    files |= {"chaos_team-1.dist-info/entry_points.txt": points, "test_it.py": test}
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
+    code, slow = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    assert CliRunner().invoke(make_app(), ["new", "guarantee", NEW, "--folder", str(tmp_path)]).exit_code == 0
+    place = tmp_path / "tests" / f"test_{NEW}.py"
+    assert code == (tmp_path / f"chaos_{NEW}" / "guarantee.py").read_text()
+    place.write_text(f"{place.read_text()}\n\n{slow}\n\n{SLOW}")
+    [(group, points)] = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["entry-points"].items()
+    info = tmp_path / "team-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: team\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{NEW} = {points[NEW]}\n")
     with tarfile.open(ROOT / "tests" / "rc1" / "rc1.tar.xz") as stored:
         stored.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
         stored.extractall(tmp_path)
-    (tmp_path / "tests").mkdir()
-    next((tmp_path / "reports").glob("short-*")).rename(tmp_path / "tests" / "rank-kill")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    next((tmp_path / "reports").glob("short-*")).rename(tmp_path / "tests" / "run")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     known = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True)
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from unittest import mock
 
@@ -10,10 +11,12 @@ from judging import load, verdict
 from mutants.bent import JOB
 from simulator import Logs, Outage, change, remove, simulate
 
-from harness.judge.facts import analysis, ledger, losses, usual
+from harness.judge.facts import analysis, by_time, ledger, losses, usual
+from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Evidence
 from harness.judge.verdict import Verdict
 from harness.report import drawing
+from harness.timeline.sorted_events import acted_at
 
 
 def test_the_chart_draws_the_losses_that_were_judged() -> None:
@@ -61,3 +64,27 @@ def test_the_jumps_of_each_process_are_its_own() -> None:
     run = load(history, logs)
     lives = sorted(range(len(run.processes)), key=lambda row: (run.processes[row].rank, run.processes[row].started))
     assert analysis.Analysis.of(Evidence(run)).jumps[lives].tolist() == [1, 0, 2, 2]
+
+
+def test_faults_at_work_leave_out_the_steps_that_a_restart_repeats() -> None:
+    run = load(simulate(JOB, [Outage(17, "rank", victim=1)], 5))
+    [fault] = run.faults
+    run = replace(run, faults=[replace(fault, healed=None)])
+    again = next(restart for restart in Analysis.of(Evidence(run)).restarts if restart.number)
+    rows = run.steps.epoch == run.epochs.index(again.epoch)
+    repeated = rows & (run.steps.step <= 17)
+
+    spans = run.steps.begin[repeated], run.steps.end[repeated]
+
+    def met(windows: Sequence[by_time.Window]) -> list[bool]:
+        return [by_time.touches(windows, *span) for span in zip(*spans, strict=True)]
+
+    evidence = Analysis.of(Evidence(run))
+    assert all(met(evidence.disturbed)) and len(met([])) > 2 and not any(met(evidence.faults_at_work))
+    at = acted_at(fault)
+    assert evidence.faults_at_work == [(at, at)]
+    slow = replace(fault, may=frozenset(), healed=None)
+    assert Analysis.of(Evidence(replace(run, faults=[slow]))).faults_at_work == [(at, run.end)]
+    held = replace(fault, injecting=at - 5, healed=at + 7)
+    other = Analysis.of(Evidence(replace(run, faults=[held, replace(fault, injected=None, injecting=None)])))
+    assert other.faults_at_work == [(at - 5, at + 7)]

@@ -150,7 +150,12 @@ def test_a_guarantee_or_an_assumption_that_crashes_is_no_pass(monkeypatch: pytes
     monkeypatch.setattr(weighing, "assumptions", lambda: {"clocks-known": Assumption(crashes)})
     states, found = weighing.judged(evidence, RUN)
     assert [state.state for state in states] == ["open"]
-    words = "the judge crashed: ZeroDivisionError: odd"
+    line = crashes.__code__.co_firstlineno + 1
+    words = f"the judge crashed at judge/test_score.py:{line}: ZeroDivisionError: odd"
     assert [(each.verdict, each.text) for each in found] == [
         (Verdict.INCONCLUSIVE, f"{name}: {words}") for name in ("restart.newest", "clocks-known")
     ]
+    silent = Guarantee(lambda evidence: iter(()), needs_steps=False, nothing=lambda evidence: next(crashes(evidence)))
+    monkeypatch.setattr(weighing, "guarantees", lambda: {"restart.newest": silent})
+    states, found = weighing.judged(evidence, RUN)
+    assert [state.state for state in states] == ["open"] and "ZeroDivisionError" in found[0].text

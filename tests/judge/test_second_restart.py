@@ -158,7 +158,12 @@ def replicas_apart(logs: Logs) -> None:
     ],
 )
 def test_it_is_asked_what_each_run_is(bend: Bend, expected: Verdict, reason: str) -> None:
-    assert_verdict(judged(again(bend)), expected, reason)
+    card = judged(again(bend))
+    assert_verdict(card, expected, reason)
+    found = {each.code.partition(".")[2]: each.text for each in card.findings if each.code.startswith("second.")}
+    told = [(found[each.name], each) for each in card.guarantees if each.name in found]
+    assert all((each.state, each.why) == ("open", text) for text, each in told), told
+    assert told or bend not in (replicas_apart, one_crashes)
 
 
 def own_parts(logs: Logs) -> None:

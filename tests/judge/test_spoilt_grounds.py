@@ -216,6 +216,32 @@ def test_a_breach_on_spoilt_ground_is_not_known_and_says_why(case: str) -> None:
         assert found.text.startswith("it was; ") is (case not in ALONE)
 
 
+LOAD = [{"at": at, "others": 0.9 if 60 <= at <= 70 else 0.02} for at in range(10, 100, 10)]
+
+
+@pytest.mark.parametrize(
+    ("window", "load", "usual", "busy"),
+    [
+        ((52, 68), LOAD, 0.02, True),
+        ((54, 56), LOAD, 0.02, True),  # no event is in it: the next one tells of it
+        ((71, 79), LOAD, 0.02, False),  # it was busy at another time
+        ((52, 68), [each | {"others": 0.02 + 0.2 * (each["at"] > 50)} for each in LOAD], 0.02, True),  # more than usual
+        ((52, 68), [each | {"others": 0.22} for each in LOAD], 0.02, False),  # as before the first fault
+        ((52, 68), [each | {"others": 0.02 + 0.2 * (each["at"] > 50)} for each in LOAD], 0.1, False),
+        ((96, 99), LOAD, 0.02, False),
+    ],
+)
+def test_a_busy_host_excuses_a_duration_in_a_window(
+    window: tuple[int, int], load: list[dict[str, float]], usual: float, busy: bool
+) -> None:
+    free = SimpleNamespace(host_load=[{"at": 5, "others": usual}], begin=0, end=10)
+    evidence = evidence_of(run_of(host_load=load, end=100), disturbed=[(40, 50)], fault_free_runs=[free])
+    found = assumption.spoilt([Ground(Kind.DURATION, of=window)], evidence)
+    assert (found is not None and found.assumption == "host-idle") is busy
+    evidence = evidence_of(run_of(host_load=[each | {"others": 0.9} for each in load]))
+    assert assumption.spoilt([Ground(Kind.DURATION)], evidence) is not None, "without a window, the whole run counts"
+
+
 SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; all but a job's own words rest on steps
     Kind.ABSENCE: {
         "checkpoint_rhythm.max_missed",

@@ -17,6 +17,7 @@ import harness.report
 from harness.cli import terminal
 from harness.judge.score import Expectation
 from harness.judge.verdict import Verdict
+from harness.judge.weighing import Judged
 from harness.report import html_page, junit, markdown, run_report, view
 from harness.report.words import BEYOND
 
@@ -106,7 +107,7 @@ def test_the_terminal_summary_is_plain_when_not_on_a_terminal() -> None:
     assert text.splitlines()[0].startswith("✔ PASS  Recovered in")
     assert all(name in text for name in ("Recovery time", "Steps again after", "Wasted by faults", "Loss continuity"))
     assert "/r/report.html" in text
-    assert len(text.splitlines()) == 7, "no line is wrapped"
+    assert len(text.splitlines()) == 8, "no line is wrapped"
 
 
 def test_all_reports_are_written_and_the_json_is_strict(tmp_path: pathlib.Path) -> None:
@@ -149,13 +150,19 @@ def test_what_was_not_judged_is_named_everywhere(verdict: Verdict) -> None:
 @pytest.mark.parametrize("verdict", Verdict)
 @pytest.mark.parametrize("untold", [{}, {"pace": "nothing was slow"}], ids=["all-judged", "not-all"])
 def test_a_pass_says_once_what_it_leaves_open(verdict: Verdict, untold: dict[str, str]) -> None:
-    card = replace(report_runs.spot_evict(), verdict=verdict, not_judged=untold)
+    mute = [Judged("team.own", "It holds.", "not judged", "nothing restarted the job")]
+    card = replace(report_runs.spot_evict(), verdict=verdict, not_judged=untold, guarantees=mute)
     report, console = run_report.from_scorecard(card), Console(file=io.StringIO(), width=300)
     console.print(terminal.summary(report))
     assert isinstance(console.file, io.StringIO)
     for text in (html_page.render(report), markdown.render(report), console.file.getvalue()):
         passed = verdict is Verdict.PASS
-        assert text.count(BEYOND) == passed and ("Not judged: nothing." in text) is (passed and not untold)
+        assert text.count(BEYOND) == passed and "Not judged: nothing." not in text
+        assert ("This run says nothing of 1 guarantee: team.own." in text) is passed
+    assert "Team · own | nothing restarted the job" in markdown.render(report)
+    report = run_report.from_scorecard(replace(card, guarantees=()))
+    for text in (html_page.render(report), markdown.render(report)):
+        assert ("Not judged: nothing." in text) is (passed and not untold)
 
 
 def test_a_restore_drill_that_told_nothing_is_called_not_judged() -> None:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from pages.reference_pages import MADE
 
 from harness.judge import assumption, guarantee
-from harness.judge.facts import evidence, restarts
+from harness.judge.facts import evidence, restarts, usual
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.reported import ITEMS
-from harness.judge.verdict import Ground, Kind
+from harness.judge.facts.reported import COLUMNS, EVENTS, ITEMS
+from harness.judge.verdict import Figure, Ground, Kind
+from harness.log.consequences import Consequences
 from harness.timeline import lineage, phases, sorted_events, timeline
 
 READ: Mapping[str, tuple[type, ...]] = {
@@ -23,22 +24,40 @@ READ: Mapping[str, tuple[type, ...]] = {
     "Each of evidence.run.epochs": (lineage.Epoch,),
     "Each of evidence.run.stretches": (lineage.Stretch,),
     "Each of evidence.run.faults": (sorted_events.FaultRecord,),
+    "The same faults: what comes of each": (Consequences,),
     "Each of evidence.run.episodes": (phases.Episode,),
     "Each of evidence.run.slots": (sorted_events.Slot,),
     "Each of evidence.restarts": (restarts.Restart,),
     "Each member of a restart": (restarts.Member,),
+    "Each restore of a member": (restarts.Restore,),
     "Guarantee": (guarantee.Guarantee,),
     "Ground": (Ground,),
+    "Figure": (Figure,),
+    "Pace": (usual.Pace,),
+    "Degraded": (usual.Degraded,),
+}
+INTRODUCTION = """\
+[adding-a-guarantee.md](adding-a-guarantee.md) says how one is written. Times are in ns. A `Window` is a tuple (begin,
+end). `Ints`, `Floats` and `Bools` are numpy arrays. A `dict` is an event of [events.md](events.md), with
+its time `at`; a worker's has `rank`, `node`, `incarnation` and `process` (row in `evidence.run.processes`), too."""
+CERTAIN = "how certain it is: `breach(words, this)` takes that over"
+BUILT = {  # by whoever writes a guarantee: its defaults are shown, and what is imported with it
+    "Guarantee": "DRILL, RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, breach",
+    "Ground": "Ground, Kind",
+    "Figure": "Figure",
 }
 
 
 def page() -> str:
     lines = ["# What a guarantee can read", "", MADE, ""]
-    lines += ["[adding-a-guarantee.md](adding-a-guarantee.md) says how one is written. Times are in ns.", ""]
+    lines += [INTRODUCTION, ""]
     for title, classes in READ.items():
-        lines += [f"## {title}", "", " ".join((ast.get_docstring(_tree(classes[-1])) or "").split()), ""]
+        about = " ".join((ast.get_docstring(_tree(classes[-1])) or "").split())
+        found = f"`from {classes[-1].__module__} import {BUILT[title]}`" if title in BUILT else ""
+        lines += [f"## {title}", "", *(text for each in (about, found) if each for text in (each, ""))]
         lines += ["| name | type | what it is |", "|---|---|---|"]
-        lines += [f"| `{name}` | `{kind}` | {what} |" for each in classes for name, kind, what in _rows(each)]
+        rows = (row for each in classes for row in _rows(each, defaults=title in BUILT))
+        lines += [f"| `{name}` | {kind and f'`{kind}`'} | {what} |" for name, kind, what in rows]
         lines.append("")
     lines += ["## Kinds of ground", "", "| kind | the evidence | what may spoil it |", "|---|---|---|"]
     comments = {name: what for name, _, what in _rows(Kind)}
@@ -51,26 +70,36 @@ def page() -> str:
         "",
         "## What a log may tell",
         "",
-        "`rests_on` names these. The header of each process says which of them it tells.",
+        "`rests_on` names these. A guarantee without a breach is *not judged* if the log holds none of one of them, or of",
+        "another kind with the same name on reports. Other columns of `step`, such as `sync_ns`, have no name here: where",
+        "all are untold, `nothing` says so.",
         "",
-    ]
-    lines += [
-        "| name | what it is on a report |",
-        "|---|---|",
-        *(f"| `{name}` | {item} |" for name, item in ITEMS.items()),
+        "| name | what it is on a report | the log holds |",
+        "|---|---|---|",
+        *(f"| `{name}` | {item} | {_held(name)} |" for name, item in ITEMS.items()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _rows(of: type) -> Iterator[tuple[str, str, str]]:
+def _held(kind: str) -> str:
+    """Returns the events, or the column of `step`, by which a log tells this kind of evidence."""
+    if kind in EVENTS:
+        return " or ".join(f"`{name}`" for name in EVENTS[kind])
+    column = {"positions": "`first` and `count`", "digests": "`digest`"}.get(kind, f"`{kind}`")
+    return f"`step` with {column}" if kind in COLUMNS else {"steps": "`step`"}.get(kind, "`clock`, of each other host")
+
+
+def _rows(of: type, defaults: bool = False) -> Iterator[tuple[str, str, str]]:
     """Yields name, type and description of each public field, property and method without an argument."""
     text = inspect.getsource(of).splitlines()
     for node in _tree(of).body:
         if isinstance(node, ast.AnnAssign | ast.Assign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             kind = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
+            kind += f" = {ast.unparse(node.value)}" if defaults and node.value else ""
             _, _, what = text[(node.end_lineno or 0) - 1].partition("  # ")
-            yield ast.unparse(target), _text(kind), _text(what)
+            what = what or CERTAIN * (ast.unparse(target) == "by")
+            yield ast.unparse(target).strip("()"), _text(kind), _text(what)
         elif isinstance(node, ast.FunctionDef) and node.name[0] != "_" and len(node.args.args) == 1 and node.returns:
             call = "" if node.decorator_list else "()"
             yield node.name + call, _text(ast.unparse(node.returns)), _text(_described(node, of))
@@ -87,7 +116,8 @@ def _described(node: ast.FunctionDef, of: type) -> str:
     calls = [each for each in ast.walk(node.body[-1]) if isinstance(each, ast.Call)]
     names = [name for each in calls if (name := ast.unparse(each.func)) != "list"]
     if ast.get_docstring(node) is None and names and not names[0].startswith("self"):
-        return inspect.getdoc(eval(names[0], vars(sys.modules[of.__module__]))) or ""
+        made = eval(names[0], vars(sys.modules[of.__module__]))
+        return (inspect.getdoc(made) or "") if made.__module__.startswith("harness") else ""
     return ast.get_docstring(node) or ""
 
 

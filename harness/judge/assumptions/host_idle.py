@@ -1,8 +1,10 @@
 """Other programs use no more of the host's CPUs than they do in the fault-free runs.
 
-Other programs may use 15 percentage points more of the CPUs than before the first fault or in a fault-free run,
-whichever is more. A job that exceeds the limit of `pace` by a factor of up to 1.4 (or 1.4 / (1 - extra CPU share)², if
-other programs use more of the CPUs than allowed) is inconclusive, not failed.
+Where a breach names the time window of its duration, other programs may use half of the CPUs in this window, and 15
+percentage points more than before the first fault or in a fault-free run, whichever is more. The steps after the last
+recovery are such a window for `pace`. For any other duration, other programs may use half of the CPUs during the whole
+run. A job that exceeds the limit of `pace` by a factor of up to 1.4 (or 1.4 / (1 - extra CPU share)², if other programs
+use more of the CPUs than allowed) is inconclusive, not failed.
 """
 
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
@@ -28,8 +30,16 @@ def _busy(evidence: Analysis, ground: Ground) -> str:
 
 
 def _host_taken(evidence: Analysis, ground: Ground) -> str:
-    others = others_share(evidence.run, evidence.run.begin, evidence.run.end)
-    return f"other programs took {others:.0%} of the host's CPUs" if others > OTHERS_MOST else ""
+    run, window = evidence.run, ground.of
+    if not isinstance(window, tuple):
+        others = others_share(run, run.begin, run.end)
+        return f"other programs took {others:.0%} of the host's CPUs" if others > OTHERS_MOST else ""
+    until = min((each["at"] for each in run.host_load if each["at"] >= window[1]), default=window[1])
+    others = others_share(run, window[0], until)  # each event tells of the time since the event before it
+    usual = [others_share(each, each.begin, each.end) for each in evidence.fault_free_runs]
+    usual.append(others_share(run, run.begin, evidence.disturbed[0][0] if evidence.disturbed else run.end))
+    busy = others > min(OTHERS_MOST, max(usual) + OTHERS_MAX)
+    return f"other programs took {others:.0%} of the host's CPUs then" if busy else ""
 
 
 ASSUMPTION = Assumption(

@@ -51,6 +51,14 @@ class Analysis(Evidence):
         return by_time.disturbed(self.run)
 
     @cached_property
+    def faults_at_work(self) -> Sequence[by_time.Window]:
+        """Returns the merged time windows of faults alone, without outages: each from the begin of its injection until
+        the fault was undone. A fault that kills is undone once it has killed and brought the replacement."""
+        begun = [(each, at) for each in self.run.faults if (at := each.injecting or each.injected) is not None]
+        killed = {each.id: max(at, *each.strikes, each.injected or 0) for each, at in begun if each.kills}
+        return by_time.union((at, each.healed or killed.get(each.id, self.run.end)) for each, at in begun)
+
+    @cached_property
     def impossible_times(self) -> Sequence[Odd]:
         return list(impossible(self.run, self.fault_free_runs, self.disturbed, self.resumed.values()))
 
@@ -196,6 +204,7 @@ class Analysis(Evidence):
 
     @cached_property
     def planned_faults(self) -> Mapping[str, Mapping[str, Any]]:
+        """Maps the id of each planned fault to its part of the plan."""
         return {str(fault["id"]): fault for fault in self.run.plan.get("faults") or ()}
 
     @cached_property

@@ -45,18 +45,18 @@ class Restore(NamedTuple):
     """The state that a process logged as restored, and the step that the process did next."""
 
     process: int  # row in Timeline.processes
-    rank: int
-    at: int
+    rank: int  # global rank
+    at: int  # when
     step: int | None  # 0: from scratch; `None`: it is not known
     source: str
     other_step: int | None  # the step saved at its source, if that is another one
     elsewhere: str  # where this run saved the same name, if never at `source`
-    content: str
+    content: str  # a label of what was restored; empty: not told
     saved: str  # the content that was committed for this step
     entered: tuple[str, ...]  # restored parts of the state, as `model`
     parts: tuple[str, ...]  # paths of the parts, if there were several
     passed_over: tuple[PassedOver, ...]
-    went_on: int
+    went_on: int  # the step that the process did next
     by: By = tellers.SEEN  # a process reports its own restore
 
     @property
@@ -103,7 +103,9 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of the job, with the processes that took part. The start of the job counts as the first restart."""
+    """One restart of the job, with the processes that took part. The start of the job counts as the first restart, and
+    has number 0. So the start of a restore drill or second restart, which restores a save, has number 0 there, too:
+    `states` tells it from a start from scratch, which restores step 0 or nothing."""
 
     number: int  # 0: the start of the job
     epoch: Epoch  # the steps that follow
