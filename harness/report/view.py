@@ -30,6 +30,7 @@ from harness.units import counted
 _NAME = re.compile(r"(?:^|(?<=: )|(?<=; ))[a-z_]+(?:\.[a-z0-9_]+)*(?=: )")
 OF_SAMPLES = ("result.batches_whole", "result.samples_in_order")  # guarantees
 DECIDING_MAX = 3  # cards of what decided a verdict
+NAMED_MAX = 3  # guarantees of which a pass says nothing
 OF_ONE_RANK = "of the lowest rank that tells a loss"
 VERDICT_MEANING = {
     Verdict.PASS: "The training survived what was done to it, within every bound.",
@@ -124,7 +125,11 @@ def beyond(report: Report) -> list[str]:
     if report.verdict is not Verdict.PASS:
         return []
     if mute := [each.name for each in report.guarantees if each.state == "not judged"]:
-        return [f"This run says nothing of {counted(len(mute), 'guarantee')}: {', '.join(mute)}.", BEYOND]
+        more = f" and {len(mute) - NAMED_MAX} more" if len(mute) > NAMED_MAX else ""
+        return [
+            f"This run says nothing of {counted(len(mute), 'guarantee')}: {', '.join(mute[:NAMED_MAX])}{more}.",
+            BEYOND,
+        ]
     return [BEYOND] if report.not_judged else ["Not judged: nothing.", BEYOND]
 
 
