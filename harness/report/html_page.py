@@ -15,13 +15,13 @@ import jinja2
 from markupsafe import Markup
 
 from harness.judge.facts.analysis import Analysis
-from harness.report import commands, drawing, view
-from harness.report.charts import gantt, loss_curves, svg
-from harness.report.charts.lanes import Cast
+from harness.report import commands, drawing, lanes, timeline_chart, view
+from harness.report.charts import loss_curves, svg
 from harness.report.run_report import NOT_HERE, Episode, Report
 from harness.report.section import Section
 from harness.report.words import (
     DASH,
+    NAMES,
     PHASE_MEANING,
     expectation_name,
     gpu_seconds,
@@ -155,11 +155,11 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     """Charts and lists, which only the event log can fill. Each chart comes wide and narrow."""
     if analysis is None:
         return {"log": None, "charts": None}
-    run, shown = drawing.chronicle(analysis.run), drawing.curves(analysis)
-    few = drawing.cast(analysis.run, RECOVERY_LANES_MAX)
-    drawn = [number - 1 for number, _ in view.longest_first(report)[:EPISODES_MAX] if number <= len(run.recoveries)]
+    shown, few = drawing.curves(analysis), lanes.choose(analysis.run, RECOVERY_LANES_MAX)
+    recoveries = dict(enumerate(analysis.run.episodes, start=1))
+    drawn = [number for number, _ in view.longest_first(report)[:EPISODES_MAX] if number in recoveries]
     charts = timeline_charts(analysis) | {
-        "recoveries": {n + 1: _wide_and_narrow(gantt.recovery_chart, run, run.recoveries[n], few) for n in drawn},
+        "recoveries": {n: _wide_and_narrow(timeline_chart.recovery_chart, recoveries[n], few) for n in drawn},
         "loss": _wide_and_narrow(loss_curves.loss_chart, shown),
         "step_time": _wide_and_narrow(loss_curves.step_time_chart, shown),
         "resumes": bool(shown.resumes),
@@ -170,17 +170,18 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 def timeline_charts(analysis: Analysis) -> dict[str, Any]:
     """Returns the timeline of a job, and the entries of its legend."""
-    run, lanes = drawing.chronicle(analysis.run), drawing.cast(analysis.run)
+    run, cast = analysis.run, lanes.choose(analysis.run)
+    draw, used = timeline_chart.timeline_chart, {phase.phase for phase in timeline_chart.job_phases(run)}
     return {
-        "timeline": _wide_and_narrow(gantt.timeline_chart, run, lanes),
-        "lanes": len(lanes.lanes),
-        "rows": _rows_words(lanes),
-        "folded": [(each, _wide_and_narrow(gantt.timeline_chart, run, each)) for each in lanes.folded if each.lanes],
-        "phases": drawing.phases_used(run),
-        "has_rolled_back": bool((~analysis.run.steps.survives).any()),
-        "has_faults": bool(run.faults),
-        "checkpoints": {mark.result for mark in run.checkpoints},
-        "has_deaths": any(life.died for lane in lanes.lanes for life in lane.lives),
+        "timeline": _wide_and_narrow(draw, cast),
+        "lanes": len(cast.lanes),
+        "rows": _rows_words(cast),
+        "folded": [(each, _wide_and_narrow(draw, each)) for each in cast.folded if each.lanes],
+        "phases": [phase for phase in NAMES if phase in used] + sorted(used - NAMES.keys()),  # as in a recovery
+        "has_rolled_back": bool((~run.steps.survives).any()),
+        "has_faults": bool(timeline_chart.struck(run)),
+        "checkpoints": {how for how, _, _ in timeline_chart.finished_saves(run)},
+        "has_deaths": any(lanes.died(life) for lane in cast.lanes for life in lane.lives),
     }
 
 
@@ -188,7 +189,7 @@ def _wide_and_narrow(draw: Callable[..., Markup | None], *what: object) -> list[
     return [draw(*what, narrow=narrow) for narrow in (False, True)]
 
 
-def _rows_words(cast: Cast) -> str:
+def _rows_words(cast: lanes.Cast) -> str:
     """Says which ranks have a row of their own, if not all have one."""
     if cast.total == len(cast.lanes):
         return ""

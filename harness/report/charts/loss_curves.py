@@ -48,14 +48,6 @@ class Series:
 
 
 @dataclass(frozen=True)
-class RolledBack:
-    """Steps that one process did and a restore undid; both columns have shape (steps,)."""
-
-    step: Floats
-    loss: Floats
-
-
-@dataclass(frozen=True)
 class Curves:
     """The data of both charts. `apart`: steps and the |difference| to the fault-free run, infinite for a lone NaN."""
 
@@ -64,7 +56,7 @@ class Curves:
     apart: tuple[Floats, Floats] | None
     last_step: int  # last step ever done, also if it was rolled back later
     resumes: Sequence[int] = ()  # steps from which the run went on after a restore, ascending
-    rolled_back: Sequence[RolledBack] = ()
+    rolled_back: Sequence[tuple[Floats, Floats]] = ()  # by process: steps that a restore undid, and their losses
     struck: Sequence[tuple[str, float]] = ()  # each fault, and the step that was under way when it acted
 
 
@@ -114,7 +106,8 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
     """Returns the scale from the state before the first step, which is step 0 but for a rehearsal and a job that goes
     on, to the last step of the run (rolled back ones, too) or of its fault-free run."""
-    drawn = [each.step for each in (curves.ours, curves.fault_free, *curves.rolled_back) if each and len(each.step)]
+    known = [each.step for each in (curves.ours, curves.fault_free) if each] + [step for step, _ in curves.rolled_back]
+    drawn = [steps for steps in known if len(steps)]
     apart = int(np.diff(drawn[0]).min(initial=drawn[0][0])) if drawn else 0
     lowest = max(0, min((int(steps[0]) for steps in drawn), default=0) - max(apart, 1))
     highest = max(curves.last_step, lowest + 1, *(int(steps[-1]) for steps in drawn))
@@ -124,7 +117,7 @@ def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
     """Returns the panel of losses, logarithmic if they span more than a factor of fifty."""
     reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
-    everything = np.concatenate([curves.ours.loss, *(undone.loss for undone in curves.rolled_back), reference])
+    everything = np.concatenate([curves.ours.loss, *(loss for _, loss in curves.rolled_back), reference])
     finite = np.clip(everything[np.isfinite(everything)], -LOSS_MAX, LOSS_MAX)
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     logarithmic = low > 0 and high / low > 50
@@ -195,13 +188,13 @@ def _struck(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
 def _rolled_back(curves: Curves, panel: Panel) -> Markup:
     """Steps that a restore undid: a tinted range and a faint line for each process they ran in."""
     parts = []
-    for undone in curves.rolled_back:
-        first, last = int(undone.step.min()), int(undone.step.max())
+    for step, loss in curves.rolled_back:
+        first, last = int(step.min()), int(step.max())
         left, right = panel.x(first - 1), panel.x(last)
         top, height = panel.y.stop, panel.y.start - panel.y.stop
         title = f"Steps {first:,} to {last:,} were done and rolled back"
         parts.append(svg.rect(left, top, max(right - left, 1.5), height, "rolled-band", title))
-        parts.append(svg.polyline(panel.points(undone.step, undone.loss), "rolled-line"))
+        parts.append(svg.polyline(panel.points(step, loss), "rolled-line"))
     return svg.join(parts)
 
 
