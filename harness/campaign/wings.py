@@ -184,10 +184,6 @@ def trainers_of(*plans: object) -> frozenset[str]:
     return frozenset(found)
 
 
-def stored_kinds() -> list[StoredKind]:
-    return [kind for wing in wings() for kind in wing.stored]
-
-
 def stored_kind_of(folder: pathlib.Path) -> StoredKind | None:
     """Returns the kind of a stored result; `None`: a run of one scenario."""
-    return next((kind for kind in stored_kinds() if kind.is_in(folder)), None)
+    return next((kind for wing in wings() for kind in wing.stored if kind.is_in(folder)), None)
