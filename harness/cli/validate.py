@@ -61,7 +61,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of scenario files, for editors; with --events that of the event log."""
     if events:
-        from harness.log import events_as_json_schema  # which imports numpy
+        from harness.log import checked_lines  # which imports numpy
 
-    found = events_as_json_schema.json_schema() if events else json_schema()
+    found = checked_lines.json_schema() if events else json_schema()
     sys.stdout.write(json.dumps(found, indent=2) + "\n")

@@ -67,6 +67,12 @@ class Field:
     column: str = ""
     otherwise: int | None = None  # what the column holds where the field is not told
 
+    @property
+    def in_words(self) -> str:
+        unit = f" Unit: {self.unit}." if self.unit else ""
+        known = f" Known values: {', '.join(self.values)}." if self.values and not self.closed else ""
+        return f"{self.meaning}.{unit}{known}"
+
 
 @dataclass(frozen=True)
 class Event:
@@ -79,6 +85,10 @@ class Event:
     def role(self) -> str:
         """Returns the role that usually writes this event."""
         return self.roles[0]
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.meaning} Written by: {', '.join(self.roles)}."
 
 
 _name = partial(Field, TEXT, most=NAME_CHARS_MAX)

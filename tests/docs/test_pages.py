@@ -27,7 +27,7 @@ from harness.gameday.attach.striking import LOG
 from harness.gameday.day_report import PLAN, REPORT
 from harness.gate import baseline
 from harness.log import vocabulary
-from harness.log.events_as_json_schema import json_schema
+from harness.log.checked_lines import json_schema
 from harness.report.commands import REHEARSALS
 from harness.report.words import BEYOND
 from harness.run.drill import FOLDER

@@ -20,8 +20,8 @@ from simulator import Job, Outage, simulate
 from harness.errors import EventLogError, FaultError
 from harness.judge.score import Evidence, judge
 from harness.log import checked_lines, event_log, files, reading, untrusted_files, vocabulary
+from harness.log.checked_lines import json_schema
 from harness.log.event_log import Tail, read_log
-from harness.log.events_as_json_schema import json_schema
 from harness.report.run_report import from_scorecard
 from harness.run.live_progress import LiveProgress
 from harness.timeline import timeline
