@@ -44,7 +44,7 @@ def render(report: Report, analysis: Analysis | None = None, sections: Sequence[
 
     Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`.
     """
-    values = {**_page(report, analysis), **_tables(report), **_log(report, analysis), "sections": sections}
+    values = {**_page(report, analysis), **_log(report, analysis), "sections": sections}
     return fill("report.jinja", with_script=True, **values)
 
 
@@ -66,7 +66,7 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     environment.filters.update(nb=unbroken, step=next_step)
-    environment.globals.update(words=words, expectation_name=expectation_name, line_sample=_line_sample, minute=minute)
+    environment.globals.update(words=words, expectation_name=expectation_name, minute=minute)
     return environment
 
 
@@ -104,41 +104,29 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     begun = minute(report.begun_at) if report.begun_at else ""
     ranks = counted(report.run.ranks, "rank") if report.run.ranks else ""
     took = f"took {seconds(report.run.duration_s)}" if report.run.duration_s else ""
-    return {
-        "report": report,
-        "crumbs": [part for part in (trainer and f"trainer {trainer}", begun, ranks, took) if part],
-        "view": view,
-        "reasons": view.reasons(report),
-        "not_judged": view.not_judged(report),
-        "timeline_words": _timeline_words(report),
-        "loss_words": _loss_words(report),
-        "most_rows": ROWS_MAX,
-        "most_episodes": EPISODES_MAX,
-    }
-
-
-def _tables(report: Report) -> dict[str, Any]:
     lines, total = view.accounts(report)
-    provenance = [(words(name), value) for name, value in report.provenance.items()]
+    metrics, provenance = view.metric_rows(report), [(words(name), value) for name, value in report.provenance.items()]
     values = report.wasted_gpu_hours
     amount, dollars = values.gpu_seconds_wasted, values.dollars_wasted
     wasted = DASH if amount is None else gpu_seconds(amount)
     wasted += f" ({percent(values.percent)}), by faults {percent(view.wasted_percent(report))}"
     wasted += "" if dollars is None else f", ${dollars:,.2f}"
     return {
+        "report": report,
+        "crumbs": [part for part in (trainer and f"trainer {trainer}", begun, ranks, took) if part],
+        "view": view,
+        "timeline_words": _timeline_words(report),
+        "loss_words": _loss_words(report),
+        "most_rows": ROWS_MAX,
+        "most_episodes": EPISODES_MAX,
         "episodes": [_episode(report, number, episode) for number, episode in view.longest_first(report)],
         "accounts": lines,
         "total": total,
         "bars": _stacked(lines),
         "wasted": wasted,
         "no_gpu": report.provenance.get("gpu") == NOT_HERE,
-        "baseline_words": view.baseline_words(report),
-        "closed_forms": view.closed_forms(report),
-        "has_reasons": any(e.reason for e in report.expectations),
-        "faults": view.fault_rows(report),
-        "hangs": view.hangs(report),
-        "metrics": [row for row in view.metric_rows(report) if row[1] != NOT_HERE],
-        "metrics_not_here": _not_here(view.metric_rows(report)),
+        "metrics": [row for row in metrics if row[1] != NOT_HERE],
+        "metrics_not_here": _not_here(metrics),
         "provenance": [row for row in provenance if row[1] != NOT_HERE],
         "provenance_not_here": _not_here(provenance),
         "recovery_title": "The recovery" if len(report.recovery_time.episodes) == 1 else "The recoveries",
@@ -258,8 +246,3 @@ def _stacked(lines: list[view.Account]) -> list[Markup]:
         bars.append(svg.rect(at, 0, width, 34, f"p-{line.name}", title))
         at += width
     return bars
-
-
-def _line_sample(class_: str) -> Markup:
-    path = svg.tag("path", d="M0 6h16", class_=class_)
-    return svg.tag("svg", path, viewBox="0 0 16 12", aria_hidden="true")
