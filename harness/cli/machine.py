@@ -48,11 +48,20 @@ def doctor(
     found = examination.scenarios_here(names or (), scenarios, capabilities)
     stuck = [name for name, why in found if all(why.values())]
     left, _ = _undone(reports, dry_run=True)
+    lacking = [finding.what for finding in findings if finding.needed and not finding.ok]
     if json:
         print_json(
             {
                 "findings": [dataclasses.asdict(finding) for finding in findings],
-                "backends": {name: _values(capability) for name, capability in capabilities.items()},
+                "backends": {
+                    name: {
+                        "available": capability.available,
+                        "summary": capability.summary,
+                        "verbs": sorted(verb.value for verb in capability.verbs),
+                        "missing": _missing(capability),
+                    }
+                    for name, capability in capabilities.items()
+                },
                 "faults": [{"name": name, "backends": can} for name, _, can in faults],
                 "scenarios": [{"name": name, "runs": name not in stuck, "why_not": why} for name, why in found],
                 "left_by_killed_runs": left,
@@ -62,22 +71,24 @@ def doctor(
         _print_scenarios(found, stuck)
         for finding in sorted(findings, key=lambda finding: (finding.ok, not finding.needed)):
             if every or finding.needed:
-                out.print(f"{mark(finding.ok)} {safe(finding.what)}: {safe(finding.detail)}", soft_wrap=True)
+                _print_marked(finding.ok, f"{finding.what}: {finding.detail}")
         _print_backends(capabilities)
-        stopped = [fault for fault in faults if "yes" not in fault[2].values()]
-        _print_faults(faults if every else stopped, capabilities)
+        _print_faults([each for each in faults if every or "yes" not in each[2].values()], capabilities)
         if left:
             things = f"{counted(len(left), 'thing')} of killed runs"
-            out.print(f"{mark(False)} {things}: chaos heal --dry-run names, chaos heal undoes", soft_wrap=True)
-    fit = all(finding.ok for finding in findings if finding.needed)
-    if not json and fit and not stuck:
-        out.print(f"Ready: chaos run {safe(names[0] if names else 'spot-evict')}")
-    elif not json and fit:
-        out.print(f"Ready for {len(found) - len(stuck)} of {len(found)} scenarios.")
-    elif not json:
-        out.print(f"Not ready: {safe(', '.join(each.what for each in findings if each.needed and not each.ok))}")
-    if not fit or (stuck and (names or len(stuck) == len(found))):
+            _print_marked(False, f"{things}: chaos heal --dry-run names, chaos heal undoes")
+        if lacking:
+            say(f"Not ready: {', '.join(lacking)}")
+        elif stuck:
+            say(f"Ready for {len(found) - len(stuck)} of {len(found)} scenarios.")
+        else:
+            say(f"Ready: chaos run {names[0] if names else 'spot-evict'}")
+    if lacking or (stuck and (names or len(stuck) == len(found))):
         raise typer.Exit(4)
+
+
+def _print_marked(ok: bool, line: str) -> None:
+    out.print(f"{mark(ok)} {safe(line)}", soft_wrap=True)
 
 
 def _print_backends(capabilities: dict[str, Capability]) -> None:
@@ -93,34 +104,22 @@ def _print_backends(capabilities: dict[str, Capability]) -> None:
 def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: dict[str, Capability]) -> None:
     for name, _, can in sorted(faults, key=lambda fault: "yes" in fault[2].values()):
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
-        out.print(
-            f"{mark('yes' in can.values())} fault {name} — {safe(words or 'no backend runs here')}", soft_wrap=True
-        )
+        _print_marked("yes" in can.values(), f"fault {name} — {words or 'no backend runs here'}")
 
 
 def _print_scenarios(found: list[tuple[str, dict[str, str]]], stuck: list[str]) -> None:
     ready = len(found) - len(stuck)
-    out.print(f"{mark(not stuck)} {ready} of {len(found)} scenarios can run here on one backend or more")
+    _print_marked(not stuck, f"{ready} of {len(found)} scenarios can run here on one backend or more")
     for name, why in found:
         if name in stuck:
             words = "; ".join(f"{backend}: {reason}" for backend, reason in why.items()) or "no backend runs here"
-            out.print(f"{mark(False)} scenario {safe(name)} cannot run here — {safe(words)}", soft_wrap=True)
+            _print_marked(False, f"scenario {name} cannot run here — {words}")
 
 
 def _missing(capability: Capability) -> dict[str, str]:
     """Verbs that a backend that runs here lacks, and why."""
     lacking = [verb for verb in Verb if capability.available and verb not in capability.verbs]
     return {verb.value: capability.missing.get(verb, "not there") for verb in lacking}
-
-
-def _values(capability: Capability) -> dict[str, object]:
-    verbs = sorted(verb.value for verb in capability.verbs)
-    return {
-        "available": capability.available,
-        "summary": capability.summary,
-        "verbs": verbs,
-        "missing": _missing(capability),
-    }
 
 
 def heal(

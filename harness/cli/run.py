@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from harness.backends.contract import Backend, load_backend
+from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import Together
 from harness.campaign.checked_files import find_plan, load_plan
 from harness.campaign.experiment import new_run_id, run_repeatedly
@@ -35,10 +32,8 @@ from harness.cli.shared_options import (
 )
 from harness.cli.summary import SummaryOption, summary_to
 from harness.errors import INTERRUPTED, UsageError
-from harness.judge.score import Scorecard
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
-from harness.plan.run_plan import Plan
 from harness.report.view import in_words
 from harness.run.stop import stop
 
@@ -89,7 +84,8 @@ def run(
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
     folder, telling = reports.resolve(), Telling(chosen, *summary_to(summary))
-    cards, interrupted = _rehearse(plans, folder, engine, chosen, console, telling)
+    with Display(console) as display, watched(display, chosen) as observer:
+        cards, interrupted = run_repeatedly(plans, folder, engine, Together(observer, telling), stop)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     result = repeat_verdict(cards)
@@ -106,16 +102,3 @@ def run(
         for reason in result.reasons:
             say(f"  {in_words(reason)}")
     raise typer.Exit(EXIT_CODES[result.verdict])
-
-
-def _rehearse(
-    plans: Iterable[Plan],
-    reports: pathlib.Path,
-    engine: Backend,
-    chosen: Chosen,
-    console: Console,
-    telling: Telling,
-) -> tuple[list[Scorecard], bool]:
-    """Runs them one after the other. Returns the scorecards, and whether the user stopped."""
-    with Display(console) as display, watched(display, chosen) as observer:
-        return run_repeatedly(plans, reports, engine, Together(observer, telling), stop)
