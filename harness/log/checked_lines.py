@@ -67,6 +67,7 @@ def struct(name: str, fields: Sequence[Field], about: str = "", untold: Any = No
     return msgspec.defstruct(name, told, omit_defaults=True, kw_only=True, namespace={"__doc__": about}, **more)
 
 
+FIELDS = {each.name: (*vocabulary.COMMON, *each.fields) for each in vocabulary.EVENTS}
 TIMES = tuple(field for field in vocabulary.COMMON if field.name != "event")
 Header = struct("header", vocabulary.HEADER, "The first line of a file.", untold=msgspec.UNSET)
 Unknown = struct("unknown", vocabulary.COMMON, "An event of another name is ignored.")
@@ -132,7 +133,7 @@ def event(record: Record, role: str) -> Record:
     if not isinstance(name, str) or (role, name) not in _DECLARED:
         _converted(record, Unknown, vocabulary.COMMON, "event")
         return record
-    _converted(record, TYPES[name], vocabulary_fields(name), f"{name} event")
+    _converted(record, TYPES[name], FIELDS[name], f"{name} event")
     if name == "plan" and (ranks := PlannedSize.of(record["plan"]).assumed_world_size) > vocabulary.RANKS_MAX:
         raise Damaged(f"plan event: a job of {ranks} ranks; at most {vocabulary.RANKS_MAX} can be judged")
     if name == "step" and record.get("samples") is not None:
@@ -160,13 +161,6 @@ def own(record: Record, role: str) -> Record:
 def _foreign(role: str, name: str) -> frozenset[str]:
     declared = _DECLARED.get((role, name))
     return _READERS - {field.name for field in declared.fields} if declared else _READERS
-
-
-@functools.cache
-def vocabulary_fields(name: str) -> tuple[Field, ...]:
-    """Returns all fields of an event, with the common fields."""
-    declared = next(each for each in vocabulary.EVENTS if each.name == name)
-    return (*vocabulary.COMMON, *declared.fields)
 
 
 def _converted(record: Record, to: type[msgspec.Struct], fields: Sequence[Field], what: str) -> msgspec.Struct:

@@ -43,7 +43,7 @@ from harness.log.vocabulary import Field
 from harness.units import counted
 
 Column = npt.NDArray[Any]
-_STEP = {each.column: each for each in checked_lines.vocabulary_fields("step") if each.column}
+_STEP = {each.column: each for each in checked_lines.FIELDS["step"] if each.column}
 _KINDS: dict[str, type] = {vocabulary.INTEGER: np.int64, vocabulary.NUMBER: np.float64, vocabulary.LABEL: np.int64}
 _OF_KIND = {  # what is read together
     vocabulary.INTEGER: (
@@ -101,7 +101,7 @@ class Writer:
 
     @property
     def numbered(self) -> bool:
-        return line_numbers.numbered(self.header)
+        return "line" in self.header
 
     @property
     def role(self) -> str:
@@ -234,8 +234,9 @@ def read_source(source: EventFile) -> Writer | None:
         record.pop("line_fork", None)
     dropped = max(part.dropped, header.get("dropped", 0))
     gaps, problems = tuple[LineGap, ...](), list[str]()
-    if line_numbers.numbered(header):
-        if not line_numbers.plain(np.concatenate([*part.numbers, np.zeros(0, np.int64)])):
+    if "line" in header:
+        numbers = np.concatenate([*part.numbers, np.zeros(0, np.int64)])
+        if (numbers != np.arange(1, len(numbers) + 1)).any():  # some line is missing, or moved
             gaps, problems = line_numbers.look(source, header)
         dropped = sum(gap.lines for gap in gaps if gap.full_disk)
     told = sample_indices.joined(part.samples)
