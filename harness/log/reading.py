@@ -214,71 +214,64 @@ def _end_with_its_parent() -> None:
 
 def read_source(source: EventFile) -> Writer | None:
     """Reads one writer on its own clock; `None` if not even its first line was written."""
-    part, header, first, number, blocks = _Part(), None, b"", 1, files.Blocks(source)
+    parts, header, first, number, blocks = list[_Part](), None, b"", 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:
             first, *lines = lines
             header, number = event_log.read_header(source, first), 2
         if header is not None:
-            part.add(_read_block(source, number, lines, event_log.role_of(header), first))
+            parts.append(_read_block(source, number, lines, event_log.role_of(header), first))
         number += len(lines)
     if header is None:
         return None
     header["event"] = ""
-    once = {hash(repr(record)): record for record in part.events}  # a line that comes again counts once
+    once = {
+        hash(repr(record)): record for part in parts for record in part.events
+    }  # a line that comes again counts once
     rest = sorted(_kept([*once.values()], event_log.role_of(header)), key=operator.itemgetter("mono_ns"))
     for record in (header, *rest):
         record["at"] = record["mono_ns"]
     for record in rest:  # of its place in the file nobody asks any more
         record.pop("line", None)
         record.pop("line_fork", None)
-    dropped = max(part.dropped, header.get("dropped", 0))
+    dropped = max(header.get("dropped", 0), *(part.dropped for part in parts))
     gaps, problems = tuple[LineGap, ...](), list[str]()
     if "line" in header:
-        numbers = np.concatenate([*part.numbers, np.zeros(0, np.int64)])
+        numbers = np.concatenate([part.numbers for part in parts])
         if (numbers != np.arange(1, len(numbers) + 1)).any():  # some line is missing, or moved
             gaps, problems = line_numbers.look(source, header)
         dropped = sum(gap.lines for gap in gaps if gap.full_disk)
-    told = sample_indices.joined(part.samples)
-    return Writer(
-        source.name, header, rest, part.steps(), blocks.torn, dropped, samples=told, gaps=gaps, problems=problems
-    )
+    told = sample_indices.joined([part.samples for part in parts])
+    steps = _steps_of(parts)
+    return Writer(source.name, header, rest, steps, blocks.torn, dropped, samples=told, gaps=gaps, problems=problems)
 
 
-@dataclass
-class _Part:
-    """The contents of some lines of a file."""
+class _Part(NamedTuple):
+    """The contents of some lines of a file. `numbers`: those of all lines."""
 
-    events: list[Record] = field(default_factory=list)
-    columns: list[dict[str, Column]] = field(default_factory=list)
-    dropped: int = 0
-    samples: list[Samples] = field(default_factory=list)  # parallel to `columns`
-    numbers: list[Column] = field(default_factory=list)  # of all lines
+    events: list[Record]
+    columns: dict[str, Column]
+    dropped: int
+    samples: Samples
+    numbers: Column
 
-    def add(self, other: _Part) -> None:
-        self.events += other.events
-        base = sum(map(len, self.samples))
-        self.columns += [c | {"samples": sample_indices.renumbered(c["samples"], base)} for c in other.columns]
-        self.samples += other.samples
-        self.dropped = max(self.dropped, other.dropped)
-        self.numbers += other.numbers
 
-    def steps(self) -> dict[str, Column]:
-        """Returns all steps in order of time, as threads and log shippers may exchange lines. A step without a told
-        begin began when the one before ended."""
-        if len(self.columns) == 1:
-            steps = self.columns[0]
-        else:
-            parts = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}, *self.columns]
-            steps = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
-        if (np.diff(steps["end"]) < 0).any():
-            order = np.argsort(steps["end"], kind="stable")
-            steps = {name: column[order] for name, column in steps.items()}
-        untold = steps["begin"] == NOT_TOLD
-        if untold.any():
-            previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])
-            steps["begin"] = np.where(untold, previous, steps["begin"])
-        return steps
+def _steps_of(parts: Sequence[_Part]) -> dict[str, Column]:
+    """Returns all steps in order of time, as threads and log shippers may exchange lines. A step without a told
+    begin began when the one before ended."""
+    columns, told = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}], 0
+    for part in parts:
+        columns.append(part.columns | {"samples": sample_indices.renumbered(part.columns["samples"], told)})
+        told += len(part.samples)
+    steps = {name: np.concatenate([each[name] for each in columns]) for name in COLUMNS}
+    if (np.diff(steps["end"]) < 0).any():
+        order = np.argsort(steps["end"], kind="stable")
+        steps = {name: column[order] for name, column in steps.items()}
+    untold = steps["begin"] == NOT_TOLD
+    if untold.any():
+        previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])
+        steps["begin"] = np.where(untold, previous, steps["begin"])
+    return steps
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
@@ -293,7 +286,7 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str,
             numbers: Column = np.fromiter(map(operator.attrgetter("line"), lines), np.int64, len(lines))
             del lines
             rest = [event_log.read_event(source, number + index, raw[index], role) for index in others]
-            return _Part(_kept(rest, role), [columns], dropped, [consumed], [numbers])
+            return _Part(_kept(rest, role), columns, dropped, consumed, numbers)
     return _read_slowly(source, number, raw, role, header)
 
 
@@ -310,7 +303,7 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
         for record in steps
     ]
     columns, consumed = _columns([msgspec.convert(line, _Line) for line in told])
-    return _Part(_kept(rest, role), [columns], dropped, [consumed], [numbers])
+    return _Part(_kept(rest, role), columns, dropped, consumed, numbers)
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
