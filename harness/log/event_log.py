@@ -39,12 +39,12 @@ class WriterLog:
     torn: bool
 
 
-def read_writer(path: pathlib.Path, folder: str | None = None) -> WriterLog | None:
-    """Reads one file; `None` when not even its header was written. `folder`: its parent is the folder of a node.
+def read_writer(path: pathlib.Path) -> WriterLog | None:
+    """Reads one file; `None` when not even its header was written.
 
     Raises `EventLogError` naming file and line for anything but one torn last line.
     """
-    return _read(EventFile.of(path, folder))
+    return _read(EventFile.of(path))
 
 
 def read_log(directory: pathlib.Path) -> list[WriterLog]:

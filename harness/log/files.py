@@ -77,9 +77,9 @@ class EventFile:
         return PLAN_BYTES_MAX if self.is_harness else LINE_BYTES_MAX
 
     @classmethod
-    def of(cls, path: pathlib.Path, folder: str | None = None) -> EventFile:
-        """Returns a file by its path; with `folder`, its parent is the folder of a node."""
-        return cls(path.parent.parent if folder else path.parent, folder, path.name)
+    def of(cls, path: pathlib.Path) -> EventFile:
+        """Returns a file of the flat layout by its path."""
+        return cls(path.parent, None, path.name)
 
 
 def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:

@@ -45,14 +45,9 @@ from harness.units import counted
 Column = npt.NDArray[Any]
 _STEP = {each.column: each for each in checked_lines.FIELDS["step"] if each.column}
 _KINDS: dict[str, type] = {vocabulary.INTEGER: np.int64, vocabulary.NUMBER: np.float64, vocabulary.LABEL: np.int64}
-_OF_KIND = {  # what is read together
-    vocabulary.INTEGER: (
-        *("step", "begin", "end", "first", "count", "rank_samples", "data_pass", "applied"),
-        *("data_ns", "checkpoint_ns", "sync_ns", "weights_ns"),
-    ),
-    vocabulary.NUMBER: ("loss", "grad_norm", "lr"),
-    vocabulary.LABEL: ("digest", "weights"),
-}
+_OF_KIND: dict[str, list[str]] = {kind: [] for kind in _KINDS}  # what is read together
+for _name, _field in _STEP.items():
+    _OF_KIND[vocabulary.INTEGER if _field.kind == vocabulary.FLAG else _field.kind].append(_name)
 _told = {kind: operator.attrgetter(*(_STEP[name].name for name in names)) for kind, names in _OF_KIND.items()}
 _NARROW = {"data_pass": np.int32, "applied": np.int8, "samples": np.int32}  # `samples`: their number in `Log.samples`
 COLUMNS: dict[str, type] = {name: _KINDS[kind] for kind, names in _OF_KIND.items() for name in names} | _NARROW

@@ -142,14 +142,14 @@ def remove_tree(root: pathlib.Path, path: str) -> None:
 # Files
 
 
-def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
     """A descriptor of the regular file `root/path`.
 
     Raises `FileNotFoundError` where it is not there, `FaultError` for anything else than a regular file.
     """
     with folder_of(root, path) as (parent, name):
         try:
-            descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, mode, dir_fd=parent)
+            descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, 0o644, dir_fd=parent)
         except (FileNotFoundError, FileExistsError):
             raise
         except OSError as error:
