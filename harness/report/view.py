@@ -31,12 +31,6 @@ _NAME = re.compile(r"(?:^|(?<=: )|(?<=; ))[a-z_]+(?:\.[a-z0-9_]+)*(?=: )")
 OF_SAMPLES = ("result.batches_whole", "result.samples_in_order")  # guarantees
 DECIDING_MAX = 3  # cards of what decided a verdict
 OF_ONE_RANK = "of the lowest rank that tells a loss"
-VERDICT_MEANING = {
-    Verdict.PASS: "The training survived what was done to it, within every bound.",
-    Verdict.FAIL: "At least one bound was not met.",
-    Verdict.INCONCLUSIVE: "The evidence does not allow a yes or a no.",
-    Verdict.INVALID: "The fault did not act as planned, so nothing was tested.",
-}
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,7 @@ def guarantees_beside(report: Report) -> list[tuple[str, list[tuple[str, str]]]]
 
 
 def headline(report: Report) -> str:
-    return reasons(report)[0] if report.reasons else VERDICT_MEANING[report.verdict]
+    return next(iter(reasons(report)), report.verdict.capitalize())
 
 
 def reasons(report: Report) -> list[str]:
