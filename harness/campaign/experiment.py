@@ -17,10 +17,10 @@ from harness.campaign.checked_files import ASKED_PLAN
 from harness.campaign.fault_free import (
     FaultFree,
     another_repeat,
+    borrowed,
     copy_fault_free,
     ensure_fault_free,
     fault_free_plans,
-    own_folder,
     release,
     sweep,
 )
@@ -74,12 +74,8 @@ class _Experiment:
         for problem in sweep(self.reports)[1]:
             self.observer.note(problem)
         # The run has its own copies from the start: another run may replace the stored fault-free runs.
-        held = own_folder(self.reports, self.plan.run_id)
-        try:
+        with borrowed(self.reports, self.plan.run_id, self._not_removed) as held:
             return self._run_beside(held)
-        finally:
-            self._remove(held.parent, held.name)
-            release(held)
 
     def _run_beside(self, held: pathlib.Path) -> tuple[pathlib.Path, bool]:
         for name, fault_free in fault_free_plans(self.plan).items():
@@ -90,7 +86,11 @@ class _Experiment:
                 write_files({ASKED_PLAN: json.dumps(self.plan.to_json(), indent=2) + "\n"}, self.run_dir)
                 return self.run_dir, outcome.outcome == "interrupted"
         before = _digests(held)
-        outcome = self._run(_with_its_steps(self.plan, held), held)
+        plan = _with_its_steps(self.plan, held)
+        kind: Literal["run with faults", "run"] = "run with faults" if plan.faults else "run"
+        stage = Stage(kind, plan.workload.nodes, folder=self.run_dir, fault_free=held)
+        given = (plan, self.run_dir, self.backend, self.observer, self.stop)
+        outcome = staged(self.observer, stage, lambda: execute(*given))
         changed = _digests(held) != before
         for evidence in [] if changed else held.iterdir():
             evidence.rename(self.run_dir / evidence.name)
@@ -117,13 +117,10 @@ class _Experiment:
         try:
             untrusted_files.remove_tree(folder, name)
         except FaultError as error:
-            self.observer.note(f"{error}. It can no longer be used.")
+            self._not_removed(error)
 
-    def _run(self, plan: Plan, held: pathlib.Path) -> Outcome:
-        kind: Literal["run with faults", "run"] = "run with faults" if plan.faults else "run"
-        stage = Stage(kind, plan.workload.nodes, folder=self.run_dir, fault_free=held)
-        given = (plan, self.run_dir, self.backend, self.observer, self.stop)
-        return staged(self.observer, stage, lambda: execute(*given))
+    def _not_removed(self, error: FaultError) -> None:
+        self.observer.note(f"{error}. It can no longer be used.")
 
     def _ensure(self, fault_free: FaultFree, anew: bool = False) -> tuple[pathlib.Path, Outcome | None]:
         plan, repeat = fault_free
@@ -138,19 +135,19 @@ class _Experiment:
         """Makes the fault-free runs once more, as the host was busier or quieter then.
 
         If one does not complete, the run keeps the old ones. Returns whether the user stopped it."""
-        fresh = own_folder(self.reports, self.plan.run_id)
         try:
-            outcome = self._make_anew(fresh)
-            if outcome is None:
-                for copied in fresh.iterdir():
-                    self._exchange(copied)
-            return outcome is not None and outcome.outcome == "interrupted"
+            with borrowed(self.reports, self.plan.run_id, self._not_removed) as fresh:
+                outcome = self._make_anew(fresh)
+                for copied in fresh.iterdir() if outcome is None else ():
+                    place, aside = self.run_dir / copied.name, self.run_dir / f".old-{copied.name}"
+                    if place.exists():
+                        place.rename(aside)
+                    copied.rename(place)
+                    self._remove(self.run_dir, aside.name)
+                return outcome is not None and outcome.outcome == "interrupted"
         except (ChaosError, OSError) as error:  # the run itself is complete, whatever becomes of this
             self.observer.note(f"The fault-free runs could not be repeated: {error}")
             return False
-        finally:
-            self._remove(fresh.parent, fresh.name)
-            release(fresh)
 
     def _make_anew(self, fresh: pathlib.Path) -> Outcome | None:
         """Makes new fault-free runs, copied to `fresh`. Returns the outcome of the first that did not complete."""
@@ -194,14 +191,6 @@ class _Experiment:
             another_repeat(self.plan, len(known)), self.run_dir / f"{CALIBRATION}{len(known) + 1}"
         )
         return outcome is None or outcome.outcome == "completed"
-
-    def _exchange(self, copied: pathlib.Path) -> None:
-        """Puts a copied folder into the run's folder. It replaces an old one."""
-        place, aside = self.run_dir / copied.name, self.run_dir / f".old-{copied.name}"
-        if place.exists():
-            place.rename(aside)
-        copied.rename(place)
-        self._remove(self.run_dir, aside.name)
 
 
 def _digests(held: pathlib.Path) -> dict[str, str]:

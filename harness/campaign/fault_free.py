@@ -14,7 +14,7 @@ import os
 import pathlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from harness.backends.contract import Backend
@@ -58,7 +58,7 @@ def ensure_fault_free(
     has completed. One that did something else is made again once. `repeat` tells runs of one and the same plan apart.
     A run that did not complete is not kept: its folder is handed back for the report, with its outcome.
     """
-    digest = _key(plan, repeat)
+    digest = plan.outcome_digest() + (f"-{repeat}" if repeat else "")
     kept = cache(reports) / digest
     if not anew and seal.holds(kept) and not _flaw(plan, kept):
         if not outcome_inputs.code_of(plan.workload.trainer):
@@ -134,10 +134,6 @@ def expects_band(plan: Plan) -> bool:
     return isinstance(bounds, Mapping) and bounds.get("mode") == "envelope"
 
 
-def _key(plan: Plan, repeat: int) -> str:
-    return plan.outcome_digest() + (f"-{repeat}" if repeat else "")
-
-
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
     """Removes the stored fault-free runs of `plan`, so that the next run makes new ones. Reports keep their own.
 
@@ -169,6 +165,22 @@ def release(folder: pathlib.Path) -> None:
     descriptor = _locks.pop(str(folder), None)
     if descriptor is not None:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def borrowed(
+    reports: pathlib.Path, name: str, not_removed: Callable[[FaultError], object] = lambda error: None
+) -> Iterator[pathlib.Path]:
+    """Yields a folder like `own_folder`, and removes it, unless it was kept or moved meanwhile."""
+    folder = own_folder(reports, name)
+    try:
+        yield folder
+    finally:
+        try:
+            untrusted_files.remove_tree(folder.parent, folder.name)
+        except FaultError as error:
+            not_removed(error)
+        release(folder)
 
 
 def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
