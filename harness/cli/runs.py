@@ -68,14 +68,11 @@ def _judged(folder: pathlib.Path) -> StoredKind | None:
     judged = (folder / (kind.report if kind else "report.json")).exists()
     if judged or (kind and is_running(folder)):  # such a result shows its state while it is at work
         return kind
-    if is_running(folder):
-        raise UsageError(f"{folder} is at work, and is judged at its end{_newest_judged(folder.parent)}")
-    raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
-
-
-def _newest_judged(reports: pathlib.Path) -> str:
-    newest = next((run for run in Store(reports).runs() if run.verdict is not None), None)
-    return f"; the newest that was judged: chaos show {reports / newest.run_id}" if newest else ""
+    if not is_running(folder):
+        raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
+    newest = next((run for run in Store(folder.parent).runs() if run.verdict is not None), None)
+    other = f"; the newest that was judged: chaos show {folder.parent / newest.run_id}" if newest else ""
+    raise UsageError(f"{folder} is at work, and is judged at its end{other}")
 
 
 def score(
