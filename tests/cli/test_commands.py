@@ -27,6 +27,7 @@ from harness.faults.contract import fault_names
 from harness.gameday import day_command
 from harness.gameday.day import find_day
 from harness.gate.run_figures import Figures
+from harness.log import untrusted_files
 from harness.log.journal import JOURNAL, Journal, is_closed
 from harness.node import owner_names, processes
 from harness.plan import capabilities
@@ -277,9 +278,9 @@ def test_a_verdict_is_told_also_where_no_report_can_be_written(
     (folder / "report.html").unlink()
 
     def refused(*_: object, **more: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", str(folder / ".report.json.x"))
+        raise OSError(errno.EROFS, "Read-only file system", str(folder / "report.json"))
 
-    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    monkeypatch.setattr(untrusted_files, "replace", refused)
     judged = chaos("score", "job-1", "--reports", tmp_path)
     assert judged.exit_code == usual.exit_code and judged.stdout == usual.stdout.split("Report: ")[0]
     assert f"note: the report cannot be written in {folder}: Read-only file system" in judged.stderr.replace("\n", "")
