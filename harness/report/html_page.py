@@ -66,7 +66,8 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     environment.filters.update(nb=unbroken, step=next_step)
-    environment.globals.update(words=words, expectation_name=expectation_name, minute=minute)
+    environment.globals.update(words=words, expectation_name=expectation_name, minute=minute, seconds=seconds)
+    environment.globals.update(counted=counted, gpu_seconds=gpu_seconds, percent=percent)
     return environment
 
 
@@ -75,7 +76,8 @@ _BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|×|µs|ms|s|min
 
 def unbroken(words: object) -> str:
     """Replaces the space between a number and its unit by one that does not break."""
-    return _BEFORE_UNIT.sub("\u00a0", str(words))
+    text = _BEFORE_UNIT.sub("\u00a0", str(words))
+    return Markup(text) if isinstance(words, Markup) else text
 
 
 def next_step(text: str) -> Markup:
@@ -106,30 +108,21 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     took = f"took {seconds(report.run.duration_s)}" if report.run.duration_s else ""
     lines, total = view.accounts(report)
     metrics, provenance = view.metric_rows(report), [(words(name), value) for name, value in report.provenance.items()]
-    values = report.wasted_gpu_hours
-    amount, dollars = values.gpu_seconds_wasted, values.dollars_wasted
-    wasted = DASH if amount is None else gpu_seconds(amount)
-    wasted += f" ({percent(values.percent)}), by faults {percent(view.wasted_percent(report))}"
-    wasted += "" if dollars is None else f", ${dollars:,.2f}"
     return {
         "report": report,
         "crumbs": [part for part in (trainer and f"trainer {trainer}", begun, ranks, took) if part],
         "view": view,
-        "timeline_words": _timeline_words(report),
-        "loss_words": _loss_words(report),
         "most_rows": ROWS_MAX,
         "most_episodes": EPISODES_MAX,
         "episodes": [_episode(report, number, episode) for number, episode in view.longest_first(report)],
         "accounts": lines,
         "total": total,
         "bars": _stacked(lines),
-        "wasted": wasted,
-        "no_gpu": report.provenance.get("gpu") == NOT_HERE,
+        "NOT_HERE": NOT_HERE,
         "metrics": [row for row in metrics if row[1] != NOT_HERE],
         "metrics_not_here": _not_here(metrics),
         "provenance": [row for row in provenance if row[1] != NOT_HERE],
         "provenance_not_here": _not_here(provenance),
-        "recovery_title": "The recovery" if len(report.recovery_time.episodes) == 1 else "The recoveries",
     }
 
 
@@ -188,29 +181,6 @@ def _rows_words(cast: lanes.Cast) -> str:
     said = f"A fault struck in {struck}: {counted(len(cast.lanes), 'rank')} of it have a row each. "
     below = "; the rows of its ranks are below" if cast.folded[0].lanes else ""
     return f"{said}Each other group has one row{below}."
-
-
-def _timeline_words(report: Report) -> str:
-    run = report.run
-    lasted = seconds(run.duration_s)
-    if not run.furthest_step:
-        return f"The run lasted {lasted}; no step was completed."
-    said = f"{counted(run.furthest_step, 'step')} on {counted(run.ranks, 'rank')} in {lasted}."
-    if run.outcome != "completed":
-        reason = f": {run.outcome_reason}" if run.outcome_reason else ""
-        said += f" The run ended as {run.outcome or 'unknown: the harness itself died'}{reason}."
-    return said
-
-
-def _loss_words(report: Report) -> str:
-    if report.run.furthest_step == 0:
-        return "No step was completed, so there is no loss to show."
-    if report.run.fault_free is False:
-        return "There is no fault-free run to compare with."
-    said = "Compared step by step with a run of the same seed without faults"
-    mode = report.loss_continuity.mode
-    said += f" (mode {mode}): " if mode else ": "
-    return said + view.continuity_words(report) + "."
 
 
 def _episode(report: Report, number: int, episode: Episode) -> dict[str, Any]:
