@@ -26,7 +26,7 @@ def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
     """Returns events of the log as rows of text."""
     ended = [event for event in run.checkpoints if event.get("event") != "checkpoint.started"]
     lists = {"notices": run.notices, "anomalies": run.anomalies, "checkpoints": ended}
-    return {name: _event_rows(events, run) for name, events in lists.items()}
+    return {name: [_row(event, run) for event in events] for name, events in lists.items()}
 
 
 def trainer(plan: Mapping[str, Any]) -> str:
@@ -71,14 +71,11 @@ def line(curve: Curve) -> Series:
     return Series(curve.step.astype(np.float64), curve.loss, curve.took_ns / 1e9)
 
 
-def _event_rows(events: Sequence[Mapping[str, Any]], run: Timeline) -> list[EventRow]:
-    rows = []
-    for event in events:
-        at, node, rank = event.get("at"), event.get("node"), event.get("rank")
-        when = seconds((at - run.begin) / 1e9) if isinstance(at, int) else DASH
-        where = DASH if node is None and rank is None else target_text({"node": node, "rank": rank})
-        rows.append((when, where, _what(event)))
-    return rows
+def _row(event: Mapping[str, Any], run: Timeline) -> EventRow:
+    at, node, rank = event.get("at"), event.get("node"), event.get("rank")
+    when = seconds((at - run.begin) / 1e9) if isinstance(at, int) else DASH
+    where = DASH if node is None and rank is None else target_text({"node": node, "rank": rank})
+    return when, where, _what(event)
 
 
 _NOT_SHOWN = {"at", "node", "rank", "incarnation", "process", "event", "wall_ns", "mono_ns"}

@@ -52,13 +52,6 @@ def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysi
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _of_the_job(evidence: Analysis) -> dict[str, Any]:
-    run = evidence.run
-    here = reported.told(run)
-    tells = {"tells": [kind for kind in TELLS if kind in here], "anomalies": len(run.anomalies)}
-    return tells | usage.figures(run) | _steps(run) | _checkpoints(evidence) | _resumes(run) | _whole(run)
-
-
 # Recoveries
 
 
@@ -211,32 +204,40 @@ def _checkpoint_s(run: Timeline) -> float | None:
 # The job
 
 
-def _steps(run: Timeline) -> dict[str, Any]:
-    """Returns figures of steps. Samples per second: surviving samples over the time from the first step to the last."""
+def _of_the_job(evidence: Analysis) -> dict[str, Any]:
+    """Returns the figures of the job from its begin to its end. Samples per second: surviving samples over the time
+    from the first step to the last. Million samples and epoch: all allocated GPU time, at the scenario's price."""
+    run, here = evidence.run, reported.told(evidence.run)
     sync = run.steps.sync_ns[run.steps.sync_ns > 0]
+    took = grouped((save.kind, save.duration_ns) for save in evidence.saves.whole)
+    durations = [save.duration_ns for save in evidence.saves.whole]
     samples, span = _samples(run), int(run.progress.end[-1] - run.progress.begin[0]) if len(run.progress) else 0
-    return {
-        "sync_seconds_p50": float(np.median(sync)) / S if len(sync) else None,
-        "samples_per_second": samples * S / span if samples is not None and span else None,
-        "steps_executed": len(run.progress),
-    }
-
-
-def _whole(run: Timeline) -> dict[str, Any]:
-    """Returns the figures of the job from its begin to its end."""
-    completed = run.finished and run.outcome == "completed"
-    lasted = run.end - run.begin
-    price, samples = price_per_gpu_hour(run), _samples(run)
-    million = None  # dollars per million surviving samples: all allocated GPU time, at the scenario's price
+    price, lasted = price_per_gpu_hour(run), run.end - run.begin
+    million: float | None = None
+    # Nodes that came for others. Those that came before a window are in it from its begin.
+    came = len({(s.node, s.incarnation) for s in run.slots if s.incarnation > 1 and s.allocated > run.begin})
     if price is not None and samples:
         gpu_ns = sum(slot.released - slot.allocated for slot in run.slots)
         million = price * gpu_ns / (3600 * S) / samples * 1e6
-    epoch = million * run.data_samples / 1e6 if million is not None and run.data_samples is not None else None
     return {
-        "time_to_complete_seconds": lasted / S if completed else None,
-        "requeues_per_hour": _replacements(run) * 3600 * S / lasted if lasted > 0 and run.slots else None,
+        "tells": [kind for kind in TELLS if kind in here],
+        "anomalies": len(run.anomalies),
+        **usage.figures(run),
+        "sync_seconds_p50": float(np.median(sync)) / S if len(sync) else None,
+        "samples_per_second": samples * S / span if samples is not None and span else None,
+        "steps_executed": len(run.progress),
+        "checkpoint_seconds_p50": float(np.median(durations)) / S if durations else None,
+        "checkpoint_seconds_max": max(durations) / S if durations else None,
+        "checkpoint_seconds_max_by_kind": {kind: max(each) / S for kind, each in sorted(took.items())} or None,
+        "resumes": len(run.episodes),
+        "fallbacks": sum(len(process.fallback) for process in run.processes if process.restored_step),
+        "preemptions": sum(fault.preempts and fault.injected is not None for fault in run.faults),
+        "replacements": came,
+        "worker_starts": len(run.processes),
+        "time_to_complete_seconds": lasted / S if run.finished and run.outcome == "completed" else None,
+        "requeues_per_hour": came * 3600 * S / lasted if lasted > 0 and run.slots else None,
         "dollars_per_million_samples": million,
-        "dollars_per_epoch": epoch,
+        "dollars_per_epoch": None if million is None or run.data_samples is None else million * run.data_samples / 1e6,
     }
 
 
@@ -248,28 +249,3 @@ def _samples(run: Timeline) -> float | None:
         return None
     chosen = rows[np.unique(steps.step[rows], return_index=True)[1]]
     return float(steps.count[chosen].sum(dtype=np.float64))
-
-
-def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    took = grouped((save.kind, save.duration_ns) for save in evidence.saves.whole)
-    durations = [save.duration_ns for save in evidence.saves.whole]
-    return {
-        "checkpoint_seconds_p50": float(np.median(durations)) / S if durations else None,
-        "checkpoint_seconds_max": max(durations) / S if durations else None,
-        "checkpoint_seconds_max_by_kind": {kind: max(each) / S for kind, each in sorted(took.items())} or None,
-    }
-
-
-def _resumes(run: Timeline) -> dict[str, Any]:
-    return {
-        "resumes": len(run.episodes),
-        "fallbacks": sum(len(process.fallback) for process in run.processes if process.restored_step),
-        "preemptions": sum(fault.preempts and fault.injected is not None for fault in run.faults),
-        "replacements": _replacements(run),
-        "worker_starts": len(run.processes),
-    }
-
-
-def _replacements(run: Timeline) -> int:
-    """Nodes that came for others. Those that came before a window are in it from its begin."""
-    return len({(s.node, s.incarnation) for s in run.slots if s.incarnation > 1 and s.allocated > run.begin})
