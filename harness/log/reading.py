@@ -254,7 +254,8 @@ class _Part(NamedTuple):
 def _steps_of(parts: Sequence[_Part]) -> dict[str, Column]:
     """Returns all steps in order of time, as threads and log shippers may exchange lines. A step without a told
     begin began when the one before ended."""
-    columns, told = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}], 0
+    columns: list[dict[str, Column]] = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}]
+    told = 0
     for part in parts:
         columns.append(part.columns | {"samples": sample_indices.renumbered(part.columns["samples"], told)})
         told += len(part.samples)

@@ -237,8 +237,8 @@ def _density(cast: Cast, rows: Ints, x: svg.Scale, y: float, height: float, usua
     steps, bins = cast.run.steps, max(1, int((x.stop - x.start) / BIN_WIDTH))
     edges, places = np.linspace(0.0, (x.high - x.low) / 1e9, bins + 1), np.linspace(x.start, x.stop, bins + 1)
     usual = (edges[1] - edges[0]) * 1e9 / usual_ns if usual_ns else 1.0
-    begin, end = (steps.begin[rows] - x.low) / 1e9, (steps.end[rows] - x.low) / 1e9
-    survives = steps.survives[rows]
+    low, survives = int(x.low), steps.survives[rows]
+    begin, end = (steps.begin[rows] - low) / 1e9, (steps.end[rows] - low) / 1e9
     kept = progress(begin[survives], end[survives], edges) / usual
     rolled = progress(begin[~survives], end[~survives], edges) / usual
     shade = np.clip(np.ceil(kept * SHADES - 0.25), 0, SHADES).astype(int)
