@@ -189,7 +189,15 @@ class Tail:
         return sources
 
     def _new(self, source: EventFile, followed: _Followed) -> list[tuple[Record, Record]]:
-        chunk = self._chunk(source, followed)
+        try:
+            with os.fdopen(files.open_source(source), "rb", buffering=0) as file:
+                file.seek(followed.offset)
+                chunk = file.read(max(FILE_BYTES_A_POLL, source.line_bytes_max + 1))
+        except EventLogError as error:
+            self._give_up(followed, str(error))
+            return []
+        except OSError:
+            return []  # looked at again with the next poll
         whole = chunk[: chunk.rfind(b"\n") + 1]
         if not whole and len(chunk) > source.line_bytes_max:
             self._give_up(followed, f"{source.shown}:{followed.lines + 1}: {files.too_long(source)}")
@@ -198,37 +206,20 @@ class Tail:
         for line in whole.split(b"\n")[:-1]:
             followed.lines += 1
             try:
-                record = self._record(source, followed, line)
+                if len(line) > source.line_bytes_max:
+                    raise EventLogError(f"{source.shown}:{followed.lines}: {files.too_long(source)}")
+                if followed.header is None:
+                    header = read_header(source, line)
+                    followed.header = _PLACE | {"node": header.get("host", "")} | header
+                else:
+                    record = read_event(source, followed.lines, line, role_of(followed.header))
+                    found.append((followed.header, record))
             except EventLogError as error:
                 self._note(str(error))
                 if followed.header is None:
                     followed.given_up = True
                     break
-                continue
-            if record is not None:
-                assert followed.header is not None
-                found.append((followed.header, record))
         return found
-
-    def _chunk(self, source: EventFile, followed: _Followed) -> bytes:
-        try:
-            with os.fdopen(files.open_source(source), "rb", buffering=0) as file:
-                file.seek(followed.offset)
-                return file.read(max(FILE_BYTES_A_POLL, source.line_bytes_max + 1))
-        except EventLogError as error:
-            self._give_up(followed, str(error))
-        except OSError:
-            pass  # looked at again with the next poll
-        return b""
-
-    def _record(self, source: EventFile, followed: _Followed, line: bytes) -> Record | None:
-        if len(line) > source.line_bytes_max:
-            raise EventLogError(f"{source.shown}:{followed.lines}: {files.too_long(source)}")
-        if followed.header is None:
-            header = read_header(source, line)
-            followed.header = _PLACE | {"node": header.get("host", "")} | header
-            return None
-        return read_event(source, followed.lines, line, role_of(followed.header))
 
     def _give_up(self, followed: _Followed, problem: str) -> None:
         followed.given_up = True

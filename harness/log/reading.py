@@ -23,7 +23,7 @@ import operator
 import os
 import pathlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -355,20 +355,24 @@ def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems:
     if harness is not None and (lost := sum(gap.lines for gap in harness.gaps if not gap.full_disk)):
         problems.append(f"the harness's log lacks {counted(lost, 'line')}")
     reference = (harness or writers[0]).header
-    uncertainty_ns = _move_all(writers, reference, _offsets(harness), problems)
+    compared = [event for event in (harness.events if harness else ()) if event["event"] == "clock"]
+    uncertainty_ns = _move_all(writers, reference, compared, problems)
     for writer in writers:
         _check_near(writer, reference["mono_ns"])
     uncertainty_ns += max((writer.header.get("uncertainty_ns", 0) for writer in writers), default=0)
     return Log(writers, steps, harness, uncertainty_ns, tuple(dict.fromkeys(problems)))
 
 
-def _move_all(writers: Sequence[Writer], reference: Record, offsets: _Offsets, problems: list[str]) -> int:
-    """Moves every writer onto the clock of the reference; returns the worst uncertainty."""
+def _move_all(writers: Sequence[Writer], reference: Record, compared: Sequence[Record], problems: list[str]) -> int:
+    """Moves every writer onto the clock of the reference; returns the worst uncertainty. `compared`: `clock` events."""
+    by_host: dict[str, list[Record]] = {}
+    for event in compared:
+        by_host.setdefault(event["host"], []).append(event)
     foreign: dict[str, list[tuple[Writer, _Shift]]] = {}
     for writer in writers:
         if writer.header.get("clock") == reference.get("clock"):
             continue
-        known = offsets.get(str(writer.header.get("host")), [])
+        known = by_host.get(str(writer.header.get("host")), [])
         if not known:
             problems.append(f"the clock of host {writer.header.get('host')!r} was never compared with the harness's")
         found = _shift(writer.header, reference, known)
@@ -384,19 +388,6 @@ def _move_all(writers: Sequence[Writer], reference: Record, offsets: _Offsets, p
     return uncertainty_ns
 
 
-_Offsets = dict[str, list[tuple[int, int, int]]]
-
-
-def _offsets(harness: Writer | None) -> _Offsets:
-    """Maps each host to its measured wall-clock offsets: (time, offset, uncertainty)."""
-    found: _Offsets = {}
-    for event in harness.events if harness else ():
-        if event["event"] == "clock":
-            measured = (event["at"], event["offset_ns"], event.get("uncertainty_ns", 0))
-            found.setdefault(event["host"], []).append(measured)
-    return found
-
-
 class _Shift(NamedTuple):
     """The shift from a foreign monotonic time to the harness's."""
 
@@ -405,12 +396,12 @@ class _Shift(NamedTuple):
     apart_ns: int  # from the file's first line to the clock comparison in use
 
 
-def _shift(header: Record, reference: Record, known: Iterable[tuple[int, int, int]]) -> _Shift:
+def _shift(header: Record, reference: Record, known: Sequence[Record]) -> _Shift:
     """Returns the shift of a file by the clock comparison nearest to its first line. Offset: host's clock less ours."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
-    apart, offset, uncertain = min(
-        ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in known), default=(0, 0, 0)
-    )
+    measured = [(each["at"], each["offset_ns"], each.get("uncertainty_ns", 0)) for each in known]
+    nearest = ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in measured)
+    apart, offset, uncertain = min(nearest, default=(0, 0, 0))
     return _Shift(foreign - offset - header["mono_ns"], uncertain, apart)
 
 
