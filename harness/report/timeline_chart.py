@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -122,27 +122,23 @@ def finished_saves(run: Timeline) -> list[tuple[str, int, object]]:
     return [save for save in ended if save[0] in SHAPES]
 
 
-def job_phases(run: Timeline) -> list[Segment]:
-    """Returns the phases of the job; those of `running` are cut where the job stood still."""
-    return [part for segment in run.segments for part in _without_standstills(run, segment)]
-
-
-def _without_standstills(run: Timeline, segment: Segment) -> Iterator[Segment]:
-    """Yields the segment; a running one is cut into parts with steps and parts in which the job stood still."""
-    ends = run.progress.end[(run.progress.end >= segment.begin) & (run.progress.end <= segment.end)]
-    took = np.diff(ends, prepend=segment.begin, append=segment.end)
+def job_phases(run: Timeline) -> Iterator[Segment]:
+    """Yields the phases of the job; a running one is cut into parts with steps and parts in which it stood still."""
     usual = int(np.median(np.diff(run.progress.end))) if len(run.progress) > 1 else 0
-    begin = segment.begin
-    if segment.phase == "running" and usual:
-        for place in np.flatnonzero(took > max(STANDSTILL_TIMES * usual, STANDSTILL_NS_MIN)):
-            stood = int(ends[place - 1]) if place else segment.begin
-            until = stood + int(took[place])
-            if stood > begin:
-                yield replace(segment, begin=begin, end=stood)
-            yield replace(segment, phase=STANDSTILL, begin=stood, end=until)
-            begin = until
-    if begin < segment.end:
-        yield replace(segment, begin=begin)
+    for segment in run.segments:
+        begin = segment.begin
+        if segment.phase == "running" and usual:
+            ends = run.progress.end[(run.progress.end >= segment.begin) & (run.progress.end <= segment.end)]
+            took = np.diff(ends, prepend=segment.begin, append=segment.end)
+            for place in np.flatnonzero(took > max(STANDSTILL_TIMES * usual, STANDSTILL_NS_MIN)):
+                stood = int(ends[place - 1]) if place else segment.begin
+                until = stood + int(took[place])
+                if stood > begin:
+                    yield replace(segment, begin=begin, end=stood)
+                yield replace(segment, phase=STANDSTILL, begin=stood, end=until)
+                begin = until
+        if begin < segment.end:
+            yield replace(segment, begin=begin)
 
 
 def _in_seconds(x: svg.Scale, zero_ns: int) -> svg.Scale:
@@ -180,7 +176,7 @@ def _row_label(form: Layout, label: str, y: float, class_: str = "label") -> Mar
     return svg.text(form.label - TITLE_GAP, y, label, class_, "end")
 
 
-def _job(phases: Sequence[Segment], x: svg.Scale, y: float, height: float) -> Markup:
+def _job(phases: Iterable[Segment], x: svg.Scale, y: float, height: float) -> Markup:
     """Draws the phases of the whole job, with their names if there is room."""
     parts = []
     for each in phases:

@@ -212,21 +212,15 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
 
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     """Draws the lower panel: one line that says so if all are equal, else a logarithmic panel above a zero line."""
-    same = not len(steps) or not apart.any()
-    told = "Difference to the fault-free run" if same else f"Largest difference of any rank{LOGARITHMIC}"
-    title = svg.text(x.start, top - 3, told, "panel-title")
-    if same:
+    if not len(steps) or not apart.any():
         words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"
-        parts = [title, svg.text(x.start - 6, top + 24, "0", "tick", "end")]
+        parts = [
+            svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title"),
+            svg.text(x.start - 6, top + 24, "0", "tick", "end"),
+        ]
         if len(steps):
             parts.append(svg.line(x(steps[0]), top + 20, x(steps[-1]), top + 20, "run"))
         return [*parts, svg.text(x.stop, top + 12, words, "tick", "end"), _resumes(curves, x, top, top + 28)], top + 28
-    return _unequal(curves, steps, apart, x, top, title)
-
-
-def _unequal(
-    curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float, title: Markup
-) -> tuple[list[Markup], float]:
     zero, bottom = top + 112, top + 122
     sized = apart[(apart > 0) & np.isfinite(apart)]
     low, high = (math.log10(sized.min()), math.log10(sized.max())) if len(sized) else (-1.0, 0.0)
@@ -236,7 +230,7 @@ def _unequal(
     thinned = svg.thin(steps, finite, int(x.stop - x.start) // 2)
     points = [(x(float(s)), panel.y(math.log10(v)) if v > 0 else zero) for s, v in zip(*thinned, strict=True)]
     return [
-        title,
+        svg.text(x.start, top - 3, f"Largest difference of any rank{LOGARITHMIC}", "panel-title"),
         _frame(Panel(x, panel.y, True), ""),
         svg.text(x.start - 6, zero + 4, "0", "tick", "end"),
         svg.line(x.start, zero, x.stop, zero, "grid"),
