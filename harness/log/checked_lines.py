@@ -71,7 +71,7 @@ FIELDS = {each.name: (*vocabulary.COMMON, *each.fields) for each in vocabulary.E
 TIMES = tuple(field for field in vocabulary.COMMON if field.name != "event")
 Header = struct("header", vocabulary.HEADER, "The first line of a file.", untold=msgspec.UNSET)
 Unknown = struct("unknown", vocabulary.COMMON, "An event of another name is ignored.")
-_DECLARED: dict[tuple[str, str], Event] = {(role, each.name): each for each in vocabulary.EVENTS for role in each.roles}
+DECLARED: dict[tuple[str, str], Event] = {(role, each.name): each for each in vocabulary.EVENTS for role in each.roles}
 TYPES: dict[str, type[msgspec.Struct]] = {
     each.name: struct(each.name, (*TIMES, *each.fields), each.in_words, tag=each.name, tag_field="event")
     for each in vocabulary.EVENTS
@@ -130,7 +130,7 @@ def event(record: Record, role: str) -> Record:
     An event that is not declared for the role has only the fields of all events checked.
     """
     name = record.get("event")
-    if not isinstance(name, str) or (role, name) not in _DECLARED:
+    if not isinstance(name, str) or (role, name) not in DECLARED:
         _converted(record, Unknown, vocabulary.COMMON, "event")
         return record
     _converted(record, TYPES[name], FIELDS[name], f"{name} event")
@@ -147,10 +147,6 @@ def event(record: Record, role: str) -> Record:
     return {key: value for key, value in record.items() if value is not None or key not in optional}
 
 
-def is_declared(record: Record, role: str) -> bool:
-    return (role, record.get("event")) in _DECLARED
-
-
 def own(record: Record, role: str) -> Record:
     """Returns the record without undeclared fields that would replace values which readers add to an event."""
     foreign = _foreign(role, record["event"])
@@ -159,7 +155,7 @@ def own(record: Record, role: str) -> Record:
 
 @functools.lru_cache(maxsize=1024)
 def _foreign(role: str, name: str) -> frozenset[str]:
-    declared = _DECLARED.get((role, name))
+    declared = DECLARED.get((role, name))
     return _READERS - {field.name for field in declared.fields} if declared else _READERS
 
 

@@ -39,21 +39,16 @@ class WriterLog:
     torn: bool
 
 
-def read_writer(path: pathlib.Path) -> WriterLog | None:
+def read_log(directory: pathlib.Path) -> list[WriterLog]:
+    """Reads all writers of a run, in the order of their paths. Raises `EventLogError`."""
+    return [log for source in files.find(directory) if (log := read_writer(source)) is not None]
+
+
+def read_writer(source: EventFile) -> WriterLog | None:
     """Reads one file; `None` when not even its header was written.
 
     Raises `EventLogError` naming file and line for anything but one torn last line.
     """
-    return _read(EventFile.of(path))
-
-
-def read_log(directory: pathlib.Path) -> list[WriterLog]:
-    """Reads all writers of a run, in the order of their paths. Raises `EventLogError`."""
-    logs = (_read(source) for source in files.find(directory))
-    return [log for log in logs if log is not None]
-
-
-def _read(source: EventFile) -> WriterLog | None:
     blocks = files.Blocks(source)
     lines = itertools.chain.from_iterable(blocks)
     first = next(lines, None)

@@ -304,12 +304,8 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
     """Returns declared events, and the last event of any kind, which tells that its writer was still there."""
-    last = len(rest) - 1
-    return [
-        checked_lines.own(record, role)
-        for index, record in enumerate(rest)
-        if index == last or checked_lines.is_declared(record, role)
-    ]
+    declared = [record for record in rest[:-1] if (role, record["event"]) in checked_lines.DECLARED]
+    return [checked_lines.own(record, role) for record in (*declared, *rest[-1:])]
 
 
 def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:

@@ -77,14 +77,9 @@ class Field:
 @dataclass(frozen=True)
 class Event:
     name: str
-    roles: tuple[str, ...]
+    roles: tuple[str, ...]  # of those who write it, the usual one first
     meaning: str
     fields: tuple[Field, ...]
-
-    @property
-    def role(self) -> str:
-        """Returns the role that usually writes this event."""
-        return self.roles[0]
 
     @property
     def in_words(self) -> str:
