@@ -97,7 +97,14 @@ def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
     untrusted_files.remove_tree(attempt, "events")
     os.rename(attempt / "copied", attempt / "events")
     seal.put(attempt)
-    _put_in_place(attempt, kept)
+    with contextlib.suppress(FaultError):  # the folder is out of the way, and swept later
+        _set_aside(kept)
+    try:
+        os.rename(attempt, kept)
+    except OSError:  # another run was faster: the newer one stays
+        if not seal.holds(kept):
+            raise
+        untrusted_files.remove_tree(attempt.parent, attempt.name)
 
 
 class FaultFree(NamedTuple):
@@ -217,18 +224,6 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
         yield False
     finally:
         os.close(descriptor)
-
-
-def _put_in_place(attempt: pathlib.Path, kept: pathlib.Path) -> None:
-    """Renames `attempt` to `kept`. If another run was faster, the newer one stays."""
-    with contextlib.suppress(FaultError):  # the folder is out of the way, and swept later
-        _set_aside(kept)
-    try:
-        os.rename(attempt, kept)
-    except OSError:
-        if not seal.holds(kept):
-            raise
-        untrusted_files.remove_tree(attempt.parent, attempt.name)
 
 
 def _set_aside(kept: pathlib.Path) -> None:

@@ -117,7 +117,9 @@ class _Reading:
         if of.last is None:
             self._begin(told, of, self.newest)
         elif step == of.last:
-            self.twice += [] if self._same(told, of.row) else [step]
+            pairs = [(_figure(told, name), column[of.row]) for name, column in self.figures.items()]
+            same = all(one == two or (math.isnan(one) and math.isnan(two)) for one, two in pairs)
+            self.twice += [] if same else [step]
         elif step < of.last:
             of.held, of.newest = told, self.newest
         else:
@@ -136,10 +138,6 @@ class _Reading:
             column.append(_figure(told, name))
         for name, numbers in self.places.items():
             numbers.append(int(told.fields.get(name, -1)))
-
-    def _same(self, told: Told, row: int) -> bool:
-        pairs = [(_figure(told, name), column[row]) for name, column in self.figures.items()]
-        return all(one == two or (math.isnan(one) and math.isnan(two)) for one, two in pairs)
 
 
 def _figure(told: Told, name: str) -> float:

@@ -224,7 +224,12 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
             parts = kind.read(folder)
             headline = (parts.reasons or [""])[0]
             return dataclasses.replace(_planned(folder), verdict=parts.verdict, headline=headline), ""
-        control = _is_control(folder)
+        try:
+            control = CONTROL in _plan(folder).scenario.tags  # the trainer is broken on purpose
+        except FirstLook:
+            raise
+        except NotARun:
+            control = False
         report = run_report.read(folder / "report.json")
         begun_s, headline = _begun_s(report.begun_at, folder), report.reasons[0] if report.reasons else ""
         told = (report.scenario, report.backend, str(report.seed), report.commit or "", report.verdict, headline)
@@ -244,16 +249,6 @@ class _Plan(msgspec.Struct):
     scenario: _Named
     backend: str
     seed: int
-
-
-def _is_control(folder: pathlib.Path) -> bool:
-    """Tells whether the trainer is broken on purpose, if the plan can be read. Raises `FirstLook`."""
-    try:
-        return CONTROL in _plan(folder).scenario.tags
-    except FirstLook:
-        raise
-    except NotARun:
-        return False
 
 
 def _plan(folder: pathlib.Path) -> _Plan:
