@@ -63,8 +63,11 @@ def list_(
     """
     if of_faults and of_bounds:
         raise UsageError("--faults and --bounds exclude each other")
-    if of_bounds:
-        _list_bounds(json)
+    if of_bounds and json:
+        print_json([each._asdict() for each in bounds()])
+    elif of_bounds:
+        print_rows(("expect", "example", "default", "what it bounds"), bounds())
+        say("recovery_time.max is written as  expect: {recovery_time: {max: 60s}}", "dim")
     elif of_faults:
         faults(json=json)
     else:
@@ -217,14 +220,6 @@ def _example(field: Mapping[str, Any]) -> str:
 def _written(value: object, field: Mapping[str, Any]) -> str:
     text = str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
     return f"{text}%" if str(field.get("pattern", "")).endswith("%$") else text
-
-
-def _list_bounds(json: bool) -> None:
-    if json:
-        print_json([each._asdict() for each in bounds()])
-        return
-    print_rows(("expect", "example", "default", "what it bounds"), bounds())
-    say("recovery_time.max is written as  expect: {recovery_time: {max: 60s}}", "dim")
 
 
 def runs(
