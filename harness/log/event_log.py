@@ -1,4 +1,4 @@
-"""The event log as read back: whole files after a run, and lines as they are written during one.
+"""The lines of an event log: one by one, and as they are written during a run.
 
 Who wrote a file, and where, is told by its place (`harness.log.files`); a first line that contradicts it is damaged
 evidence.
@@ -6,7 +6,6 @@ evidence.
 
 from __future__ import annotations
 
-import itertools
 import os
 import pathlib
 import re
@@ -27,37 +26,6 @@ _FILE_NAME = re.compile(
     r"(?P<role>trainer|agent)-(?P<node>.+)\.(?P<incarnation>\d{1,7})(-(?P<rank>\d{1,6}))?-(?P<start>[0-9a-f]{1,15})\.jsonl"
 )
 _PLACE = {"rank": 0, "local_rank": 0, "incarnation": 1, "pid": 0}
-
-
-@dataclass(frozen=True)
-class WriterLog:
-    """The file of one writer as read back. `torn`: a kill cut its last line."""
-
-    path: pathlib.Path
-    header: Record
-    events: list[Record]
-    torn: bool
-
-
-def read_log(directory: pathlib.Path) -> list[WriterLog]:
-    """Reads all writers of a run, in the order of their paths. Raises `EventLogError`."""
-    return [log for source in files.find(directory) if (log := read_writer(source)) is not None]
-
-
-def read_writer(source: EventFile) -> WriterLog | None:
-    """Reads one file; `None` when not even its header was written.
-
-    Raises `EventLogError` naming file and line for anything but one torn last line.
-    """
-    blocks = files.Blocks(source)
-    lines = itertools.chain.from_iterable(blocks)
-    first = next(lines, None)
-    if first is None:
-        return None
-    header = read_header(source, first)
-    rest = ((number, line) for number, line in enumerate(lines, 2) if line != first)
-    events = [read_event(source, number, line, role_of(header)) for number, line in rest]
-    return WriterLog(source.path, header, events, blocks.torn)
 
 
 def read_header(source: EventFile, line: bytes) -> Record:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from event_files import read_log
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -21,7 +22,7 @@ from harness.errors import EventLogError, FaultError
 from harness.judge.score import Evidence, judge
 from harness.log import checked_lines, event_log, files, reading, untrusted_files, vocabulary
 from harness.log.checked_lines import json_schema
-from harness.log.event_log import Tail, read_log
+from harness.log.event_log import Tail
 from harness.report.run_report import from_scorecard
 from harness.run.live_progress import LiveProgress
 from harness.timeline import timeline

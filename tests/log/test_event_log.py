@@ -13,11 +13,12 @@ import threading
 import time
 
 import pytest
+from event_files import WriterLog, read_log, read_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.log import event_log, files, reading
-from harness.log.event_log import Tail, WriterLog, read_log, read_writer
+from harness.log.event_log import Tail
 from harness.log.files import EventFile
 from harness.node.emitter import Emitter
 

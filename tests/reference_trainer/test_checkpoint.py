@@ -16,9 +16,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.distributed as dist
+from event_files import read_log
 from waiting import HANG_S
 
-from harness.log.event_log import read_log
 from harness.node.emitter import Emitter
 from reference_trainer import checkpoint
 from reference_trainer.checkpoint import Checkpoints, DamagedCheckpoint
