@@ -187,9 +187,8 @@ class _Experiment:
         if resumed:
             made = resumed.another(fault_free, known)
             return made is not None and copy_fault_free(made[1], self.run_dir / made[0])
-        _, outcome = self._fault_free_copy(
-            another_repeat(self.plan, len(known)), self.run_dir / f"{CALIBRATION}{len(known) + 1}"
-        )
+        target = self.run_dir / f"{CALIBRATION}{len(known) + 1}"
+        _, outcome = self._fault_free_copy(another_repeat(self.plan, len(known)), target)
         return outcome is None or outcome.outcome == "completed"
 
 
@@ -210,9 +209,8 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
         return plan
     alone = timeline.load(held / FAULT_FREE)
     if not alone.reached_step and any(process.restored_step for process in alone.processes):
-        raise ChaosError(
-            "the fault-free run restored an old checkpoint and did no step: the job must begin anew each time"
-        )
+        what = "the fault-free run restored an old checkpoint and did no step"
+        raise ChaosError(f"{what}: the job must begin anew each time")
     return plan.with_steps(alone.reached_step) if alone.reached_step else plan
 
 

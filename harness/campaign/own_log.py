@@ -48,10 +48,8 @@ def reader_of(text: str) -> Reader:
         lines = "; ".join(str(error).splitlines())
         if isinstance(error, ValidationError):
             lines = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        names = ", ".join(reader_names())
-        raise UsageError(
-            f"--read {text}: {lines}; write one of: {names}, or \"lines: {{regex: 'step (?P<step>[0-9]+)'}}\""
-        ) from error
+        names = f"{', '.join(reader_names())}, or \"lines: {{regex: 'step (?P<step>[0-9]+)'}}\""
+        raise UsageError(f"--read {text}: {lines}; write one of: {names}") from error
 
 
 def reader_as(given: object) -> Reader:
@@ -231,10 +229,8 @@ def _gaps(told: Executed) -> list[str]:
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     usual = _stride(told)
-    begins = np.flatnonzero(np.diff(rank, prepend=-1))
-    furthest = (
-        np.concatenate([np.maximum.accumulate(each) for each in np.split(step, begins[1:])]) if len(step) else step
-    )
+    of_ranks = np.split(step, np.flatnonzero(np.diff(rank, prepend=-1))[1:])
+    furthest = np.concatenate([np.maximum.accumulate(each) for each in of_ranks])
     begun = np.diff(life) > 0
     before = np.where(begun, furthest[:-1], step[:-1])
     for at in np.flatnonzero((np.diff(rank) == 0) & (step[1:] - before > HOLE * usual)).tolist():

@@ -140,10 +140,8 @@ def _score_logs(logs: Sequence[pathlib.Path], read: str, json: bool) -> int:
     if more := len(answers) - len(worst):
         say(f"… and {counted(more, 'restart')} more")
     if silent:
-        named = ", ".join(map(str, silent[: own_log.SAID_MAX]))
-        say(
-            f"not judged, as no step was done again after it: restart {named}{', …' * (len(silent) > own_log.SAID_MAX)}"
-        )
+        named = ", ".join(map(str, silent[: own_log.SAID_MAX])) + ", …" * (len(silent) > own_log.SAID_MAX)
+        say(f"not judged, as no step was done again after it: restart {named}")
     if untold:
         say(f"not judged, as these logs do not tell it: {', '.join(untold)}")
     for text in own.doubts:

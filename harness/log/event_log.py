@@ -66,9 +66,8 @@ def _placed(source: EventFile, header: Record) -> Record:
     if source.folder is not None:
         header.pop("uncertainty_ns", None)  # of what we read ourselves; nobody makes his own times inexact
         if role_of(header) == HARNESS:
-            raise Damaged(
-                f"forged evidence: a file of node {checked_lines.shown(source.folder)} says it is the harness's"
-            )
+            whose = f"a file of node {checked_lines.shown(source.folder)}"
+            raise Damaged(f"forged evidence: {whose} says it is the harness's")
         node = files.visible(source.folder)
         _agree("node", header.get("node", node), node, "its folder")
         return header | {"node": node}

@@ -184,11 +184,10 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
     if sum(source.size for source in sources) >= PARALLEL_BYTES_MIN:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
         # be imported a second time or memory is short; what they did not read is then read here.
+        spawn = multiprocessing.get_context("spawn")
         with (
             contextlib.suppress(BrokenProcessPool),
-            ProcessPoolExecutor(
-                mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_its_parent
-            ) as pool,
+            ProcessPoolExecutor(mp_context=spawn, initializer=_end_with_its_parent) as pool,
         ):
             for writer in pool.map(read_source, sources, chunksize=max(1, len(sources) // 1024)):
                 done += 1
@@ -220,9 +219,8 @@ def read_source(source: EventFile) -> Writer | None:
     if header is None:
         return None
     header["event"] = ""
-    once = {
-        hash(repr(record)): record for part in parts for record in part.events
-    }  # a line that comes again counts once
+    # A line that comes again counts once.
+    once = {hash(repr(record)): record for part in parts for record in part.events}
     rest = sorted(_kept([*once.values()], event_log.role_of(header)), key=operator.itemgetter("mono_ns"))
     for record in (header, *rest):
         record["at"] = record["mono_ns"]
@@ -294,11 +292,10 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
     rest = [record for record in found if record["event"] != "step" or role != "trainer"]
     dropped = max((record.get("dropped", 0) for record in found), default=0)
     numbers: Column = np.array([record.get("line", line_numbers.NONE) for record in found], np.int64)
-    told = [
-        record | {"samples": msgspec.Raw(_encode(record["samples"]))} if "samples" in record else record
-        for record in steps
-    ]
-    columns, consumed = _columns([msgspec.convert(line, _Line) for line in told])
+    for record in steps:
+        if "samples" in record:
+            record["samples"] = msgspec.Raw(_encode(record["samples"]))
+    columns, consumed = _columns([msgspec.convert(record, _Line) for record in steps])
     return _Part(_kept(rest, role), columns, dropped, consumed, numbers)
 
 
@@ -313,17 +310,16 @@ def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
     columns: dict[str, Column] = {}
     for kind, names in _OF_KIND.items():
         told = list(itertools.chain.from_iterable(map(_told[kind], lines)))
-        values: Column = np.fromiter(
-            map(_fingerprint, told) if kind == vocabulary.LABEL else told, _KINDS[kind], len(told)
-        )
+        numbers = map(_fingerprint, told) if kind == vocabulary.LABEL else told
+        values: Column = np.fromiter(numbers, _KINDS[kind], len(told))
         if kind == vocabulary.NUMBER:  # None and "nan" are floats to numpy
             unsigned = np.flatnonzero(np.isnan(values) & ~np.signbit(values)).tolist()
             values[[place for place in unsigned if told[place] is None]] = UNTOLD
         columns |= zip(names, values.reshape(-1, len(names)).T, strict=True)
     if lacking := [name for name in columns if not _STEP[name].optional and NOT_TOLD in columns[name]]:
         raise ValueError(lacking[0])
-    numbers, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
-    return columns | {"samples": numbers}, consumed
+    samples, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
+    return columns | {"samples": samples}, consumed
 
 
 def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

@@ -250,6 +250,7 @@ def from_scorecard(card: Scorecard) -> Report:
     run = card.evidence.run
     scenario = run.plan.get("scenario")
     labels = scenario.get("labels") if isinstance(scenario, Mapping) else None
+    names = Expectation.__struct_fields__
     texts = {"profile": run.plan.get("profile")} | {name: card.environment.get(name) for name in ("commit", "begun_at")}
     values = {
         "schema": SCHEMA,
@@ -259,9 +260,7 @@ def from_scorecard(card: Scorecard) -> Report:
         "faults": [_fault(fault, run.begin) for fault in run.faults],
         "scores": figures.scores(card),
         "metrics": figures.metrics(card),
-        "expectations": [
-            {name: getattr(line, name) for name in Expectation.__struct_fields__} for line in card.expectations
-        ],
+        "expectations": [{name: getattr(line, name) for name in names} for line in card.expectations],
         "guarantees": [vars(each) for each in card.guarantees],
         "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
         "provenance": _provenance(card),

@@ -116,9 +116,7 @@ def struck(run: Timeline) -> list[FaultRecord]:
 
 def finished_saves(run: Timeline) -> list[tuple[str, int, object]]:
     """Returns how each checkpoint ended, when, and its step."""
-    ended = [
-        (str(event.get("event", "")).rpartition(".")[2], event["at"], event.get("step")) for event in run.checkpoints
-    ]
+    ended = ((str(each.get("event", "")).rpartition(".")[2], each["at"], each.get("step")) for each in run.checkpoints)
     return [save for save in ended if save[0] in SHAPES]
 
 
