@@ -140,10 +140,8 @@ def faults(
     if json:
         values = []
         for name, about, can in table:
-            works = {
-                backend: {"works": answer == "yes", "lacking": "" if answer == "yes" else answer}
-                for backend, answer in can.items()
-            }
+            lacking = {backend: "" if answer == "yes" else answer for backend, answer in can.items()}
+            works = {backend: {"works": not why, "lacking": why} for backend, why in lacking.items()}
             values.append({"name": name, "about": about, "parameters": _parameters(name), "backends": works})
         print_json(values)
         return

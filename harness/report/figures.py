@@ -167,10 +167,8 @@ def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
     if not over or not span or not planned or not interval:
         return values
     segments = [segment for episode in over for segment in episode.segments]
-    lost, restart = (
-        sum(each.end - each.begin for each in segments if (each.phase in _LOST) == lost) / S / len(over)
-        for lost in (True, False)
-    )
+    lost = sum(each.end - each.begin for each in segments if each.phase in _LOST) / S / len(over)
+    restart = sum(each.end - each.begin for each in segments if each.phase not in _LOST) / S / len(over)
     mean = span / len(over)
     return values | {
         "mean_time_to_failure_s": mean,

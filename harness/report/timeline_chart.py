@@ -100,11 +100,8 @@ def recovery_chart(episode: Episode, cast: ranks.Cast, narrow: bool = False) -> 
         top += 22
     drawn, bottom = _lanes(cast, form, x, top + 8)
     marks = [_injection(fault, x, 16.0, bottom) for fault in struck(run)]
-    marks += [
-        svg.line(x(at), 16.0, x(at), bottom, "moment")
-        for at in (stop, episode.t_first, episode.t_regained)
-        if at is not None
-    ]
+    moments = [at for at in (stop, episode.t_first, episode.t_regained) if at is not None]
+    marks += [svg.line(x(at), 16.0, x(at), bottom, "moment") for at in moments]
     axis = svg.time_axis(_in_seconds(x, stop), 16.0, bottom, per_tick=60 if narrow else 100)
     told = "; ".join(f"{words(phase)} {format_duration(total)}" for phase, total in took.items())
     return svg.picture(form.width, bottom + 22, f"Phases of the recovery: {told}", [axis, *parts, *drawn, *marks])

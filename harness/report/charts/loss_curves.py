@@ -202,10 +202,8 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
     steps, bad = curve.step, np.flatnonzero(~np.isfinite(curve.loss))
     if not len(bad):
         return Markup("")
-    path = "".join(
-        f"M{panel.x(float(steps[i])) - 3:.1f} {panel.y.stop + 2:.1f}l6 6m0 -6l-6 6"
-        for i in bad[:: max(1, len(bad) // 200)]
-    )
+    drawn, y = steps[bad[:: max(1, len(bad) // 200)]], panel.y.stop + 2
+    path = "".join(f"M{panel.x(float(step)) - 3:.1f} {y:.1f}l6 6m0 -6l-6 6" for step in drawn)
     title = svg.tag("title", f"{counted(len(bad), 'step')} without a finite loss, first at step {steps[bad[0]]:,.0f}")
     return svg.tag("g", title, svg.tag("path", d=path, class_="cross"))
 
@@ -214,10 +212,8 @@ def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top:
     """Draws the lower panel: one line that says so if all are equal, else a logarithmic panel above a zero line."""
     if not len(steps) or not apart.any():
         words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"
-        parts = [
-            svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title"),
-            svg.text(x.start - 6, top + 24, "0", "tick", "end"),
-        ]
+        title = svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title")
+        parts = [title, svg.text(x.start - 6, top + 24, "0", "tick", "end")]
         if len(steps):
             parts.append(svg.line(x(steps[0]), top + 20, x(steps[-1]), top + 20, "run"))
         return [*parts, svg.text(x.stop, top + 12, words, "tick", "end"), _resumes(curves, x, top, top + 28)], top + 28
