@@ -19,15 +19,8 @@ from harness.judge.facts.losses import WORDS
 from harness.judge.facts.repeated_steps import Executed
 from harness.log import untrusted_files
 from harness.log.reading import UNTOLD, is_told
-from harness.trainers.readers.contract import (
-    EXPRESSION_CHARS_MAX,
-    LineSource,
-    Reader,
-    Told,
-    build_reader,
-    load_reader,
-    reader_names,
-)
+from harness.trainers.readers import contract as readers
+from harness.trainers.readers.contract import LineSource, Reader, Told
 
 CHUNK_BYTES = 2 * 2**20
 STEPS_MAX = 5_000_000
@@ -48,21 +41,23 @@ def reader_of(text: str) -> Reader:
         lines = "; ".join(str(error).splitlines())
         if isinstance(error, ValidationError):
             lines = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        names = f"{', '.join(reader_names())}, or \"lines: {{regex: 'step (?P<step>[0-9]+)'}}\""
+        names = f"{', '.join(readers.reader_names())}, or \"lines: {{regex: 'step (?P<step>[0-9]+)'}}\""
         raise UsageError(f"--read {text}: {lines}; write one of: {names}") from error
 
 
 def reader_as(given: object) -> Reader:
     """Makes a reader from its name or mapping. Raises `ValueError`."""
-    if not isinstance(given, (str, Mapping, Reader)) or (isinstance(given, str) and given not in reader_names()):
-        raise ValueError("no reader has this name")
-    return load_reader(given)() if isinstance(given, str) and given in reader_names() else build_reader(given)
+    if isinstance(given, str) and given in readers.reader_names():
+        return readers.load_reader(given)()
+    if isinstance(given, (Mapping, Reader)):
+        return readers.build_reader(given)
+    raise ValueError("no reader has this name")
 
 
 class _SavesSource(LineSource):
     """Reads saves in common words, like `saved checkpoint step_110.pt`. The smallest of several numbers counts."""
 
-    chars_max = EXPRESSION_CHARS_MAX
+    chars_max = readers.EXPRESSION_CHARS_MAX
 
     def line(self, text: str) -> Iterator[Told]:
         if _SAVED.match(text) and not _NO_SAVE.search(text) and (steps := _STEP.findall(text)):
