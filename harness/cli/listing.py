@@ -131,10 +131,10 @@ def faults(
 
     Example: chaos faults nic_loss
     """
-    from harness.cli import doctor
+    from harness.cli import machine
 
-    _, capabilities = doctor.examine()
-    table = [row for row in doctor.fault_table(capabilities) if name in ("", row[0])]
+    _, capabilities = machine.examine()
+    table = [row for row in machine.fault_table(capabilities) if name in ("", row[0])]
     if not table:
         raise UsageError(f"unknown fault {short(name)!r}; {choice(name, fault_names())}")
     if json:
