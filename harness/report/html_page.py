@@ -155,8 +155,7 @@ def timeline_charts(analysis: Analysis) -> dict[str, Any]:
     draw, used = timeline_chart.timeline_chart, {phase.phase for phase in timeline_chart.job_phases(run)}
     return {
         "timeline": _wide_and_narrow(draw, cast),
-        "lanes": len(cast.lanes),
-        "rows": _rows_words(cast),
+        "cast": cast,
         "folded": [(each, _wide_and_narrow(draw, each)) for each in cast.folded if each.lanes],
         "phases": [phase for phase in NAMES if phase in used] + sorted(used - NAMES.keys()),  # as in a recovery
         "has_rolled_back": bool((~run.steps.survives).any()),
@@ -170,40 +169,22 @@ def _wide_and_narrow(draw: Callable[..., Markup | None], *what: object) -> list[
     return [draw(*what, narrow=narrow) for narrow in (False, True)]
 
 
-def _rows_words(cast: lanes.Cast) -> str:
-    """Says which ranks have a row of their own, if not all have one."""
-    if cast.total == len(cast.lanes):
-        return ""
-    if not cast.folded:
-        in_order = "by their place in the mesh" if any(lane.group for lane in cast.lanes) else "worst first"
-        return f"Drawn are the {len(cast.lanes)} ranks that fared worst, {in_order}, below one lane for all."
-    struck = ", ".join(dict.fromkeys(lane.group for lane in cast.lanes))
-    said = f"A fault struck in {struck}: {counted(len(cast.lanes), 'rank')} of it have a row each. "
-    below = "; the rows of its ranks are below" if cast.folded[0].lanes else ""
-    return f"{said}Each other group has one row{below}."
-
-
 def _episode(report: Report, number: int, episode: Episode) -> dict[str, Any]:
-    lasted = seconds(view.lasted_s(report, episode))
-    took = "never" if episode.seconds is None else lasted
-    first = seconds(episode.first_step_seconds, "never")
     phase, longest = max(episode.phases.items(), key=lambda item: item[1], default=("unknown", 0.0))
-    meaning = f" ({PHASE_MEANING[phase]})" if phase in PHASE_MEANING else ""
-    if episode.seconds is None:
-        said = f"Progress stopped after step {episode.furthest_step:,} and never came back"
-        said += f": {lasted} until the end of the run."
-    else:
-        said = f"Progress stopped after step {episode.furthest_step:,} and passed it again {took} later"
-        said += f"; steps came again after {first}."
+    lasted = seconds(view.lasted_s(report, episode))
     return {
         "number": number,
         "title": f"Recovery {number}",
-        "words": said + f" The longest phase: {words(phase).lower()}{meaning}, {seconds(longest)}.",
+        "furthest": f"{episode.furthest_step:,}",
+        "over": episode.seconds is not None,
         "at": seconds(episode.t_stop),
         "faults": ", ".join(episode.faults) or DASH,
-        "took": took,
-        "first": first,
-        "longest": f"{words(phase)}, {seconds(longest)}",
+        "lasted": lasted,
+        "took": "never" if episode.seconds is None else lasted,
+        "first": seconds(episode.first_step_seconds, "never"),
+        "phase": words(phase),
+        "meaning": PHASE_MEANING.get(phase, ""),
+        "longest": seconds(longest),
     }
 
 
