@@ -107,7 +107,6 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     ranks = counted(report.run.ranks, "rank") if report.run.ranks else ""
     took = f"took {seconds(report.run.duration_s)}" if report.run.duration_s else ""
     lines, total = view.accounts(report)
-    metrics, provenance = view.metric_rows(report), [(words(name), value) for name, value in report.provenance.items()]
     return {
         "report": report,
         "crumbs": [part for part in (trainer and f"trainer {trainer}", begun, ranks, took) if part],
@@ -119,10 +118,9 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
         "total": total,
         "bars": _stacked(lines),
         "NOT_HERE": NOT_HERE,
-        "metrics": [row for row in metrics if row[1] != NOT_HERE],
-        "metrics_not_here": _not_here(metrics),
-        "provenance": [row for row in provenance if row[1] != NOT_HERE],
-        "provenance_not_here": _not_here(provenance),
+        "metrics": view.metric_rows(report),
+        "provenance": [(words(name), value) for name, value in report.provenance.items()],
+        "names_not_here": _not_here,
     }
 
 

@@ -73,15 +73,6 @@ def guarantee_rows(report: Report) -> list[tuple[str, str, str, str]]:
     return [(each.state, guarantee_name(each.name), each.statement, each.why) for each in odd]
 
 
-def guarantees_beside(report: Report) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns guarantees that held, with their sentences, and those not judged, with the reason; each list under its
-    title."""
-    held = [(guarantee_name(each.name), each.statement) for each in report.guarantees if each.state == "held"]
-    mute = [(guarantee_name(each.name), each.why) for each in report.guarantees if each.state == "not judged"]
-    titles = (f"{len(held)} held", f"Of {len(mute)} this run says nothing")
-    return [(title, rows) for title, rows in zip(titles, (held, mute), strict=True) if rows]
-
-
 def headline(report: Report) -> str:
     return next(iter(reasons(report)), report.verdict.capitalize())
 
