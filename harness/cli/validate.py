@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from harness.campaign.checked_files import check_plan, json_schema, load_scenario
+from harness.campaign.checked_files import check_plan, load_scenario, score_bounds
 from harness.cli.output import say
 from harness.cli.shared_options import SCENARIOS, ScenariosOption
 from harness.errors import UsageError
 from harness.judge.bounds import expects_something
 from harness.spec.document import Document, read_text
 from harness.spec.scenario import find_scenario
+from harness.spec.schema import json_schema
 
 
 def validate(
@@ -63,5 +64,5 @@ def schema(
     if events:
         from harness.log import checked_lines  # which imports numpy
 
-    found = checked_lines.json_schema() if events else json_schema()
+    found = checked_lines.json_schema() if events else json_schema(score_bounds())
     sys.stdout.write(json.dumps(found, indent=2) + "\n")

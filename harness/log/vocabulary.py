@@ -101,8 +101,7 @@ def _size(name: str, meaning: str, unit: str = "", most: int = RANKS_MAX, option
     return Field(INTEGER, name, meaning, unit, optional, least=0, most=most)
 
 
-def _bytes(name: str, meaning: str) -> Field:
-    return _size(name, meaning, "bytes", BYTES_MAX)
+_bytes = partial(_size, unit="bytes", most=BYTES_MAX)
 
 
 def _step(meaning: str, optional: bool = False, name: str = "step", column: str = "") -> Field:

@@ -123,7 +123,6 @@ class Slowdown(_Part, frozen=True):
     """A degraded interval of `scores.recovery_time`: slower than usual, without a stop."""
 
     fault: str = ""
-    t_begin: float = 0.0
     seconds: float = 0.0
     recovered: bool = False
     slowdown: float | None = None
