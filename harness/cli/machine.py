@@ -160,7 +160,12 @@ def doctor(
             }
         )
     else:
-        _print_scenarios(found, stuck)
+        ready = len(found) - len(stuck)
+        _print_marked(not stuck, f"{ready} of {len(found)} scenarios can run here on one backend or more")
+        for name, why in found:
+            if name in stuck:
+                words = "; ".join(f"{backend}: {reason}" for backend, reason in why.items()) or "no backend runs here"
+                _print_marked(False, f"scenario {name} cannot run here — {words}")
         for finding in sorted(findings, key=lambda finding: (finding.ok, not finding.needed)):
             if every or finding.needed:
                 _print_marked(finding.ok, f"{finding.what}: {finding.detail}")
@@ -172,7 +177,7 @@ def doctor(
         if unfit:
             say(f"Not ready: {', '.join(unfit)}")
         elif stuck:
-            say(f"Ready for {len(found) - len(stuck)} of {len(found)} scenarios.")
+            say(f"Ready for {ready} of {len(found)} scenarios.")
         else:
             say(f"Ready: chaos run {names[0] if names else 'spot-evict'}")
     if unfit or (stuck and (names or len(stuck) == len(found))):
@@ -197,15 +202,6 @@ def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: d
     for name, _, can in sorted(faults, key=lambda fault: "yes" in fault[2].values()):
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
         _print_marked("yes" in can.values(), f"fault {name} — {words or 'no backend runs here'}")
-
-
-def _print_scenarios(found: list[tuple[str, dict[str, str]]], stuck: list[str]) -> None:
-    ready = len(found) - len(stuck)
-    _print_marked(not stuck, f"{ready} of {len(found)} scenarios can run here on one backend or more")
-    for name, why in found:
-        if name in stuck:
-            words = "; ".join(f"{backend}: {reason}" for backend, reason in why.items()) or "no backend runs here"
-            _print_marked(False, f"scenario {name} cannot run here — {words}")
 
 
 def _missing(capability: Capability) -> dict[str, str]:

@@ -6,7 +6,6 @@ kept as it is. `null` in an optional field of an event is the same as no field; 
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Sequence
@@ -80,6 +79,7 @@ _OPTIONAL = {
     each.name: frozenset(field.name for field in (*TIMES, *each.fields) if field.optional) for each in vocabulary.EVENTS
 }
 _READERS = frozenset(("at", "key", "process", "node", "incarnation", "rank", "local_rank", "pid"))
+_FOREIGN = {key: _READERS - {field.name for field in event.fields} for key, event in DECLARED.items()}
 
 
 def json_schema() -> dict[str, Any]:
@@ -149,14 +149,8 @@ def event(record: Record, role: str) -> Record:
 
 def own(record: Record, role: str) -> Record:
     """Returns the record without undeclared fields that would replace values which readers add to an event."""
-    foreign = _foreign(role, record["event"])
+    foreign = _FOREIGN.get((role, record["event"]), _READERS)
     return record if foreign.isdisjoint(record) else {k: v for k, v in record.items() if k not in foreign}
-
-
-@functools.lru_cache(maxsize=1024)
-def _foreign(role: str, name: str) -> frozenset[str]:
-    declared = DECLARED.get((role, name))
-    return _READERS - {field.name for field in declared.fields} if declared else _READERS
 
 
 def _converted(record: Record, to: type[msgspec.Struct], fields: Sequence[Field], what: str) -> msgspec.Struct:
