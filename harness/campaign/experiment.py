@@ -27,7 +27,7 @@ from harness.campaign.fault_free import (
 from harness.campaign.resumed import Resumed, resize
 from harness.campaign.wings import sections_of
 from harness.errors import ChaosError, EventLogError, FaultError
-from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, Evidence, load_evidence
+from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, load_evidence
 from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Scorecard, judge
@@ -181,7 +181,11 @@ class _Experiment:
         """Makes one more fault-free run if it is needed. Returns whether it was made."""
         kind = RESUMED if resumed else CALIBRATION
         known = {path.name for path in self.run_dir.glob(f"{kind}*")} - {BEFORE, SAME}
-        if len(known) >= REPEATS_MAX or not lacks_repeats(load_evidence(self.run_dir)):
+        if len(known) >= REPEATS_MAX:
+            return False
+        findings = judge(load_evidence(self.run_dir), "").findings
+        # Needed while too few fault-free runs show the width of the band that the run is outside of.
+        if all(finding.doubt != "enough-repeats" for finding in findings):
             return False
         self.observer.note(f"Its losses are outside of the band from {counted(len(known), 'fault-free run')}: one more")
         if resumed:
@@ -212,11 +216,6 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
         what = "the fault-free run restored an old checkpoint and did no step"
         raise ChaosError(f"{what}: the job must begin anew each time")
     return plan.with_steps(alone.reached_step) if alone.reached_step else plan
-
-
-def lacks_repeats(evidence: Evidence) -> bool:
-    """Tells whether a run is outside of its band while too few fault-free runs show the width of the band."""
-    return any(finding.doubt == "enough-repeats" for finding in judge(evidence, "").findings)
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:

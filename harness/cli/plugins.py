@@ -69,17 +69,15 @@ def added() -> list[Plugin]:
             continue
         for name, point in points.items():
             package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
-            if package != OURS:
-                found.append(Plugin(kind, name, package, version, point.value, _wrong(kind, name)))
+            if package == OURS:
+                continue
+            wrong = ""
+            try:
+                if kind in LOADED:
+                    LOADED[kind](name)
+                else:
+                    point.load()
+            except Exception as error:  # it is another's code
+                wrong = str(error) if isinstance(error, ChaosError) else f"{type(error).__name__}: {error}"
+            found.append(Plugin(kind, name, package, version, point.value, wrong))
     return found
-
-
-def _wrong(kind: str, name: str) -> str:
-    try:
-        if kind in LOADED:
-            LOADED[kind](name)
-        else:
-            entry_points(f"chaos_harness.{kind}")[name].load()
-    except Exception as error:  # it is another's code
-        return str(error) if isinstance(error, ChaosError) else f"{type(error).__name__}: {error}"
-    return ""
