@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from harness.log.event_log import WriterLog, read_log
+from harness.log import files, reading
 
 TRAINER = ["--steps", "1000000", "--metadata", "off", "--device", "cpu"]
 LAUNCH = ["reference_trainer.launch"]
@@ -25,13 +25,13 @@ TORCHRUN = ["torch.distributed.run", "--standalone", "--max-restarts", "1000", "
 LIMIT_S = 120
 
 
-def trainers(folder: pathlib.Path, since_ns: int) -> list[WriterLog]:
+def trainers(folder: pathlib.Path, since_ns: int) -> list[reading.Writer]:
     """Logs of the workers that started after `since_ns` and have done a step."""
-    logs = [log for log in read_log(folder) if log.header["role"] == "trainer" and log.header["mono_ns"] > since_ns]
-    return [log for log in logs if any(event["event"] == "step" for event in log.events)]
+    logs = [log for log in map(reading.read_source, files.find(folder)) if log and log.role == "trainer"]
+    return [log for log in logs if log.header["mono_ns"] > since_ns and len(log.steps["end"])]
 
 
-def wait_for_steps(folder: pathlib.Path, since_ns: int, ranks: int) -> list[WriterLog]:
+def wait_for_steps(folder: pathlib.Path, since_ns: int, ranks: int) -> list[reading.Writer]:
     deadline = time.monotonic() + LIMIT_S
     while len(found := trainers(folder, since_ns) if folder.is_dir() else []) < ranks:
         if time.monotonic() > deadline:
@@ -71,12 +71,12 @@ def measure(launcher: list[str], kills: int, ranks: int) -> list[float]:
                 killed_ns = time.monotonic_ns()
                 os.kill(chance.choice(workers).header["pid"], signal.SIGKILL)
                 workers = wait_for_steps(events, killed_ns, ranks)
-                firsts = [next(e["mono_ns"] for e in log.events if e["event"] == "step") for log in workers]
+                firsts = [int(log.steps["end"][0]) for log in workers]
                 seconds.append((max(firsts) - killed_ns) / 1e9)
         finally:
-            for pid in {log.header["pid"] for log in read_log(events)}:  # torchrun's workers lead sessions of their own
-                if is_ours(pid, folder):
-                    os.kill(pid, signal.SIGKILL)
+            for log in filter(None, map(reading.read_source, files.find(events))):
+                if is_ours(log.header["pid"], folder):  # torchrun's workers lead sessions of their own
+                    os.kill(log.header["pid"], signal.SIGKILL)
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

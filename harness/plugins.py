@@ -55,9 +55,8 @@ class Family:
                 file = f"{self.package}.{name}".replace(".", "/")
                 raise UsageError(f"two plug-ins are called {self.kind} {name!r}: {file} and {_origin(added[name])}")
             if not _NAME.fullmatch(name):
-                raise UsageError(
-                    f"{_origin(added[name])}: {name!r} is no name of a {self.kind}; use small letters, digits and _"
-                )
+                what = f"{_origin(added[name])}: {name!r} is no name of a {self.kind}"
+                raise UsageError(f"{what}; use small letters, digits and _")
         return tuple(sorted((*own, *added)))
 
     def module(self, name: str) -> ModuleType:
@@ -102,12 +101,10 @@ class Family:
 
 @functools.cache
 def _names(path: tuple[str, ...], part: str) -> tuple[str, ...]:
-    if not part:
-        found = [each.name for each in pkgutil.iter_modules(path) if not each.ispkg and each.name != _NO_PLUGIN]
-    else:
-        folders = [each for each in pkgutil.iter_modules(path) if each.ispkg]
-        found = [each.name for each in folders if _has(each, part)]
-    return tuple(sorted(found))
+    modules = [*pkgutil.iter_modules(path)]
+    if part:
+        return tuple(sorted(each.name for each in modules if each.ispkg and _has(each, part)))
+    return tuple(sorted(each.name for each in modules if not each.ispkg and each.name != _NO_PLUGIN))
 
 
 def _has(folder: pkgutil.ModuleInfo, part: str) -> bool:
@@ -123,9 +120,8 @@ def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
     known: dict[str, importlib.metadata.EntryPoint] = {}
     for each in sorted(importlib.metadata.entry_points(group=group), key=lambda point: (point.name, point.value)):
         if (other := known.setdefault(each.name, each)) is not each:
-            raise UsageError(
-                f"two of {group} are called {each.name!r}: {_origin(other)} and {_origin(each)}; remove one"
-            )
+            both = f"{_origin(other)} and {_origin(each)}"
+            raise UsageError(f"two of {group} are called {each.name!r}: {both}; remove one")
     return known
 
 
@@ -134,9 +130,8 @@ def _outside(point: importlib.metadata.EntryPoint, kind: str) -> ModuleType:
     try:
         module = importlib.import_module(point.module)
     except Exception as error:  # it is another's code
-        raise UsageError(
-            f"{what} cannot be loaded: {type(error).__name__}: {error}; mend it or uninstall it"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{what} cannot be loaded: {why}; mend it or uninstall it") from error
     version = getattr(module, "CONTRACT", None)
     if version != CONTRACT:
         other = f"version {version!r}" if version is not None else "no version (its CONTRACT is missing)"

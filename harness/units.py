@@ -55,16 +55,6 @@ def parse_duration_ns(text: object) -> int:
     return _parse(text, _DURATION_NS, "duration", "30s", DURATION_NS_MAX, "8760h")
 
 
-def parse_size_bytes(text: object) -> int:
-    """Parses a size: `'64MiB'` → 67_108_864."""
-    return _parse(text, _SIZE_BYTES, "size", "64MiB", SIZE_BYTES_MAX, "2^60 bytes")
-
-
-def parse_rate_bits(text: object) -> int:
-    """Parses a bandwidth: `'1gbit'` → 1_000_000_000 bits per second."""
-    return _parse(text, _RATE_BITS, "bandwidth", "100mbit", RATE_BITS_MAX, "1000000gbit")
-
-
 def parse_percent(text: object) -> float:
     """Parses a percentage from 0 to 100: `'25%'` or `25` → 25.0."""
     raw = text[:-1] if isinstance(text, str) and text.endswith("%") else text
@@ -155,7 +145,8 @@ class Size(_Quantity):
     example = "64MiB"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bytes", parse_size_bytes(self.text))
+        number = _parse(self.text, _SIZE_BYTES, "size", "64MiB", SIZE_BYTES_MAX, "2^60 bytes")
+        object.__setattr__(self, "bytes", number)
 
 
 @dataclass(frozen=True)
@@ -168,7 +159,8 @@ class Rate(_Quantity):
     example = "100mbit"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits_per_s", parse_rate_bits(self.text))
+        number = _parse(self.text, _RATE_BITS, "bandwidth", "100mbit", RATE_BITS_MAX, "1000000gbit")
+        object.__setattr__(self, "bits_per_s", number)
 
 
 def counted(number: int, noun: str, many: str = "") -> str:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from event_files import read_log
+
 from harness.faults.contract import load_fault
-from harness.log.event_log import read_log
 from harness.plan.run_plan import Plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -18,8 +18,8 @@ from harness.mesh import Mesh
 from harness.node.emitter import AXES, Axis
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan
-from harness.report import drawing
-from harness.report.charts import gantt
+from harness.report import lanes
+from harness.report.timeline_chart import timeline_chart
 from harness.spec.scenario import parse_scenario
 from harness.timeline import timeline
 
@@ -159,17 +159,17 @@ def test_the_group_of_the_victim_is_drawn_first(tmp_path: pathlib.Path) -> None:
         [Outage(after=6, kind="node", victim=4)],
     ).write(tmp_path)
     run = timeline.load(tmp_path)
-    cast = drawing.cast(run)
+    cast = lanes.choose(run)
     assert [(lane.rank, lane.group) for lane in cast.lanes] == [(rank, "pp 2") for rank in range(32, 48)]
     assert cast.lanes[5].targeted and cast.lanes[5].place == "dp 1 tp 1"
     assert [(each.name, each.total, len(each.lanes)) for each in cast.folded] == [
         (f"pp {n}", 16, 16) for n in (0, 1, 3)
     ]
-    assert [len(each.everybody.begin) for each in cast.folded] == [sum(run.steps.rank // 16 == n) for n in (0, 1, 3)]
-    assert len(cast.folded[0].died) == sum(drawing.died(each) and each.rank < 16 for each in run.processes) > 0
-    drawn = str(gantt.timeline_chart(drawing.chronicle(run), cast))
+    assert [len(each.rows) for each in cast.folded] == [sum(run.steps.rank // 16 == n) for n in (0, 1, 3)]
+    assert len(cast.folded[0].died) == sum(lanes.died(each) and each.rank < 16 for each in run.processes) > 0
+    drawn = str(timeline_chart(cast))
     assert drawn.index(">dp 3 tp 3 · r47<") < drawn.index(">pp 0 · 16 ranks<") and "· r48<" not in drawn
-    assert [drawing._by_number(f"pp {n}") for n in (2, 10)] == sorted(drawing._by_number(f"pp {n}") for n in (10, 2))
+    assert [lanes._by_number(f"pp {n}") for n in (2, 10)] == sorted(lanes._by_number(f"pp {n}") for n in (10, 2))
 
 
 def test_a_mesh_beyond_all_numbers_costs_nothing(tmp_path: pathlib.Path) -> None:

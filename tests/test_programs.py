@@ -10,7 +10,7 @@ import pytest
 from called_programs import ROOT, Call, calls_in_python, calls_in_shell, calls_of_project
 
 from harness import programs
-from harness.cli import doctor
+from harness.cli.machine import programs_found
 from harness.node import skew
 
 OTHERWISE_CALLED = {
@@ -131,9 +131,9 @@ def test_a_group_that_is_not_there_is_refused() -> None:
 
 
 def test_the_doctor_names_what_is_missing_and_does_not_call_the_machine_unfit(empty_path: pathlib.Path) -> None:
-    (tests,) = (finding for finding in doctor.programs_found() if finding.what.startswith("programs for tests,"))
+    (tests,) = (finding for finding in programs_found() if finding.what.startswith("programs for tests,"))
     assert not tests.ok and not tests.needed
     assert "nft (nftables)" in tests.detail and "cc (gcc)" in tests.detail
     _install(empty_path, *programs.members("tests"))
-    (tests,) = (finding for finding in doctor.programs_found() if finding.what.startswith("programs for tests,"))
+    (tests,) = (finding for finding in programs_found() if finding.what.startswith("programs for tests,"))
     assert tests.ok

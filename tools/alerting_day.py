@@ -13,6 +13,7 @@ import time
 from typing import Any
 from unittest import mock
 
+from event_files import read_log
 from monitoring.prometheus_servers import alerting
 
 from harness import units
@@ -23,7 +24,6 @@ from harness.gameday.day_verdict import DayResult
 from harness.gameday.page.page_server import PageAddress
 from harness.gameday.page.page_server import serving as page_serving
 from harness.gameday.starts_and_stops import Director
-from harness.log.event_log import read_log
 from harness.monitoring.metrics_server import serving
 from harness.run.injection import LiveJob
 from harness.run.stop import StopRequest

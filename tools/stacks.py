@@ -16,9 +16,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from event_files import WriterLog, read_log
 from observer import observing
-
-from harness.log.event_log import WriterLog, read_log
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples" / "trainers"
 NAMES = ("dcp", "fsdp2", "hugging_face", "lightning", "accelerate")

@@ -11,7 +11,7 @@ from harness.judge.bounds import BOUNDS
 from harness.plan import stored
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan
-from harness.spec import scenario, schema
+from harness.spec import scenario
 from harness.spec.expected_scores import Allowed, ScoreBounds
 from harness.spec.scenario import Scenario
 
@@ -34,10 +34,6 @@ def load_scenario(
 def check_plan(spec: Scenario, profile: str | None) -> None:
     """Raises `UsageError` for a scenario from which no plan can be made."""
     make_plan(spec, 1, "local", "validate", profile)
-
-
-def json_schema() -> dict[str, Any]:
-    return schema.json_schema(score_bounds())
 
 
 def load_plan(path: pathlib.Path) -> Plan:

@@ -17,17 +17,17 @@ from harness.campaign.checked_files import ASKED_PLAN
 from harness.campaign.fault_free import (
     FaultFree,
     another_repeat,
+    borrowed,
     copy_fault_free,
     ensure_fault_free,
     fault_free_plans,
-    own_folder,
     release,
     sweep,
 )
 from harness.campaign.resumed import Resumed, resize
 from harness.campaign.wings import sections_of
 from harness.errors import ChaosError, EventLogError, FaultError
-from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, Evidence, load_evidence
+from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, load_evidence
 from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Scorecard, judge
@@ -74,12 +74,8 @@ class _Experiment:
         for problem in sweep(self.reports)[1]:
             self.observer.note(problem)
         # The run has its own copies from the start: another run may replace the stored fault-free runs.
-        held = own_folder(self.reports, self.plan.run_id)
-        try:
+        with borrowed(self.reports, self.plan.run_id, self._not_removed) as held:
             return self._run_beside(held)
-        finally:
-            self._remove(held.parent, held.name)
-            release(held)
 
     def _run_beside(self, held: pathlib.Path) -> tuple[pathlib.Path, bool]:
         for name, fault_free in fault_free_plans(self.plan).items():
@@ -90,7 +86,11 @@ class _Experiment:
                 write_files({ASKED_PLAN: json.dumps(self.plan.to_json(), indent=2) + "\n"}, self.run_dir)
                 return self.run_dir, outcome.outcome == "interrupted"
         before = _digests(held)
-        outcome = self._run(_with_its_steps(self.plan, held), held)
+        plan = _with_its_steps(self.plan, held)
+        kind: Literal["run with faults", "run"] = "run with faults" if plan.faults else "run"
+        stage = Stage(kind, plan.workload.nodes, folder=self.run_dir, fault_free=held)
+        given = (plan, self.run_dir, self.backend, self.observer, self.stop)
+        outcome = staged(self.observer, stage, lambda: execute(*given))
         changed = _digests(held) != before
         for evidence in [] if changed else held.iterdir():
             evidence.rename(self.run_dir / evidence.name)
@@ -117,13 +117,10 @@ class _Experiment:
         try:
             untrusted_files.remove_tree(folder, name)
         except FaultError as error:
-            self.observer.note(f"{error}. It can no longer be used.")
+            self._not_removed(error)
 
-    def _run(self, plan: Plan, held: pathlib.Path) -> Outcome:
-        kind: Literal["run with faults", "run"] = "run with faults" if plan.faults else "run"
-        stage = Stage(kind, plan.workload.nodes, folder=self.run_dir, fault_free=held)
-        given = (plan, self.run_dir, self.backend, self.observer, self.stop)
-        return staged(self.observer, stage, lambda: execute(*given))
+    def _not_removed(self, error: FaultError) -> None:
+        self.observer.note(f"{error}. It can no longer be used.")
 
     def _ensure(self, fault_free: FaultFree, anew: bool = False) -> tuple[pathlib.Path, Outcome | None]:
         plan, repeat = fault_free
@@ -138,19 +135,19 @@ class _Experiment:
         """Makes the fault-free runs once more, as the host was busier or quieter then.
 
         If one does not complete, the run keeps the old ones. Returns whether the user stopped it."""
-        fresh = own_folder(self.reports, self.plan.run_id)
         try:
-            outcome = self._make_anew(fresh)
-            if outcome is None:
-                for copied in fresh.iterdir():
-                    self._exchange(copied)
-            return outcome is not None and outcome.outcome == "interrupted"
+            with borrowed(self.reports, self.plan.run_id, self._not_removed) as fresh:
+                outcome = self._make_anew(fresh)
+                for copied in fresh.iterdir() if outcome is None else ():
+                    place, aside = self.run_dir / copied.name, self.run_dir / f".old-{copied.name}"
+                    if place.exists():
+                        place.rename(aside)
+                    copied.rename(place)
+                    self._remove(self.run_dir, aside.name)
+                return outcome is not None and outcome.outcome == "interrupted"
         except (ChaosError, OSError) as error:  # the run itself is complete, whatever becomes of this
             self.observer.note(f"The fault-free runs could not be repeated: {error}")
             return False
-        finally:
-            self._remove(fresh.parent, fresh.name)
-            release(fresh)
 
     def _make_anew(self, fresh: pathlib.Path) -> Outcome | None:
         """Makes new fault-free runs, copied to `fresh`. Returns the outcome of the first that did not complete."""
@@ -184,24 +181,19 @@ class _Experiment:
         """Makes one more fault-free run if it is needed. Returns whether it was made."""
         kind = RESUMED if resumed else CALIBRATION
         known = {path.name for path in self.run_dir.glob(f"{kind}*")} - {BEFORE, SAME}
-        if len(known) >= REPEATS_MAX or not lacks_repeats(load_evidence(self.run_dir)):
+        if len(known) >= REPEATS_MAX:
+            return False
+        findings = judge(load_evidence(self.run_dir), "").findings
+        # Needed while too few fault-free runs show the width of the band that the run is outside of.
+        if all(finding.doubt != "enough-repeats" for finding in findings):
             return False
         self.observer.note(f"Its losses are outside of the band from {counted(len(known), 'fault-free run')}: one more")
         if resumed:
             made = resumed.another(fault_free, known)
             return made is not None and copy_fault_free(made[1], self.run_dir / made[0])
-        _, outcome = self._fault_free_copy(
-            another_repeat(self.plan, len(known)), self.run_dir / f"{CALIBRATION}{len(known) + 1}"
-        )
+        target = self.run_dir / f"{CALIBRATION}{len(known) + 1}"
+        _, outcome = self._fault_free_copy(another_repeat(self.plan, len(known)), target)
         return outcome is None or outcome.outcome == "completed"
-
-    def _exchange(self, copied: pathlib.Path) -> None:
-        """Puts a copied folder into the run's folder. It replaces an old one."""
-        place, aside = self.run_dir / copied.name, self.run_dir / f".old-{copied.name}"
-        if place.exists():
-            place.rename(aside)
-        copied.rename(place)
-        self._remove(self.run_dir, aside.name)
 
 
 def _digests(held: pathlib.Path) -> dict[str, str]:
@@ -221,15 +213,9 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
         return plan
     alone = timeline.load(held / FAULT_FREE)
     if not alone.reached_step and any(process.restored_step for process in alone.processes):
-        raise ChaosError(
-            "the fault-free run restored an old checkpoint and did no step: the job must begin anew each time"
-        )
+        what = "the fault-free run restored an old checkpoint and did no step"
+        raise ChaosError(f"{what}: the job must begin anew each time")
     return plan.with_steps(alone.reached_step) if alone.reached_step else plan
-
-
-def lacks_repeats(evidence: Evidence) -> bool:
-    """Tells whether a run is outside of its band while too few fault-free runs show the width of the band."""
-    return any(finding.doubt == "enough-repeats" for finding in judge(evidence, "").findings)
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:

@@ -14,7 +14,7 @@ import os
 import pathlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from harness.backends.contract import Backend
@@ -58,7 +58,7 @@ def ensure_fault_free(
     has completed. One that did something else is made again once. `repeat` tells runs of one and the same plan apart.
     A run that did not complete is not kept: its folder is handed back for the report, with its outcome.
     """
-    digest = _key(plan, repeat)
+    digest = plan.outcome_digest() + (f"-{repeat}" if repeat else "")
     kept = cache(reports) / digest
     if not anew and seal.holds(kept) and not _flaw(plan, kept):
         if not outcome_inputs.code_of(plan.workload.trainer):
@@ -97,7 +97,14 @@ def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
     untrusted_files.remove_tree(attempt, "events")
     os.rename(attempt / "copied", attempt / "events")
     seal.put(attempt)
-    _put_in_place(attempt, kept)
+    with contextlib.suppress(FaultError):  # the folder is out of the way, and swept later
+        _set_aside(kept)
+    try:
+        os.rename(attempt, kept)
+    except OSError:  # another run was faster: the newer one stays
+        if not seal.holds(kept):
+            raise
+        untrusted_files.remove_tree(attempt.parent, attempt.name)
 
 
 class FaultFree(NamedTuple):
@@ -134,10 +141,6 @@ def expects_band(plan: Plan) -> bool:
     return isinstance(bounds, Mapping) and bounds.get("mode") == "envelope"
 
 
-def _key(plan: Plan, repeat: int) -> str:
-    return plan.outcome_digest() + (f"-{repeat}" if repeat else "")
-
-
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
     """Removes the stored fault-free runs of `plan`, so that the next run makes new ones. Reports keep their own.
 
@@ -169,6 +172,22 @@ def release(folder: pathlib.Path) -> None:
     descriptor = _locks.pop(str(folder), None)
     if descriptor is not None:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def borrowed(
+    reports: pathlib.Path, name: str, not_removed: Callable[[FaultError], object] = lambda error: None
+) -> Iterator[pathlib.Path]:
+    """Yields a folder like `own_folder`, and removes it, unless it was kept or moved meanwhile."""
+    folder = own_folder(reports, name)
+    try:
+        yield folder
+    finally:
+        try:
+            untrusted_files.remove_tree(folder.parent, folder.name)
+        except FaultError as error:
+            not_removed(error)
+        release(folder)
 
 
 def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
@@ -205,18 +224,6 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
         yield False
     finally:
         os.close(descriptor)
-
-
-def _put_in_place(attempt: pathlib.Path, kept: pathlib.Path) -> None:
-    """Renames `attempt` to `kept`. If another run was faster, the newer one stays."""
-    with contextlib.suppress(FaultError):  # the folder is out of the way, and swept later
-        _set_aside(kept)
-    try:
-        os.rename(attempt, kept)
-    except OSError:
-        if not seal.holds(kept):
-            raise
-        untrusted_files.remove_tree(attempt.parent, attempt.name)
 
 
 def _set_aside(kept: pathlib.Path) -> None:

@@ -45,9 +45,7 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: st
     folders = [str(folder.resolve()) for folder in (run_dir, fault_free or run_dir)]
     command = [sys.executable, "-m", "harness.campaign.ledger_so_far", *folders, *filter(None, [since])]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False, cwd=SOURCE
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, cwd=SOURCE)
         told = json.loads(done.stdout) if done.returncode == 0 else None
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
@@ -61,13 +59,12 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> 
     """
     at = time.time()
     log = reading.read(run_dir / "events")
-    if (
-        log.harness and first(log.harness.events, "run.finished") is None
-    ):  # the GPU time of a hanging job runs on, though it writes nothing
-        log.harness.events.append({"event": "ledger.asked", "at": time.monotonic_ns()})
+    events = log.harness.events if log.harness else []
+    if first(events, "run.finished") is None:  # the GPU time of a hanging job runs on, though it writes nothing
+        events.append({"event": "ledger.asked", "at": time.monotonic_ns()})
     evidence = beside(_without_the_step_under_way(timeline.build(log)), fault_free)
     told = booked(evidence)
-    from_then = first(log.harness.events if log.harness else (), since) if since else None
+    from_then = first(events, since) if since else None
     apart = {} if from_then is None else {"since": booked(evidence, from_then)}
     return told | apart | {"at": at, "cpu_s": time.process_time()}
 
@@ -105,9 +102,8 @@ def _without_the_step_under_way(run: Timeline) -> Timeline:
     last = run.segments[-1] if run.segments else None
     if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
         return run
-    slots = [
-        replace(each, released=min(each.released, last.begin)) for each in run.slots if each.allocated < last.begin
-    ]
+    before = (each for each in run.slots if each.allocated < last.begin)
+    slots = [replace(each, released=min(each.released, last.begin)) for each in before]
     return replace(run, slots=slots, segments=run.segments[:-1], end=last.begin)
 
 

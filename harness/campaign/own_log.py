@@ -20,15 +20,8 @@ from harness.judge.facts.repeated_steps import Executed
 from harness.log import untrusted_files
 from harness.log.reading import UNTOLD, is_told
 from harness.spec.document import printable, short
-from harness.trainers.readers.contract import (
-    EXPRESSION_CHARS_MAX,
-    LineSource,
-    Reader,
-    Told,
-    build_reader,
-    load_reader,
-    reader_names,
-)
+from harness.trainers.readers import contract as readers
+from harness.trainers.readers.contract import LineSource, Reader, Told
 from harness.units import counted
 
 CHUNK_BYTES = 2 * 2**20
@@ -55,23 +48,23 @@ def reader_of(text: str) -> Reader:
         lines = "; ".join(str(error).splitlines())
         if isinstance(error, ValidationError):
             lines = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        names = ", ".join(reader_names())
-        raise UsageError(
-            f"--read {text}: {lines}; write one of: {names}, or \"lines: {{regex: 'step (?P<step>[0-9]+)'}}\""
-        ) from error
+        names = f"{', '.join(readers.reader_names())}, or \"lines: {{regex: 'step (?P<step>[0-9]+)'}}\""
+        raise UsageError(f"--read {text}: {lines}; write one of: {names}") from error
 
 
 def reader_as(given: object) -> Reader:
     """Makes a reader from its name or mapping. Raises `ValueError`."""
-    if not isinstance(given, (str, Mapping, Reader)) or (isinstance(given, str) and given not in reader_names()):
-        raise ValueError("no reader has this name")
-    return load_reader(given)() if isinstance(given, str) and given in reader_names() else build_reader(given)
+    if isinstance(given, str) and given in readers.reader_names():
+        return readers.load_reader(given)()
+    if isinstance(given, (Mapping, Reader)):
+        return readers.build_reader(given)
+    raise ValueError("no reader has this name")
 
 
 class _SavesSource(LineSource):
     """Reads saves in common words, like `saved checkpoint step_110.pt`. The smallest of several numbers counts."""
 
-    chars_max = EXPRESSION_CHARS_MAX
+    chars_max = readers.EXPRESSION_CHARS_MAX
 
     def line(self, text: str) -> Iterator[Told]:
         if _SAVED.match(text) and not _NO_SAVE.search(text) and (steps := _STEP.findall(text)):
@@ -81,7 +74,7 @@ class _SavesSource(LineSource):
 class _LargeSource(LineSource):
     """Reads numbers that are too large for a step, like `saved checkpoint step_100000000000000000000.pt`."""
 
-    chars_max = EXPRESSION_CHARS_MAX
+    chars_max = readers.EXPRESSION_CHARS_MAX
 
     def __init__(self, save_max: int) -> None:
         super().__init__()
@@ -140,7 +133,9 @@ class _Reading:
         if of.last is None:
             self._begin(told, of, self.newest)
         elif step == of.last:
-            self.twice += [] if self._same(told, of.row) else [step]
+            pairs = [(_figure(told, name), column[of.row]) for name, column in self.figures.items()]
+            same = all(one == two or (math.isnan(one) and math.isnan(two)) for one, two in pairs)
+            self.twice += [] if same else [step]
         elif step < of.last:
             of.held, of.newest = told, self.newest
         else:
@@ -159,10 +154,6 @@ class _Reading:
             column.append(_figure(told, name))
         for name, numbers in self.places.items():
             numbers.append(int(told.fields.get(name, -1)))
-
-    def _same(self, told: Told, row: int) -> bool:
-        pairs = [(_figure(told, name), column[row]) for name, column in self.figures.items()]
-        return all(one == two or (math.isnan(one) and math.isnan(two)) for one, two in pairs)
 
 
 def _figure(told: Told, name: str) -> float:
@@ -261,10 +252,8 @@ def _gaps(told: Executed) -> list[str]:
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     usual = _stride(told)
-    begins = np.flatnonzero(np.diff(rank, prepend=-1))
-    furthest = (
-        np.concatenate([np.maximum.accumulate(each) for each in np.split(step, begins[1:])]) if len(step) else step
-    )
+    of_ranks = np.split(step, np.flatnonzero(np.diff(rank, prepend=-1))[1:])
+    furthest = np.concatenate([np.maximum.accumulate(each) for each in of_ranks])
     begun = np.diff(life) > 0
     before = np.where(begun, furthest[:-1], step[:-1])
     for at in np.flatnonzero((np.diff(rank) == 0) & (step[1:] - before > HOLE * usual)).tolist():

@@ -183,15 +183,8 @@ def assess(values: Sequence[float], limit: float) -> Assessment:
     """Assesses values (at least one). A figure with a lower limit is assessed by its negative."""
     tail = tail_bound(values)
     within = tail <= limit
-    return Assessment(
-        values=tuple(values),
-        limit=limit,
-        median=float(np.median(values)),
-        interval=median_interval(values),
-        tail=tail,
-        within=within,
-        more=0 if within else _more(values, limit),
-    )
+    more = 0 if within else _more(values, limit)
+    return Assessment(tuple(values), limit, float(np.median(values)), median_interval(values), tail, within, more)
 
 
 def _more(values: Sequence[float], limit: float) -> int | None:

@@ -20,16 +20,15 @@ that did something else is made again once; then the judge names it.
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.campaign.campaign_observers import CampaignObserver, Stage, staged
-from harness.campaign.fault_free import cache, expects_band, keep, own_folder, release
-from harness.errors import ChaosError, FaultError
+from harness.campaign.fault_free import borrowed, cache, expects_band, keep
+from harness.errors import ChaosError
 from harness.judge.facts import made_as_asked
 from harness.judge.facts.losses import compare, surviving
 from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
@@ -109,37 +108,23 @@ class Resumed:
 
     def _make(self, step: int, names_of: Callable[[pathlib.Path], list[str]]) -> list[str]:
         """Makes the runs that go on from the save of this step, after the run that makes the save."""
-        with self._folder(BEFORE) as before:
+        with borrowed(self.reports, self._kept(BEFORE).name) as before:
             self._execute(BEFORE, before, step)
             names = names_of(before)
             for name in names:
-                with self._folder(name) as folder:
+                with borrowed(self.reports, self._kept(name).name) as folder:
                     self._execute(name, folder, step, before)
                     keep(folder, self._kept(name))
             if step == self.at.step:
                 keep(before, self._kept(BEFORE))
         return names
 
-    def _plan(self, name: str) -> Plan:
-        nodes = None if name in (BEFORE, SAME) else self.at.nodes
-        return self.plan.without_faults(f"{self.plan.run_id}-{name}", nodes)
-
-    @contextlib.contextmanager
-    def _folder(self, name: str) -> Iterator[pathlib.Path]:
-        """Yields a folder for one run, and removes it unless it was kept."""
-        folder = own_folder(self.reports, self._kept(name).name)
-        try:
-            yield folder
-        finally:
-            with contextlib.suppress(FaultError):
-                untrusted_files.remove_tree(folder.parent, folder.name)
-            release(folder)
-
     def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
         """Runs up to the save of this step, or on from it where the run `before` stopped.
 
         A run that did not do as asked is made a second time."""
-        plan = self._plan(name)
+        nodes = None if name in (BEFORE, SAME) else self.at.nodes
+        plan = self.plan.without_faults(f"{self.plan.run_id}-{name}", nodes)
         stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)
         given = (plan, folder, self.backend, self.observer, self.stop, step if before is None else None)
 

@@ -1,44 +1,35 @@
-"""Finds the runs of a reports folder by scenario, backend, commit, verdict and time.
-
-The folder is the truth. An index beside the runs only saves reading each report every time. Each answer updates it; it
-is made anew if it is missing, damaged or of another version. Without a writable index the same answer takes longer.
-Several processes may do this at once.
-"""
+"""Finds the runs of a reports folder by scenario, backend, commit, verdict and time."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import datetime
-import json
 import operator
 import os
 import pathlib
 import re
-import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from harness.campaign.wings import stored_kind_of, stored_kinds
+from harness.campaign.wings import stored_kind_of
 from harness.errors import ChaosError, UsageError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.judge.verdict import PRIORITY, Verdict
 from harness.log.journal import is_running
 from harness.plan.run_plan import CONTROL, FIRST_LOOK
-from harness.report import run_report, write_files
+from harness.report import run_report
 from harness.report.commands import REHEARSALS
 from harness.report.run_report import Report, ReportError
-from harness.report.strict_json import strict
 from harness.report.words import one_line
 from harness.spec.document import short
 from harness.units import counted
 
-INDEX = ".runs.json"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _NEWEST = 5
 PASSED_OVER_MAX = 100  # most runs that `last` looks at
@@ -99,19 +90,12 @@ class ByLog(NamedTuple):
 _UNKNOWN = StoredRun("", 0, "", "", "", "", None, "", is_control=False)
 
 
-class _Entry(msgspec.Struct):
-    """The index entry of a folder. `stamp` changes with its files; `note`: its flaw."""
-
-    stamp: str
-    note: str
-    run: StoredRun | None
-
-
 class NotARun(Exception):
     """The reason for which a folder is passed over."""
 
 
-LOOK = "a first look of chaos init"  # note of such a folder, which lists leave out silently
+class FirstLook(NotARun):
+    """A folder that `chaos init` made. Lists leave it out silently."""
 
 
 class Store:
@@ -123,10 +107,7 @@ class Store:
 
     def runs(self, wanted: Wanted | None = None) -> list[StoredRun]:
         """Returns the runs that fit, newest first."""
-        entries = self._entries()
-        noted = {name: each.note for name, each in entries.items() if each.note and each.note != LOOK}
-        self.notes = [f"{one_line(name)}: {one_line(note)}" for name, note in noted.items()]
-        fitting = [each.run for each in entries.values() if each.run and (wanted or Wanted()).fits(each.run)]
+        fitting = [run for run in self._read()[0] if (wanted or Wanted()).fits(run)]
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
     def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
@@ -203,33 +184,27 @@ class Store:
                     refuse_first_look(given)
                     return given
         known = [run.run_id for run in self.runs()]
-        looks = [entry for entry, each in self._entries().items() if each.note == LOOK]
         if not any(name == "last" or run_id.startswith(name) for run_id in known):
-            for look in looks:
+            for look in self._read()[1]:
                 if name == "last" or look.startswith(name):
                     refuse_first_look(self.reports / look)
         return self.reports / picked(name, known, "run", self.reports)
 
-    def _entries(self) -> dict[str, _Entry]:
-        """Returns the index entry of each folder with a plan, by name. Only changed folders are read."""
-        try:
-            kept = msgspec.json.decode(run_report.read_regular(self.reports / INDEX), type=dict[str, _Entry])
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            kept = {}
-        found = {}
-        for name, stamp in _folders(self.reports):
-            known = kept.get(name)
-            if known is None or known.stamp != stamp or (known.run and known.run.run_id != name):
-                try:
-                    run, note = _read(self.reports / name)
-                    known = _Entry(stamp, note, run)
-                except NotARun as reason:
-                    known = _Entry(stamp, str(reason), None)
-            found[name] = known
-        if found != kept:
-            with contextlib.suppress(OSError):
-                write_files({INDEX: json.dumps(strict(msgspec.to_builtins(found)))}, self.reports)
-        return found
+    def _read(self) -> tuple[list[StoredRun], list[str]]:
+        """Returns all runs, and the names of first looks. Notes the other folders that are no run, or are damaged."""
+        runs, looks = list[StoredRun](), list[str]()
+        self.notes = []
+        for folder in _folders(self.reports):
+            try:
+                run, note = _read(folder)
+                runs.append(run)
+            except FirstLook:
+                looks.append(folder.name)
+                continue
+            except NotARun as reason:
+                note = str(reason)
+            self.notes += [f"{one_line(folder.name)}: {one_line(note)}"] if note else []
+        return runs, looks
 
 
 T = TypeVar("T")
@@ -258,12 +233,15 @@ def usable(
 
 def refuse_first_look(folder: pathlib.Path) -> None:
     """Raises `UsageError` for the folder of a first look."""
-    with contextlib.suppress(NotARun):
-        if _plan(folder).is_first_look:
-            raise UsageError(
-                f"{folder.name} is {LOOK}, no run to be judged, compared or run again; "
-                "run a scenario that init wrote, by default: chaos run chaos/rank-kill.yaml"
-            )
+    try:
+        _plan(folder)
+    except FirstLook:
+        raise UsageError(
+            f"{folder.name} is a first look of chaos init, no run to be judged, compared or run again; "
+            "run a scenario that init wrote, by default: chaos run chaos/rank-kill.yaml"
+        ) from None
+    except NotARun:
+        pass
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
@@ -285,26 +263,13 @@ def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) ->
     raise UsageError(f"unknown {what} {short(name)!r} in {reports}; the newest are: {newest}")
 
 
-def _folders(reports: pathlib.Path) -> Iterator[tuple[str, str]]:
-    """Yields folders with a plan, each with a stamp of its plan and report. Hidden folders are caches."""
+def _folders(reports: pathlib.Path) -> list[pathlib.Path]:
+    """Returns folders with a plan, and links to folders, by name. Hidden folders are caches."""
     try:
-        entries = sorted(os.scandir(reports), key=lambda entry: entry.name)
+        entries = sorted(path for path in reports.iterdir() if not path.name.startswith("."))
     except OSError:
-        return
-    names = ("plan.json", "report.json", *(kind.report for kind in stored_kinds()))
-    for entry in entries:
-        if not entry.name.startswith(".") and (entry.is_dir(follow_symlinks=False) or entry.is_symlink()):
-            stamps = [_stamp(os.path.join(entry.path, name)) for name in names]
-            if stamps[0]:
-                yield entry.name, f"{'link' if entry.is_symlink() else ''} {stamps}"
-
-
-def _stamp(path: str) -> str:
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return ""
-    return f"{status.st_mtime_ns}.{status.st_size}.{status.st_ino}.{stat.S_IFMT(status.st_mode)}"
+        return []
+    return [path for path in entries if (path.is_dir() or path.is_symlink()) and os.path.lexists(path / "plan.json")]
 
 
 def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
@@ -321,7 +286,12 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
             parts = kind.read(folder)
             headline = (parts.reasons or [""])[0]
             return dataclasses.replace(_planned(folder), verdict=parts.verdict, headline=headline), ""
-        control = _is_control(folder)
+        try:
+            control = CONTROL in _plan(folder).scenario.tags  # the trainer is broken on purpose
+        except FirstLook:
+            raise
+        except NotARun:
+            control = False
         report = run_report.read(folder / "report.json")
         begun_s, headline = _begun_s(report.begun_at, folder), report.reasons[0] if report.reasons else ""
         told = (report.scenario, report.backend, str(report.seed), report.commit or "", report.verdict, headline)
@@ -340,7 +310,7 @@ def by_log(folder: pathlib.Path) -> ByLog:
     plan = card.evidence.run.plan
     tags = (plan.get("scenario") or {}).get("tags") or ()
     if FIRST_LOOK in tags:
-        raise NotARun(LOOK)
+        raise FirstLook
     report = run_report.from_scorecard(card)
     begun_s, told = _begun_s(report.begun_at, folder), (report.scenario, report.backend, str(report.seed))
     run = StoredRun(folder.name, begun_s, *told, report.commit or "", report.verdict, "", CONTROL in tags)
@@ -386,37 +356,22 @@ class _Plan(msgspec.Struct):
     backend: str
     seed: int
 
-    @property
-    def is_first_look(self) -> bool:
-        return FIRST_LOOK in self.scenario.tags
-
-
-def _is_control(folder: pathlib.Path) -> bool:
-    """Tells whether the trainer is broken on purpose, by the plan, or else by the report. Raises `NotARun` for a first
-    look."""
-    try:
-        plan = _plan(folder)
-    except NotARun:
-        return False
-    if plan.is_first_look:
-        raise NotARun(LOOK)
-    return CONTROL in plan.scenario.tags
-
 
 def _plan(folder: pathlib.Path) -> _Plan:
+    """Reads a plan. Raises `NotARun`, and `FirstLook`."""
     try:
-        return msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
+        plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotARun(f"its plan.json cannot be read: {error}") from error
+    if FIRST_LOOK in plan.scenario.tags:
+        raise FirstLook
+    return plan
 
 
 def _planned(folder: pathlib.Path) -> StoredRun:
     plan = _plan(folder)
-    if plan.is_first_look:
-        raise NotARun(LOOK)
-    begun_s = _begun_s(None, folder)
     told = plan.scenario.name, plan.backend, str(plan.seed), "", None, "not judged"
-    return StoredRun(folder.name, begun_s, *told, is_control=CONTROL in plan.scenario.tags)
+    return StoredRun(folder.name, _begun_s(None, folder), *told, is_control=CONTROL in plan.scenario.tags)
 
 
 def _begun_s(told: str | None, folder: pathlib.Path) -> float:

@@ -81,12 +81,7 @@ def _key(folder: pathlib.Path) -> bytes:
         key = untrusted_files.read(folder, _KEY, _KEY_BYTES)
         if len(key) == _KEY_BYTES:
             return key
-    _make_key(folder)
-    return untrusted_files.read(folder, _KEY, _KEY_BYTES)
-
-
-def _make_key(folder: pathlib.Path) -> None:
-    """Writes the key in one move: two processes that make it at once agree on one."""
+    # Written in one move: two processes that make it at once agree on one.
     descriptor, name = tempfile.mkstemp(dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -95,3 +90,4 @@ def _make_key(folder: pathlib.Path) -> None:
             os.link(name, folder / _KEY)
     finally:
         os.unlink(name)
+    return untrusted_files.read(folder, _KEY, _KEY_BYTES)

@@ -111,19 +111,9 @@ class Swept(NamedTuple):
     reasons: Sequence[str]
 
 
-class Sweep(Protocol):
-    """Runs a job many times, and judges the runs. `known`: a complete sweep is judged again instead of run.
-    Raises `ChaosError` if it cannot be run."""
-
-    def __call__(
-        self,
-        plan: Plan,
-        reports: pathlib.Path,
-        backend: Backend,
-        stop: StopRequest,
-        tell: Callable[[str], None],
-        known: bool,
-    ) -> Swept: ...
+# Runs a job many times by its plan, in the folder of reports, and judges the runs. The function hears remarks for the
+# user; the flag says that a complete sweep is judged again instead of run. Raises `ChaosError` if it cannot be run.
+Sweep = Callable[[Plan, pathlib.Path, Backend, StopRequest, Callable[[str], None], bool], Swept]
 
 
 @dataclass(frozen=True)
@@ -164,30 +154,22 @@ def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, flo
     return ((folder, at_s) for at_s, folder in sorted(found, reverse=True))
 
 
-class _Work(msgspec.Struct):
-    trainer: object
-
-
 class _Planned(msgspec.Struct):
     """The part of a plan that tells the trainer."""
 
-    workload: _Work
+    workload: dict[str, object]
 
 
 def trainers_of(*plans: object) -> frozenset[str]:
     """Returns the names of the trainers of these plans, or plan.json files, as far as they can be read."""
     found = set()
     for plan in plans:
-        with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
+        with contextlib.suppress(OSError, msgspec.MsgspecError, KeyError, ValueError, RecursionError):
             values = msgspec.json.decode(read_regular(plan)) if isinstance(plan, pathlib.Path) else plan
-            found.add(build_trainer(msgspec.convert(values, _Planned).workload.trainer).in_words())
+            found.add(build_trainer(msgspec.convert(values, _Planned).workload["trainer"]).in_words())
     return frozenset(found)
-
-
-def stored_kinds() -> list[StoredKind]:
-    return [kind for wing in wings() for kind in wing.stored]
 
 
 def stored_kind_of(folder: pathlib.Path) -> StoredKind | None:
     """Returns the kind of a stored result; `None`: a run of one scenario."""
-    return next((kind for kind in stored_kinds() if kind.is_in(folder)), None)
+    return next((kind for wing in wings() for kind in wing.stored if kind.is_in(folder)), None)

@@ -22,7 +22,14 @@ def reports() -> pathlib.Path:
 
 def scenarios() -> pathlib.Path:
     """Returns `scenarios/` of the checkout, or the copy that was installed with the package."""
-    return _ROOT / "scenarios" if in_checkout() else _shipped() or pathlib.Path.cwd() / "scenarios"
+    if in_checkout():
+        return _ROOT / "scenarios"
+    try:  # by the installer's own list of files, whatever the installation scheme
+        files = importlib.metadata.files("chaos-harness") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    found = (pathlib.Path(str(file.locate())) for file in files if str(file.parent).endswith(_SHIPPED))
+    return next((path.resolve().parent for path in found), pathlib.Path.cwd() / "scenarios")
 
 
 def docs() -> str:
@@ -30,13 +37,3 @@ def docs() -> str:
     if not in_checkout():
         return ""
     return "docs" if pathlib.Path.cwd() == _ROOT else str(_ROOT / "docs")
-
-
-def _shipped() -> pathlib.Path | None:
-    """Finds the installed folder by the installer's own list of files, whatever the installation scheme."""
-    try:
-        files = importlib.metadata.files("chaos-harness") or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    found = (pathlib.Path(str(file.locate())) for file in files if str(file.parent).endswith(_SHIPPED))
-    return next((path.resolve().parent for path in found), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import time
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ MOMENTS = {
 }
 
 
-class Display(CampaignObserver):
+class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
     """Prints the news of a `CampaignObserver`. A trainer's words are shown as plain text."""
 
     def __init__(self, console: Console):
@@ -45,9 +46,6 @@ class Display(CampaignObserver):
         self._moments: dict[str, str] = {}  # of the faults, as printed last
         self._first: tuple[float, int] | None = None  # seconds and step at which the first step of a stage was seen
         self._furthest = 0  # step of this stage
-
-    def __enter__(self) -> Display:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._stop_spinner()

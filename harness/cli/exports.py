@@ -58,9 +58,8 @@ def exports() -> Mapping[str, Export]:
         try:
             found[name] = point.load()
         except Exception as error:  # a package's own code
-            err.print(
-                f"The export {name!r} of {point.value} is left out: {type(error).__name__}: {error}", soft_wrap=True
-            )
+            why = f"{type(error).__name__}: {error}"
+            err.print(f"The export {name!r} of {point.value} is left out: {why}", soft_wrap=True)
     return found
 
 
@@ -78,22 +77,17 @@ def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]]
             values = {name: given.pop(name) for name in offered}
             command(**given, chosen={name: (offered[name], value) for name, value in values.items() if value})
 
-        options = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, _option(name, export)]
-            )
-            for name, export in offered.items()
-        ]
+        options = []
+        for name, export in offered.items():
+            about = export.help + (f" Needs the extra {export.extra}." if export.extra else "")
+            option = typer.Option(f"--{name.replace('_', '-')}", metavar=export.metavar, help=about)
+            kind = Annotated[str, option]
+            options.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=kind))
         kept = [each for name, each in own.parameters.items() if name != "chosen"]
         with_exports.__signature__ = own.replace(parameters=[*kept, *options])  # type: ignore[attr-defined]
         return with_exports
 
     return offer
-
-
-def _option(name: str, export: Export) -> Any:
-    extra = f" Needs the extra {export.extra}." if export.extra else ""
-    return typer.Option(f"--{name.replace('_', '-')}", metavar=export.metavar, help=export.help + extra)
 
 
 def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:

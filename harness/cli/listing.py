@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 from rich.table import Table
 
-from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
+from harness.cli.output import STYLES, note, out, print_json, print_rows, print_table, safe, say
 from harness.cli.shared_options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.errors import UsageError, choice
 from harness.faults.contract import fault_names, load_fault
@@ -63,8 +63,11 @@ def list_(
     """
     if of_faults and of_bounds:
         raise UsageError("--faults and --bounds exclude each other")
-    if of_bounds:
-        _list_bounds(json)
+    if of_bounds and json:
+        print_json([each._asdict() for each in bounds()])
+    elif of_bounds:
+        print_rows(("expect", "example", "default", "what it bounds"), bounds())
+        say("recovery_time.max is written as  expect: {recovery_time: {max: 60s}}", "dim")
     elif of_faults:
         faults(json=json)
     else:
@@ -78,10 +81,7 @@ def _list_scenarios(folder: pathlib.Path, json: bool) -> None:
     if json:
         print_json([{"name": spec.name, "title": spec.title, "tags": list(spec.tags)} for spec in specs])
         return
-    table = Table("scenario", "what happens", "tags", box=None, header_style="bold")
-    for spec in specs:
-        table.add_row(safe(spec.name), safe(spec.title), safe(", ".join(spec.tags)))
-    print_table(table)
+    print_rows(("scenario", "what happens", "tags"), ((each.name, each.title, ", ".join(each.tags)) for each in specs))
     for kind, (key, command) in OTHERS.items():
         files = sorted((folder / kind).glob("*.yaml"))
         if of_kind := [path for path in files if has_key(path, key)]:
@@ -110,10 +110,10 @@ def guarantees(
     for each, held in chosen.items():
         out.print(f"[bold]{safe(each)}[/]  {safe(guarantee.FAMILY.sentence(each))}", soft_wrap=True)
         for paragraph in guarantee.FAMILY.details(each) if name else ():
-            out.print(f"  {safe(paragraph)}", soft_wrap=True)
+            say(f"  {paragraph}")
         for key, value in _told(each, held).items() if name else ():
             if key not in ("name", "statement") and value:
-                out.print(f"  {key.replace('_', ' ')}: {safe(', '.join(value))}", soft_wrap=True)
+                say(f"  {key.replace('_', ' ')}: {', '.join(value)}")
 
 
 def _told(name: str, held: Guarantee) -> dict[str, Any]:
@@ -131,29 +131,26 @@ def faults(
 
     Example: chaos faults nic_loss
     """
-    from harness.cli import doctor
+    from harness.cli import machine
 
-    _, capabilities = doctor.examine()
-    table = [row for row in doctor.fault_table(capabilities) if name in ("", row[0])]
+    _, capabilities = machine.examine()
+    table = [row for row in machine.fault_table(capabilities) if name in ("", row[0])]
     if not table:
         raise UsageError(f"unknown fault {short(name)!r}; {choice(name, fault_names())}")
     if json:
         values = []
         for name, about, can in table:
-            works = {
-                backend: {"works": answer == "yes", "lacking": "" if answer == "yes" else answer}
-                for backend, answer in can.items()
-            }
+            lacking = {backend: "" if answer == "yes" else answer for backend, answer in can.items()}
+            works = {backend: {"works": not why, "lacking": why} for backend, why in lacking.items()}
             values.append({"name": name, "about": about, "parameters": _parameters(name), "backends": works})
         print_json(values)
         return
     if not name:
-        shown = Table("fault", "what it does", "works here on", box=None, header_style="bold")
+        rows = []
         for each, about, can in table:
             able = [backend for backend, answer in can.items() if answer == "yes"]
-            first = f"{about.partition('. ')[0].rstrip('.')}."
-            shown.add_row(safe(each), safe(first), ", ".join(able) or "no backend")
-        print_table(shown)
+            rows.append((each, f"{about.partition('. ')[0].rstrip('.')}.", ", ".join(able) or "no backend"))
+        print_rows(("fault", "what it does", "works here on"), rows)
         for backend, capability in capabilities.items():
             if not capability.available:
                 say(f"{backend}: {capability.summary}", "dim")
@@ -221,17 +218,6 @@ def _example(field: Mapping[str, Any]) -> str:
 def _written(value: object, field: Mapping[str, Any]) -> str:
     text = str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
     return f"{text}%" if str(field.get("pattern", "")).endswith("%$") else text
-
-
-def _list_bounds(json: bool) -> None:
-    if json:
-        print_json([each._asdict() for each in bounds()])
-        return
-    table = Table("expect", "example", "default", "what it bounds", box=None, header_style="bold")
-    for each in bounds():
-        table.add_row(*each)
-    print_table(table)
-    say("recovery_time.max is written as  expect: {recovery_time: {max: 60s}}", "dim")
 
 
 def runs(

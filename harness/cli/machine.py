@@ -1,26 +1,118 @@
-"""Commands on this machine: `chaos doctor` and `chaos heal`."""
+"""Commands on this machine: `chaos doctor`, which finds which backends and faults work here, and `chaos heal`."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import os
 import pathlib
+import platform
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from harness.backends.contract import Capability, Verb, load_backend
+from harness import programs
+from harness.backends.contract import Capability, Verb, backend_names, load_backend
 from harness.campaign import fault_free
-from harness.cli import doctor as examination
+from harness.campaign.checked_files import load_scenario
 from harness.cli.output import mark, out, print_json, safe, say
 from harness.cli.shared_options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
-from harness.errors import ChaosError
+from harness.errors import ChaosError, UsageError
+from harness.extras import how_to_install
+from harness.faults.contract import fault_names, load_fault
 from harness.log.journal import JOURNAL
+from harness.plan.capabilities import lacking
+from harness.plan.making import make_plan
 from harness.report.words import one_line, short
 from harness.run import undo
+from harness.spec.scenario import find_scenario
 from harness.units import counted
 
 NAMED_MAX = 20  # of what was healed
 LINE_MAX = 200
+
+
+@dataclass(frozen=True)
+class Finding:
+    what: str
+    ok: bool
+    detail: str
+    needed: bool = True  # without it this machine runs nothing
+
+
+def examine() -> tuple[list[Finding], dict[str, Capability]]:
+    """Facts about the machine, and each backend's probed capability."""
+    supported = sys.version_info >= (3, 11)
+    lacking_torch = f"not installed; the reference trainer needs it: {how_to_install('trainer')}"
+    torch = importlib.util.find_spec("torch") is not None
+    free = shutil.disk_usage(".").free
+    findings = [
+        Finding("Python", supported, f"{platform.python_version()} (3.11 or newer is needed)"),
+        Finding("torch", torch, "installed" if torch else lacking_torch),
+        Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
+        Finding("disk", free > 2**30, f"{free / 2**30:.1f} GiB free here (1 GiB is needed)"),
+        Finding("user", True, "root" if os.geteuid() == 0 else f"uid {os.geteuid()}, no root"),
+        *programs_found(),
+    ]
+    return findings, {name: load_backend(name).probe() for name in backend_names()}
+
+
+def scenarios_here(
+    names: Sequence[str], scenarios: pathlib.Path, capabilities: Mapping[str, Capability]
+) -> list[tuple[str, dict[str, str]]]:
+    """Returns each scenario with an empty text per backend, or the reason why it cannot run there.
+
+    Without names, all that are shipped. Raises `UsageError` for one that is wrong or unknown.
+    """
+    paths = [find_scenario(name, scenarios) for name in names] or sorted(scenarios.glob("*.yaml"))
+    usable = {name: capability for name, capability in capabilities.items() if capability.available}
+    found = []
+    for path in paths:
+        spec = load_scenario(path)
+        why_not = {}
+        for backend, capability in usable.items():
+            try:
+                plan = make_plan(spec, 1, backend, "doctor")
+            except UsageError as error:
+                why_not[backend] = str(error)
+            else:
+                why_not[backend] = "; ".join(dict.fromkeys(reason for _, reason in lacking(plan, capability)))
+        found.append((spec.name, why_not))
+    return found
+
+
+def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
+    """Returns each fault: name, description, and per backend `yes` or the reason against it."""
+    rows = []
+    for name in fault_names():
+        fault = load_fault(name)
+        about = (fault.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+        can = {}
+        for backend, capability in capabilities.items():
+            if not capability.available:
+                can[backend] = capability.summary
+                continue
+            verbs = sorted(fault.needs - capability.verbs)
+            lacking = [capability.missing.get(verb, verb.value) for verb in verbs] + fault.lacks()
+            can[backend] = "; ".join(lacking) or "yes"
+        rows.append((name, about, can))
+    return rows
+
+
+def programs_found() -> list[Finding]:
+    """Lists missing programs by purpose. A user needs few of them, so none is a failure."""
+    findings = []
+    for group, purpose in programs.GROUPS.items():
+        if group in ("base", "setup"):
+            continue  # this would not run without them
+        lacking = [f"{program.name} ({program.package})" for program in programs.missing(programs.members(group))]
+        detail = f"not found: {', '.join(lacking)}" if lacking else "all found"
+        findings.append(Finding(f"programs for {purpose}", not lacking, detail, needed=False))
+    return findings
 
 
 def doctor(
@@ -43,41 +135,57 @@ def doctor(
 
     Example: chaos doctor spot-evict
     """
-    findings, capabilities = examination.examine()
-    faults = examination.fault_table(capabilities)
-    found = examination.scenarios_here(names or (), scenarios, capabilities)
+    findings, capabilities = examine()
+    faults = fault_table(capabilities)
+    found = scenarios_here(names or (), scenarios, capabilities)
     stuck = [name for name, why in found if all(why.values())]
     left, _ = _undone(reports, dry_run=True)
+    unfit = [finding.what for finding in findings if finding.needed and not finding.ok]
     if json:
         print_json(
             {
                 "findings": [dataclasses.asdict(finding) for finding in findings],
-                "backends": {name: _values(capability) for name, capability in capabilities.items()},
+                "backends": {
+                    name: {
+                        "available": capability.available,
+                        "summary": capability.summary,
+                        "verbs": sorted(verb.value for verb in capability.verbs),
+                        "missing": _missing(capability),
+                    }
+                    for name, capability in capabilities.items()
+                },
                 "faults": [{"name": name, "backends": can} for name, _, can in faults],
                 "scenarios": [{"name": name, "runs": name not in stuck, "why_not": why} for name, why in found],
                 "left_by_killed_runs": left,
             }
         )
     else:
-        _print_scenarios(found, stuck)
+        ready = len(found) - len(stuck)
+        _print_marked(not stuck, f"{ready} of {len(found)} scenarios can run here on one backend or more")
+        for name, why in found:
+            if name in stuck:
+                words = "; ".join(f"{backend}: {reason}" for backend, reason in why.items()) or "no backend runs here"
+                _print_marked(False, f"scenario {name} cannot run here — {words}")
         for finding in sorted(findings, key=lambda finding: (finding.ok, not finding.needed)):
             if every or finding.needed:
-                out.print(f"{mark(finding.ok)} {safe(finding.what)}: {safe(finding.detail)}", soft_wrap=True)
+                _print_marked(finding.ok, f"{finding.what}: {finding.detail}")
         _print_backends(capabilities)
-        stopped = [fault for fault in faults if "yes" not in fault[2].values()]
-        _print_faults(faults if every else stopped, capabilities)
+        _print_faults([each for each in faults if every or "yes" not in each[2].values()], capabilities)
         if left:
             things = f"{counted(len(left), 'thing')} of killed runs"
-            out.print(f"{mark(False)} {things}: chaos heal --dry-run names, chaos heal undoes", soft_wrap=True)
-    fit = all(finding.ok for finding in findings if finding.needed)
-    if not json and fit and not stuck:
-        out.print(f"Ready: chaos run {safe(names[0] if names else 'spot-evict')}")
-    elif not json and fit:
-        out.print(f"Ready for {len(found) - len(stuck)} of {len(found)} scenarios.")
-    elif not json:
-        out.print(f"Not ready: {safe(', '.join(each.what for each in findings if each.needed and not each.ok))}")
-    if not fit or (stuck and (names or len(stuck) == len(found))):
+            _print_marked(False, f"{things}: chaos heal --dry-run names, chaos heal undoes")
+        if unfit:
+            say(f"Not ready: {', '.join(unfit)}")
+        elif stuck:
+            say(f"Ready for {ready} of {len(found)} scenarios.")
+        else:
+            say(f"Ready: chaos run {names[0] if names else 'spot-evict'}")
+    if unfit or (stuck and (names or len(stuck) == len(found))):
         raise typer.Exit(4)
+
+
+def _print_marked(ok: bool, line: str) -> None:
+    out.print(f"{mark(ok)} {safe(line)}", soft_wrap=True)
 
 
 def _print_backends(capabilities: dict[str, Capability]) -> None:
@@ -93,34 +201,13 @@ def _print_backends(capabilities: dict[str, Capability]) -> None:
 def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: dict[str, Capability]) -> None:
     for name, _, can in sorted(faults, key=lambda fault: "yes" in fault[2].values()):
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
-        out.print(
-            f"{mark('yes' in can.values())} fault {name} — {safe(words or 'no backend runs here')}", soft_wrap=True
-        )
-
-
-def _print_scenarios(found: list[tuple[str, dict[str, str]]], stuck: list[str]) -> None:
-    ready = len(found) - len(stuck)
-    out.print(f"{mark(not stuck)} {ready} of {len(found)} scenarios can run here on one backend or more")
-    for name, why in found:
-        if name in stuck:
-            words = "; ".join(f"{backend}: {reason}" for backend, reason in why.items()) or "no backend runs here"
-            out.print(f"{mark(False)} scenario {safe(name)} cannot run here — {safe(words)}", soft_wrap=True)
+        _print_marked("yes" in can.values(), f"fault {name} — {words or 'no backend runs here'}")
 
 
 def _missing(capability: Capability) -> dict[str, str]:
     """Verbs that a backend that runs here lacks, and why."""
     lacking = [verb for verb in Verb if capability.available and verb not in capability.verbs]
     return {verb.value: capability.missing.get(verb, "not there") for verb in lacking}
-
-
-def _values(capability: Capability) -> dict[str, object]:
-    verbs = sorted(verb.value for verb in capability.verbs)
-    return {
-        "available": capability.available,
-        "summary": capability.summary,
-        "verbs": verbs,
-        "missing": _missing(capability),
-    }
 
 
 def heal(

@@ -46,99 +46,90 @@ Examples:
 FIRST_PAGE = {"run", "gate", "gameday", "init", "list", "plan", "preflight", "doctor"}
 FIRST_PAGE |= {"runs", "show", "compare", "score", "forecast", "heal"}
 
-
-# By group, the name of each command: where it is, and the first line of its help.
+# By group, the name of each command: where it is in `harness` (`:` its function, if that has another name), and the
+# first line of its help.
 COMMANDS = {
     "Run": {
-        "run": ("harness.cli.run:run", "Run a scenario and judge it."),
+        "run": ("cli.run", "Run a scenario and judge it."),
         "gate": (
-            "harness.gate.gate_command:gate",
+            "gate.gate_command",
             "Run a suite of scenarios and give one verdict. A scenario that must fail runs first.",
         ),
-        "gameday": ("harness.gameday.day_command:gameday", "Run a schedule of scenarios on one job, with a live page."),
-        "init": ("harness.adopt.init_command:init", "Watch your own training, unchanged, and write scenarios for it."),
-        "matrix": (
-            "harness.matrix.matrix_command:matrix",
-            "Restart a job on damaged saves, or from each save that matters.",
-        ),
+        "gameday": ("gameday.day_command", "Run a schedule of scenarios on one job, with a live page."),
+        "init": ("adopt.init_command", "Watch your own training, unchanged, and write scenarios for it."),
+        "matrix": ("matrix.matrix_command", "Restart a job on damaged saves, or from each save that matters."),
     },
     "Before a run": {
         "list": (
-            "harness.cli.listing:list_",
+            "cli.listing:list_",
             "List the scenarios, suites and game days; the faults; or the keys of `expect:`.",
         ),
         "faults": (
-            "harness.cli.listing:faults",
+            "cli.listing",
             "List the faults, and which backends can inject them here; with a name, its parameters.",
         ),
-        "guarantees": (
-            "harness.cli.listing:guarantees",
-            "List the guarantees that each run must keep; with a name, its details.",
-        ),
+        "guarantees": ("cli.listing", "List the guarantees that each run must keep; with a name, its details."),
         "plan": (
-            "harness.cli.scenarios:plan",
+            "cli.scenarios",
             "Say what a scenario would do, or print what would be asked of the engine. Launches nothing.",
         ),
         "checkpoint": (
-            "harness.preflight.checkpoint_command:checkpoint",
+            "preflight.checkpoint_command",
             "Say which saves are whole, and of a damaged one which file and which tensor.",
         ),
         "preflight": (
-            "harness.preflight.preflight_command:preflight",
+            "preflight.preflight_command",
             "Say whether a cluster is fit for a job, or what stored results prove before a launch.",
         ),
         "doctor": (
-            "harness.cli.machine:doctor",
+            "cli.machine",
             "Say which backends, faults and scenarios work on this machine, and what is missing for the rest.",
         ),
     },
     "After a run": {
-        "runs": ("harness.cli.listing:runs", "List the stored runs and their verdicts, newest first."),
-        "show": ("harness.cli.runs:show", "Show a stored run from its report.json, without judging it again."),
+        "runs": ("cli.listing", "List the stored runs and their verdicts, newest first."),
+        "show": ("cli.runs", "Show a stored run from its report.json, without judging it again."),
         "compare": (
-            "harness.gate.history_command:compare",
+            "gate.history_command",
             "Say which phase, rank and kind of wasted GPU time explain the difference between two runs.",
         ),
         "score": (
-            "harness.cli.runs:score",
+            "cli.runs",
             "Judge a stored run again, from its event log alone; or the restarts of any job, from its own logs.",
         ),
         "forecast": (
-            "harness.forecast.forecast_command:forecast",
+            "forecast.forecast_command",
             "Say what this stack will cost at scale, from what runs measured and what others published of failures.",
         ),
         "explain-failure": (
-            "harness.diagnosis.explain_command:explain_failure",
+            "diagnosis.explain_command:explain_failure",
             "Say what broke first in a stored run, who it was, why, and what to do.",
         ),
-        "diagnose": ("harness.diagnosis.diagnose_command:diagnose", "Grade a diagnoser's answers about stored runs."),
-        "heal": ("harness.cli.machine:heal", "Undo what killed runs left behind on this machine, and name it."),
+        "diagnose": ("diagnosis.diagnose_command:diagnose", "Grade a diagnoser's answers about stored runs."),
+        "heal": ("cli.machine", "Undo what killed runs left behind on this machine, and name it."),
     },
     "More": {
         "history": (
-            "harness.gate.history_command:history",
+            "gate.history_command",
             "Show verdicts, recovery and waste over time, and where their level changed.",
         ),
-        "baseline": (
-            "harness.gate.gate_command:baseline",
-            "Keep, list and show baselines, which gates are compared with.",
-        ),
-        "report": ("harness.cli.runs:report", "Write a stored run's report files again. Exits 0 whatever the verdict."),
+        "baseline": ("gate.gate_command", "Keep, list and show baselines, which gates are compared with."),
+        "report": ("cli.runs", "Write a stored run's report files again. Exits 0 whatever the verdict."),
         "export": (
-            "harness.monitoring.export_command:export",
+            "monitoring.export_command",
             "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
         ),
         "validate": (
-            "harness.cli.validate:validate",
+            "cli.validate",
             "Check scenarios with all their profiles, suites, and plans of game days, without running anything.",
         ),
         "plugins": (
-            "harness.cli.plugins:plugins",
+            "cli.plugins",
             "List the plug-ins that other packages added, and what is wrong with one that cannot be used.",
         ),
-        "new": ("harness.cli.new:app", "Write the repository of a plug-in, with its test."),
+        "new": ("cli.new:app", "Write the repository of a plug-in, with its test."),
         "schema": (
-            "harness.cli.validate:schema",
+            "cli.validate",
             "Print the JSON Schema of scenario files, for editors; with --events that of the event log.",
         ),
     },
@@ -163,8 +154,8 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
             return command.make_context(info_name, args, parent, **extra)
 
         def load(self) -> Any:
-            module_name, _, function = self.where.partition(":")
-            module = importlib.import_module(module_name)
+            place, _, function = self.where.partition(":")
+            module, function = importlib.import_module(f"harness.{place}"), function or str(self.name)
             found = getattr(module, function)
             if not isinstance(found, typer.Typer):  # a group of commands is one already
                 one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -34,11 +34,7 @@ PLACES = {  # by kind and template; each kind has its folder `new_KIND`
     },
 }
 Folder = Annotated[pathlib.Path | None, typer.Option(help="A new folder; default: chaos-NAME.")]
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -50,6 +51,14 @@ def unwrapped(console: Console) -> Console:
 
 def print_table(table: Table) -> None:
     unwrapped(out).print(table)
+
+
+def print_rows(head: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    """Prints a table of plain text."""
+    table = Table(*head, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*map(safe, row))
+    print_table(table)
 
 
 def note(line: str) -> None:

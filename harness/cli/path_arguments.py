@@ -21,7 +21,12 @@ def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
                 continue
             except OSError as error:  # a name that is too long
                 raise UsageError(f"{option} {given}: {error.strerror}") from error
-            _check_folder(place, f"{option} {given}")
+            try:
+                mode = os.stat(place).st_mode
+            except OSError as error:
+                raise UsageError(f"{option} {given}: {place}: {error.strerror}") from error
+            if not stat.S_ISDIR(mode):
+                raise UsageError(f"{option} {given}: {place} is not a folder")
             break
         return given
 
@@ -40,12 +45,3 @@ def file_to_write(option: str) -> Callable[[pathlib.Path | None], pathlib.Path |
         return given
 
     return check
-
-
-def _check_folder(place: pathlib.Path, option: str) -> None:
-    try:
-        mode = os.stat(place).st_mode
-    except OSError as error:
-        raise UsageError(f"{option}: {place}: {error.strerror}") from error
-    if not stat.S_ISDIR(mode):
-        raise UsageError(f"{option}: {place} is not a folder")

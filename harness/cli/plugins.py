@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import typer
-from rich.table import Table
 
 from harness.backends.contract import load_backend
-from harness.cli.output import note, print_json, print_table, safe
+from harness.cli.output import note, print_json, print_rows
 from harness.cli.shared_options import JsonOption
 from harness.errors import ChaosError, UsageError
 from harness.faults.contract import load_fault
@@ -51,10 +50,8 @@ def plugins(json: JsonOption = False) -> None:
     if json:
         print_json({"contract": CONTRACT, "plugins": [each._asdict() for each in found]})
     elif found:
-        table = Table("Kind", "Name", "Package", "Version", "Module", "State", box=None)
-        for each in found:
-            table.add_row(*map(safe, [*each[:5], each.wrong or "can be used"]))
-        print_table(table)
+        head = ("Kind", "Name", "Package", "Version", "Module", "State")
+        print_rows(head, ([*each[:5], each.wrong or "can be used"] for each in found))
     else:
         note(f"No plug-in is installed. `chaos new --help` says how to write one. The contract is version {CONTRACT}.")
     if any(each.wrong for each in found):
@@ -72,17 +69,15 @@ def added() -> list[Plugin]:
             continue
         for name, point in points.items():
             package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
-            if package != OURS:
-                found.append(Plugin(kind, name, package, version, point.value, _wrong(kind, name)))
+            if package == OURS:
+                continue
+            wrong = ""
+            try:
+                if kind in LOADED:
+                    LOADED[kind](name)
+                else:
+                    point.load()
+            except Exception as error:  # it is another's code
+                wrong = str(error) if isinstance(error, ChaosError) else f"{type(error).__name__}: {error}"
+            found.append(Plugin(kind, name, package, version, point.value, wrong))
     return found
-
-
-def _wrong(kind: str, name: str) -> str:
-    try:
-        if kind in LOADED:
-            LOADED[kind](name)
-        else:
-            entry_points(f"chaos_harness.{kind}")[name].load()
-    except Exception as error:  # it is another's code
-        return str(error) if isinstance(error, ChaosError) else f"{type(error).__name__}: {error}"
-    return ""

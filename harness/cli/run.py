@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from harness.backends.contract import Backend, load_backend
+from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import Together
 from harness.campaign.checked_files import find_plan, load_plan
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
 from harness.campaign.repeats import repeat_verdict
+from harness.cli import shared_options as options
 from harness.cli.display import Display
 from harness.cli.exports import Chosen, Telling, offering, watched
 from harness.cli.output import err, out, print_json, safe, say
 from harness.cli.scenarios import plan_of
-from harness.cli.shared_options import (
-    REPORTS,
-    SCENARIOS,
-    BackendOption,
-    GpuHoursOption,
-    JsonOption,
-    LabelOption,
-    ProfileOption,
-    ReportsOption,
-    ScenariosOption,
-    SeedOption,
-    cap_of,
-    labels_of,
-)
 from harness.cli.summary import SummaryOption, summary_to
 from harness.errors import INTERRUPTED, UsageError
-from harness.judge.score import Scorecard
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
-from harness.plan.run_plan import Plan
 from harness.report.view import in_words
 from harness.run.stop import stop
 
@@ -49,19 +31,19 @@ def run(
     chosen: Chosen,
     scenario: Annotated[str, typer.Argument(help="A name from `chaos list`, or a path to a YAML file.")] = "",
     plan: Annotated[str, typer.Option(help="Instead of a scenario: a stored plan.json, or the run it is from.")] = "",
-    backend: BackendOption = "local",
-    seed: SeedOption = 1,
-    profile: ProfileOption = None,
+    backend: options.BackendOption = "local",
+    seed: options.SeedOption = 1,
+    profile: options.ProfileOption = None,
     repeat: Annotated[
         int | None, typer.Option(min=1, help="How many runs are judged together; default: as in the scenario.")
     ] = None,
     fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Repeat the fault-free run.")] = False,
-    label: LabelOption = None,
-    max_gpu_hours: GpuHoursOption = None,
+    label: options.LabelOption = None,
+    max_gpu_hours: options.GpuHoursOption = None,
     summary: SummaryOption = None,
-    json: JsonOption = False,
-    reports: ReportsOption = REPORTS,
-    scenarios: ScenariosOption = SCENARIOS,
+    json: options.JsonOption = False,
+    reports: options.ReportsOption = options.REPORTS,
+    scenarios: options.ScenariosOption = options.SCENARIOS,
 ) -> None:
     """Run a scenario and judge it.
 
@@ -78,7 +60,7 @@ def run(
     else:
         spec, planned = plan_of(scenario, backend, seed, profile, scenarios)
         times = repeat or spec.repeat
-    planned, stop.cap = planned.labelled(labels_of(label)), cap_of(max_gpu_hours)
+    planned, stop.cap = planned.labelled(options.labels_of(label)), options.cap_of(max_gpu_hours)
     name = planned.scenario.name
     engine = load_backend(planned.backend)
     check_capabilities(planned, engine.probe())
@@ -89,7 +71,8 @@ def run(
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
     folder, telling = reports.resolve(), Telling(chosen, *summary_to(summary))
-    cards, interrupted = _rehearse(plans, folder, engine, chosen, console, telling)
+    with Display(console) as display, watched(display, chosen) as observer:
+        cards, interrupted = run_repeatedly(plans, folder, engine, Together(observer, telling), stop)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     result = repeat_verdict(cards)
@@ -106,16 +89,3 @@ def run(
         for reason in result.reasons:
             say(f"  {in_words(reason)}")
     raise typer.Exit(EXIT_CODES[result.verdict])
-
-
-def _rehearse(
-    plans: Iterable[Plan],
-    reports: pathlib.Path,
-    engine: Backend,
-    chosen: Chosen,
-    console: Console,
-    telling: Telling,
-) -> tuple[list[Scorecard], bool]:
-    """Runs them one after the other. Returns the scorecards, and whether the user stopped."""
-    with Display(console) as display, watched(display, chosen) as observer:
-        return run_repeatedly(plans, reports, engine, Together(observer, telling), stop)

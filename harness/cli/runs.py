@@ -68,14 +68,11 @@ def _judged(folder: pathlib.Path) -> StoredKind | None:
     judged = (folder / (kind.report if kind else "report.json")).exists()
     if judged or (kind and is_running(folder)):  # such a result shows its state while it is at work
         return kind
-    if is_running(folder):
-        raise UsageError(f"{folder} is at work, and is judged at its end{_newest_judged(folder.parent)}")
-    raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
-
-
-def _newest_judged(reports: pathlib.Path) -> str:
-    newest = next((run for run in Store(reports).runs() if run.verdict is not None), None)
-    return f"; the newest that was judged: chaos show {reports / newest.run_id}" if newest else ""
+    if not is_running(folder):
+        raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
+    newest = next((run for run in Store(folder.parent).runs() if run.verdict is not None), None)
+    other = f"; the newest that was judged: chaos show {folder.parent / newest.run_id}" if newest else ""
+    raise UsageError(f"{folder} is at work, and is judged at its end{other}")
 
 
 def score(
@@ -143,10 +140,8 @@ def _score_logs(logs: Sequence[pathlib.Path], read: str, json: bool) -> int:
     if more := len(answers) - len(worst):
         say(f"… and {counted(more, 'restart')} more")
     if silent:
-        named = ", ".join(map(str, silent[: own_log.SAID_MAX]))
-        say(
-            f"not judged, as no step was done again after it: restart {named}{', …' * (len(silent) > own_log.SAID_MAX)}"
-        )
+        named = ", ".join(map(str, silent[: own_log.SAID_MAX])) + ", …" * (len(silent) > own_log.SAID_MAX)
+        say(f"not judged, as no step was done again after it: restart {named}")
     if untold:
         say(f"not judged, as these logs do not tell it: {', '.join(untold)}")
     for text in own.doubts:

@@ -7,6 +7,7 @@ import itertools
 import json
 import pathlib
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -17,17 +18,19 @@ from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id
 from harness.cli.output import say
 from harness.cli.shared_options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
-from harness.cli.untold import forecast
 from harness.errors import UsageError
+from harness.judge.facts import reported
 from harness.mesh import Mesh
+from harness.node.emitter import TELLS
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
-from harness.plan.run_plan import WIDENED_TIMES, Abort, Plan, PlannedFault, When
+from harness.plan.run_plan import WIDENED_TIMES, Plan, PlannedFault, When
 from harness.run import drill
 from harness.spec.scenario import Scenario, find_scenario
 from harness.trainers.contract import Workload
 from harness.units import counted
 
+BY_HARNESS = ("clocks",)  # compared by the harness, whatever the trainer tells
 STRUCK_SHOWN = 4  # ranks of one fault whose place in the mesh is told
 
 
@@ -90,11 +93,14 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     work = plan.workload
     fewest = "needs all of them" if work.min_nodes == work.nodes else f"may go on with {work.min_nodes}"
     steps = "as many steps as the fault-free run does" if work.steps is None else counted(work.steps, "step")
+    saves, every = "It saves as often as its own command says.", spec.workload.checkpoint
+    if work.trainer.paced_by(every):
+        saves = f"A checkpoint every {every.every or counted(every.every_steps, 'step')}."
     lines = [
         f"{spec.name}: {spec.title}",
         f"{work.trainer.in_words()} runs {steps} on {counted(work.nodes, 'node')} with "
         f"{counted(work.ranks_per_node, 'rank')} each ({counted(work.world_size, 'rank')}); "
-        f"it {fewest}. {_saves_in_words(spec.workload)}",
+        f"it {fewest}. {saves}",
         "First the same run without any fault, unless one with this seed is cached.",
     ]
     for planned in plan.faults:
@@ -109,11 +115,46 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         limits = bounds if isinstance(bounds, str) else ", ".join(f"{key} {value}" for key, value in bounds.items())
         lines.append(f"  expects {name}: {limits or 'nothing in particular'}")
     lines += _cost_in_words(spec, plan)
-    lines += forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
+    lines += untold(work.trainer.declares(), plan.expect, work.trainer.teller)
+    abort = plan.abort
+    start, idle = abort.if_not_started_for_ns / 1e9, abort.if_no_step_for_ns / 1e9
+    wider = f" (or {WIDENED_TIMES} times the duration of its start, if that is more)" if abort.widened_by_start else ""
     lines.append(
-        f"Seed {plan.seed}. {_abort_in_words(plan.abort)} Everything is undone at the end. Nothing was launched."
+        f"Seed {plan.seed}. Aborts when the first step takes longer than {start:g} s, or later no step comes for "
+        f"{idle:g} s{wider}, or after {abort.wall_clock_ns / 1e9:g} s. Everything is undone at the end. "
+        "Nothing was launched."
     )
     return lines
+
+
+def untold(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
+    """Returns the lines on unjudged items, and on bounds that cannot be judged. `tells`: kinds that the trainer
+    declares (`None`: no declaration). `teller`: its name."""
+    if tells is None:
+        text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
+        return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]
+    tells = reported.stood_in_for(tells)
+    silent = [kind for kind in TELLS if kind not in tells and kind not in (*BY_HARNESS, *reported.BY_FAULT)]
+    if not silent:
+        return [f"{teller[0].upper()}{teller[1:]} reports everything that is judged."]
+    items = dict.fromkeys(reported.ITEMS[kind] for kind in silent)
+    lines = [f"Not judged, because {teller} does not report it: {', '.join(items)}."]
+    for name, needed in _needed(expect):
+        if lacking := [reported.ITEMS[kind] for kind in needed if kind not in tells]:
+            lines.append(f"  {name} would be inconclusive: {teller} does not report {', '.join(lacking)}.")
+    return lines
+
+
+def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yields each bound with the kinds of evidence that it needs."""
+    asked = {name: bounds for name, bounds in expect.items() if isinstance(bounds, Mapping)}
+    if "loss_continuity" in asked:
+        exact = asked["loss_continuity"].get("mode", "exact") == "exact"
+        yield "loss_continuity", ("loss",) if exact else ("loss", "positions")
+    for phase in asked.get("recovery_time", {}).get("phases") or {}:
+        yield f"recovery_time.phases.{phase}", sorted(reported.PHASE_NEEDS.get(phase, set()))
+    if asked.get("metrics", {}).get("checkpoint_success_min") is not None:
+        yield "metrics.checkpoint_success_min", ("checkpoints",)
 
 
 def _struck(planned: PlannedFault, work: Workload) -> list[int]:
@@ -140,20 +181,6 @@ def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
         f"  At most {each * jobs:.3g} GPU-hours{cost}: {jobs} jobs of at most {each:.3g} each.{capped}",
         f"  These are the fault-free run, {which}.",
     ]
-
-
-def _saves_in_words(work: Workload) -> str:
-    if not work.trainer.paced_by(work.checkpoint):
-        return "It saves as often as its own command says."
-    every = work.checkpoint.every or counted(work.checkpoint.every_steps, "step")
-    return f"A checkpoint every {every}."
-
-
-def _abort_in_words(abort: Abort) -> str:
-    start, idle = abort.if_not_started_for_ns / 1e9, abort.if_no_step_for_ns / 1e9
-    wider = f" (or {WIDENED_TIMES} times the duration of its start, if that is more)" if abort.widened_by_start else ""
-    text = f"Aborts when the first step takes longer than {start:g} s, or later no step comes for {idle:g} s{wider}"
-    return f"{text}, or after {abort.wall_clock_ns / 1e9:g} s."
 
 
 def _when_in_words(when: When) -> str:

@@ -49,6 +49,7 @@ ReportsOption = Annotated[
     pathlib.Path,
     typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS", show_default="reports/", callback=_note_reports),
 ]
+_LOOKED_UP = "Where scenarios are looked up."
 ScenariosOption = Annotated[
     pathlib.Path,
     typer.Option(
@@ -67,14 +68,10 @@ GpuHoursOption = Annotated[
         "--max-gpu-hours", help="Stop when all jobs of this command together used so much; never a pass then."
     ),
 ]
+_page_file = path_arguments.file_to_write("--page")
 PageOption = Annotated[
     pathlib.Path | None,
-    typer.Option(
-        "--page",
-        help="Also write an HTML page to this file.",
-        dir_okay=False,
-        callback=path_arguments.file_to_write("--page"),
-    ),
+    typer.Option("--page", help="Also write an HTML page to this file.", dir_okay=False, callback=_page_file),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output.")]
 

@@ -10,12 +10,10 @@ import typer
 
 from harness.cli import path_arguments
 
+_file = path_arguments.file_to_write("--summary")
 SummaryOption = Annotated[
     pathlib.Path | None,
-    typer.Option(
-        help="Append the report to this file as Markdown, e.g. $GITHUB_STEP_SUMMARY.",
-        callback=path_arguments.file_to_write("--summary"),
-    ),
+    typer.Option(help="Append the report to this file as Markdown, e.g. $GITHUB_STEP_SUMMARY.", callback=_file),
 ]
 SUMMARY_BYTES_MAX = 1_000_000  # of one report; GitHub takes 1 MiB of a step
 

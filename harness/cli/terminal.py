@@ -25,7 +25,17 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
     others = [Text(f"  - {one_line(reason)}") for reason in view.reasons(report)[1:6]]
     if report.not_judged and report.verdict is not Verdict.PASS:  # a run that passed says it in its first line
         others.append(Text(f"  Not judged: {one_line(', '.join(report.not_judged))}", style="dim"))
-    parts: list[Text | Table] = [first, *others, _figures(report)]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column(justify="right", style="bold")
+    table.add_column()
+    table.add_column(style="dim")
+    for figure in view.figures(report):
+        verdict = Text("")
+        if figure.verdict:
+            verdict = Text(f"{SIGNS[figure.verdict]} {one_line(figure.bound)}", style=STYLES[figure.verdict])
+        table.add_row(f"  {figure.name}", Text(one_line(figure.value)), verdict, Text(one_line(figure.detail)))
+    parts: list[Text | Table] = [first, *others, table]
     # Not wrapped: a command is copied in one piece, and a list of names may be long.
     whole: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"}
     parts += [Text(one_line(each), "dim", **({} if each == BEYOND else whole)) for each in view.beyond(report)]
@@ -38,20 +48,6 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
 def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:
     """Prints the summary. Plain, unwrapped text when not on a terminal."""
     unwrapped(console).print(summary(report, page), crop=False)
-
-
-def _figures(report: Report) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim")
-    table.add_column(justify="right", style="bold")
-    table.add_column()
-    table.add_column(style="dim")
-    for figure in view.figures(report):
-        verdict = Text("")
-        if figure.verdict:
-            verdict = Text(f"{SIGNS[figure.verdict]} {one_line(figure.bound)}", style=STYLES[figure.verdict])
-        table.add_row(f"  {figure.name}", Text(one_line(figure.value)), verdict, Text(one_line(figure.detail)))
-    return table
 
 
 def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:

@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from harness.campaign.checked_files import check_plan, json_schema, load_scenario
+from harness.campaign.checked_files import check_plan, load_scenario, score_bounds
 from harness.cli.output import say
 from harness.cli.shared_options import SCENARIOS, ScenariosOption
 from harness.errors import UsageError
 from harness.judge.bounds import expects_something
 from harness.spec.document import Document, read_text
 from harness.spec.scenario import find_scenario
+from harness.spec.schema import json_schema
 
 
 def validate(
@@ -61,7 +62,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of scenario files, for editors; with --events that of the event log."""
     if events:
-        from harness.log import events_as_json_schema  # which imports numpy
+        from harness.log import checked_lines  # which imports numpy
 
-    found = events_as_json_schema.json_schema() if events else json_schema()
+    found = checked_lines.json_schema() if events else json_schema(score_bounds())
     sys.stdout.write(json.dumps(found, indent=2) + "\n")

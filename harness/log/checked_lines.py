@@ -6,7 +6,6 @@ kept as it is. `null` in an optional field of an event is the same as no field; 
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Sequence
@@ -25,6 +24,10 @@ SHOWN_CHARS_MAX = 60
 _PLACE = re.compile(r"\$((?:\.\w+|\[\d+\]|\[\.\.\.\])*)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
+# `sample_indices` checks these limits.
+_RUN = msgspec.Meta(extra_json_schema={"minItems": 2, "maxItems": 3})
+_RUNS = msgspec.Meta(extra_json_schema={"maxItems": vocabulary.RUNS_MAX})
+
 Record = dict[str, Any]
 
 
@@ -32,8 +35,8 @@ class Damaged(ValueError):
     """A line that is no proper record; says why, in words."""
 
 
-def kind_of(field: Field) -> Any:
-    """The type that msgspec checks a field by."""
+def kind_of(field: Field, within: str = "") -> Any:
+    """The type that msgspec checks a field by. `within`: the record that holds it."""
     kinds: dict[str, Any] = {
         vocabulary.INTEGER: Annotated[int, msgspec.Meta(ge=field.least, le=field.most)],
         vocabulary.NUMBER: float | Literal["nan", "inf", "-inf"],
@@ -42,37 +45,54 @@ def kind_of(field: Field) -> Any:
         vocabulary.LABEL: Annotated[str, msgspec.Meta(max_length=field.most)]
         | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)],
         vocabulary.TEXTS: list[str],
-        vocabulary.RUNS: list[list[int]],
+        vocabulary.RUNS: Annotated[list[Annotated[list[int], _RUN]], _RUNS],
     }
     if field.kind in (vocabulary.OBJECT, vocabulary.OBJECTS):
-        one: Any = struct(field.name, field.fields) if field.fields else dict[str, Any]
+        one: Any = struct(f"{within}.{field.name}", field.fields) if field.fields else dict[str, Any]
         return one if field.kind == vocabulary.OBJECT else Annotated[list[one], msgspec.Meta(max_length=field.most)]
     return Literal[field.values] if field.closed else kinds[field.kind]
 
 
-def struct(name: str, fields: Sequence[Field], tag: str | None = None, untold: Any = None) -> type[msgspec.Struct]:
+def struct(name: str, fields: Sequence[Field], about: str = "", untold: Any = None, **more: Any) -> Any:
     """Returns a record type with these fields. A missing optional field is `untold`, and is not written."""
-    required = [(field.name, kind_of(field)) for field in fields if not field.optional]
     nothing = None if untold is None else msgspec.UnsetType
-    optional = [(field.name, kind_of(field) | nothing, untold) for field in fields if field.optional]
-    title = "".join(word.capitalize() for word in re.split(r"[._]", name))
-    options: dict[str, Any] = {"tag": tag, "tag_field": "event"} if tag else {}
-    return msgspec.defstruct(title, [*required, *optional], omit_defaults=True, kw_only=True, **options)
+    told: list[Any] = []
+    for field in fields:
+        kind, meaning = kind_of(field, name), msgspec.Meta(description=field.in_words)
+        if field.optional:
+            told.append((field.name, Annotated[kind | nothing, meaning], untold))
+        else:
+            told.append((field.name, Annotated[kind, meaning]))
+    return msgspec.defstruct(name, told, omit_defaults=True, kw_only=True, namespace={"__doc__": about}, **more)
 
 
+FIELDS = {each.name: (*vocabulary.COMMON, *each.fields) for each in vocabulary.EVENTS}
 TIMES = tuple(field for field in vocabulary.COMMON if field.name != "event")
-Header = struct("header", vocabulary.HEADER, untold=msgspec.UNSET)
-_Unknown = struct("event", vocabulary.COMMON)
-_DECLARED: dict[tuple[str, str], Event] = {(role, each.name): each for each in vocabulary.EVENTS for role in each.roles}
+Header = struct("header", vocabulary.HEADER, "The first line of a file.", untold=msgspec.UNSET)
+Unknown = struct("unknown", vocabulary.COMMON, "An event of another name is ignored.")
+DECLARED: dict[tuple[str, str], Event] = {(role, each.name): each for each in vocabulary.EVENTS for role in each.roles}
 TYPES: dict[str, type[msgspec.Struct]] = {
-    each.name: struct(each.name, (*TIMES, *each.fields), tag=each.name) for each in vocabulary.EVENTS
+    each.name: struct(each.name, (*TIMES, *each.fields), each.in_words, tag=each.name, tag_field="event")
+    for each in vocabulary.EVENTS
 }
 _OPTIONAL = {
-    name: frozenset(field.name for field in (*TIMES, *fields) if field.optional)
-    for name, fields in [(each.name, each.fields) for each in vocabulary.EVENTS]
+    each.name: frozenset(field.name for field in (*TIMES, *each.fields) if field.optional) for each in vocabulary.EVENTS
 }
-
 _READERS = frozenset(("at", "key", "process", "node", "incarnation", "rank", "local_rank", "pid"))
+_FOREIGN = {key: _READERS - {field.name for field in event.fields} for key, event in DECLARED.items()}
+
+
+def json_schema() -> dict[str, Any]:
+    """A JSON Schema that every line of an event file keeps: its first one `header`, any other one `event`."""
+    types = (*TYPES.values(), Unknown, Header)
+    (*events, _), parts = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    parts["unknown"]["properties"]["event"] = {"type": "string", "not": {"enum": [*TYPES]}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of an event file",
+        "anyOf": [{"$ref": "#/$defs/header"}, {"$ref": "#/$defs/event"}],
+        "$defs": {"event": {"anyOf": events}, **parts},
+    }
 
 
 def parse(line: bytes) -> Record:
@@ -110,10 +130,10 @@ def event(record: Record, role: str) -> Record:
     An event that is not declared for the role has only the fields of all events checked.
     """
     name = record.get("event")
-    if not isinstance(name, str) or (role, name) not in _DECLARED:
-        _converted(record, _Unknown, vocabulary.COMMON, "event")
+    if not isinstance(name, str) or (role, name) not in DECLARED:
+        _converted(record, Unknown, vocabulary.COMMON, "event")
         return record
-    _converted(record, TYPES[name], vocabulary_fields(name), f"{name} event")
+    _converted(record, TYPES[name], FIELDS[name], f"{name} event")
     if name == "plan" and (ranks := PlannedSize.of(record["plan"]).assumed_world_size) > vocabulary.RANKS_MAX:
         raise Damaged(f"plan event: a job of {ranks} ranks; at most {vocabulary.RANKS_MAX} can be judged")
     if name == "step" and record.get("samples") is not None:
@@ -127,27 +147,10 @@ def event(record: Record, role: str) -> Record:
     return {key: value for key, value in record.items() if value is not None or key not in optional}
 
 
-def is_declared(record: Record, role: str) -> bool:
-    return (role, record.get("event")) in _DECLARED
-
-
 def own(record: Record, role: str) -> Record:
     """Returns the record without undeclared fields that would replace values which readers add to an event."""
-    foreign = _foreign(role, record["event"])
+    foreign = _FOREIGN.get((role, record["event"]), _READERS)
     return record if foreign.isdisjoint(record) else {k: v for k, v in record.items() if k not in foreign}
-
-
-@functools.lru_cache(maxsize=1024)
-def _foreign(role: str, name: str) -> frozenset[str]:
-    declared = _DECLARED.get((role, name))
-    return _READERS - {field.name for field in declared.fields} if declared else _READERS
-
-
-@functools.cache
-def vocabulary_fields(name: str) -> tuple[Field, ...]:
-    """Returns all fields of an event, with the common fields."""
-    declared = next(each for each in vocabulary.EVENTS if each.name == name)
-    return (*vocabulary.COMMON, *declared.fields)
 
 
 def _converted(record: Record, to: type[msgspec.Struct], fields: Sequence[Field], what: str) -> msgspec.Struct:

@@ -1,4 +1,4 @@
-"""The event log as read back: whole files after a run, and lines as they are written during one.
+"""The lines of an event log: one by one, and as they are written during a run.
 
 Who wrote a file, and where, is told by its place (`harness.log.files`); a first line that contradicts it is damaged
 evidence.
@@ -6,7 +6,6 @@ evidence.
 
 from __future__ import annotations
 
-import itertools
 import os
 import pathlib
 import re
@@ -27,42 +26,6 @@ _FILE_NAME = re.compile(
     r"(?P<role>trainer|agent)-(?P<node>.+)\.(?P<incarnation>\d{1,7})(-(?P<rank>\d{1,6}))?-(?P<start>[0-9a-f]{1,15})\.jsonl"
 )
 _PLACE = {"rank": 0, "local_rank": 0, "incarnation": 1, "pid": 0}
-
-
-@dataclass(frozen=True)
-class WriterLog:
-    """The file of one writer as read back. `torn`: a kill cut its last line."""
-
-    path: pathlib.Path
-    header: Record
-    events: list[Record]
-    torn: bool
-
-
-def read_writer(path: pathlib.Path, folder: str | None = None) -> WriterLog | None:
-    """Reads one file; `None` when not even its header was written. `folder`: its parent is the folder of a node.
-
-    Raises `EventLogError` naming file and line for anything but one torn last line.
-    """
-    return _read(EventFile.of(path, folder))
-
-
-def read_log(directory: pathlib.Path) -> list[WriterLog]:
-    """Reads all writers of a run, in the order of their paths. Raises `EventLogError`."""
-    logs = (_read(source) for source in files.find(directory))
-    return [log for log in logs if log is not None]
-
-
-def _read(source: EventFile) -> WriterLog | None:
-    blocks = files.Blocks(source)
-    lines = itertools.chain.from_iterable(blocks)
-    first = next(lines, None)
-    if first is None:
-        return None
-    header = read_header(source, first)
-    rest = ((number, line) for number, line in enumerate(lines, 2) if line != first)
-    events = [read_event(source, number, line, role_of(header)) for number, line in rest]
-    return WriterLog(source.path, header, events, blocks.torn)
 
 
 def read_header(source: EventFile, line: bytes) -> Record:
@@ -103,9 +66,8 @@ def _placed(source: EventFile, header: Record) -> Record:
     if source.folder is not None:
         header.pop("uncertainty_ns", None)  # of what we read ourselves; nobody makes his own times inexact
         if role_of(header) == HARNESS:
-            raise Damaged(
-                f"forged evidence: a file of node {checked_lines.shown(source.folder)} says it is the harness's"
-            )
+            whose = f"a file of node {checked_lines.shown(source.folder)}"
+            raise Damaged(f"forged evidence: {whose} says it is the harness's")
         node = files.visible(source.folder)
         _agree("node", header.get("node", node), node, "its folder")
         return header | {"node": node}
@@ -189,7 +151,15 @@ class Tail:
         return sources
 
     def _new(self, source: EventFile, followed: _Followed) -> list[tuple[Record, Record]]:
-        chunk = self._chunk(source, followed)
+        try:
+            with os.fdopen(files.open_source(source), "rb", buffering=0) as file:
+                file.seek(followed.offset)
+                chunk = file.read(max(FILE_BYTES_A_POLL, source.line_bytes_max + 1))
+        except EventLogError as error:
+            self._give_up(followed, str(error))
+            return []
+        except OSError:
+            return []  # looked at again with the next poll
         whole = chunk[: chunk.rfind(b"\n") + 1]
         if not whole and len(chunk) > source.line_bytes_max:
             self._give_up(followed, f"{source.shown}:{followed.lines + 1}: {files.too_long(source)}")
@@ -198,37 +168,20 @@ class Tail:
         for line in whole.split(b"\n")[:-1]:
             followed.lines += 1
             try:
-                record = self._record(source, followed, line)
+                if len(line) > source.line_bytes_max:
+                    raise EventLogError(f"{source.shown}:{followed.lines}: {files.too_long(source)}")
+                if followed.header is None:
+                    header = read_header(source, line)
+                    followed.header = _PLACE | {"node": header.get("host", "")} | header
+                else:
+                    record = read_event(source, followed.lines, line, role_of(followed.header))
+                    found.append((followed.header, record))
             except EventLogError as error:
                 self._note(str(error))
                 if followed.header is None:
                     followed.given_up = True
                     break
-                continue
-            if record is not None:
-                assert followed.header is not None
-                found.append((followed.header, record))
         return found
-
-    def _chunk(self, source: EventFile, followed: _Followed) -> bytes:
-        try:
-            with os.fdopen(files.open_source(source), "rb", buffering=0) as file:
-                file.seek(followed.offset)
-                return file.read(max(FILE_BYTES_A_POLL, source.line_bytes_max + 1))
-        except EventLogError as error:
-            self._give_up(followed, str(error))
-        except OSError:
-            pass  # looked at again with the next poll
-        return b""
-
-    def _record(self, source: EventFile, followed: _Followed, line: bytes) -> Record | None:
-        if len(line) > source.line_bytes_max:
-            raise EventLogError(f"{source.shown}:{followed.lines}: {files.too_long(source)}")
-        if followed.header is None:
-            header = read_header(source, line)
-            followed.header = _PLACE | {"node": header.get("host", "")} | header
-            return None
-        return read_event(source, followed.lines, line, role_of(followed.header))
 
     def _give_up(self, followed: _Followed, problem: str) -> None:
         followed.given_up = True

@@ -10,7 +10,6 @@ Only regular files are opened, no link is followed, no open waits, and sizes and
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pathlib
 import re
@@ -78,9 +77,9 @@ class EventFile:
         return PLAN_BYTES_MAX if self.is_harness else LINE_BYTES_MAX
 
     @classmethod
-    def of(cls, path: pathlib.Path, folder: str | None = None) -> EventFile:
-        """Returns a file by its path; with `folder`, its parent is the folder of a node."""
-        return cls(path.parent.parent if folder else path.parent, folder, path.name)
+    def of(cls, path: pathlib.Path) -> EventFile:
+        """Returns a file of the flat layout by its path."""
+        return cls(path.parent, None, path.name)
 
 
 def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
@@ -116,10 +115,10 @@ def _entries(events: pathlib.Path, folder: str | None, sources: list[EventFile],
             if stat.S_ISDIR(found.st_mode) and not entry.name.endswith(SUFFIX):
                 folders.append(entry.name)
             elif entry.name.endswith(SUFFIX) or (folder is None and entry.is_symlink()):
-                problem = _refused(source, found)
-                if problem is None:
+                if problem := _refused(source, found):
+                    problems.append(problem)
+                else:
                     sources.append(source)
-                problems += [problem] if problem else []
             if len(sources) + len(problems) + len(folders) > FILES_MAX:
                 raise EventLogError(f"{source.shown}: more than {FILES_MAX} files and folders in this event log")
     return sorted(folders)
@@ -137,13 +136,14 @@ def _opened_folder(events: pathlib.Path, folder: str | None) -> Iterator[int]:
         yield descriptor
 
 
-def _refused(source: EventFile, found: os.stat_result) -> str | None:
+def _refused(source: EventFile, found: os.stat_result) -> str:
+    """Says why this cannot be an event file; empty if it can."""
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         return f"{source.shown}: {kind}; an event file must be a regular file"
     if found.st_size > FILE_BYTES_MAX:
         return f"{source.shown}: {found.st_size} bytes; an event file may have at most {FILE_BYTES_MAX}"
-    return None
+    return ""
 
 
 def open_source(source: EventFile) -> int:
@@ -154,8 +154,7 @@ def open_source(source: EventFile) -> int:
             descriptor = os.open(source.file, flags, dir_fd=folder)
     except OSError as error:
         raise EventLogError(f"{source.shown}: cannot be read: {error.strerror}") from error
-    problem = _refused(source, os.fstat(descriptor))
-    if problem is not None:
+    if problem := _refused(source, os.fstat(descriptor)):
         os.close(descriptor)
         raise EventLogError(problem)
     return descriptor
@@ -176,7 +175,10 @@ class Blocks:
         with os.fdopen(open_source(self.source), "rb", buffering=0) as file:
             left = os.fstat(file.fileno()).st_size
             while left:
-                block = self._read(file, min(left, BLOCK_BYTES))
+                try:
+                    block = file.read(min(left, BLOCK_BYTES))
+                except OSError as error:
+                    raise EventLogError(f"{self.source.shown}: cannot be read: {error.strerror}") from error
                 left = left - len(block) if block else 0
                 *lines, rest = (rest + block).split(b"\n")
                 lengths = [len(line) for line in (*lines, rest)]
@@ -187,12 +189,6 @@ class Blocks:
                 number += len(lines)
                 yield lines
         self.torn = bool(rest)
-
-    def _read(self, file: io.FileIO, size: int) -> bytes:
-        try:
-            return file.read(size)
-        except OSError as error:
-            raise EventLogError(f"{self.source.shown}: cannot be read: {error.strerror}") from error
 
 
 def too_long(source: EventFile) -> str:

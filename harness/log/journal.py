@@ -6,6 +6,7 @@ clean run `{"closed": true}`. Root reads it and acts on it, so a journal is only
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -97,27 +98,19 @@ def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 
 def _content(run_dir: pathlib.Path) -> bytes:
-    try:
-        folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise FaultError(f"{run_dir}: cannot be opened: {error.strerror}") from error
-    try:
-        _refuse_foreign(os.fstat(folder), run_dir)
-        return _read(folder, run_dir / JOURNAL)
-    finally:
-        os.close(folder)
-
-
-def _read(folder: int, path: pathlib.Path) -> bytes:
-    try:
-        descriptor = os.open(JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise FaultError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
+    path, here = run_dir / JOURNAL, run_dir
+    with contextlib.ExitStack() as opened:
+        try:
+            folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            opened.callback(os.close, folder)
+            _refuse_foreign(os.fstat(folder), run_dir)
+            here = path
+            descriptor = os.open(JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            opened.callback(os.close, descriptor)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise FaultError(f"{here}: cannot be read: {error.strerror}") from error
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FaultError(f"{path}: not a regular file; a journal must be one")
@@ -126,8 +119,6 @@ def _read(folder: int, path: pathlib.Path) -> bytes:
         _refuse_foreign(status, path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(SIZE_MAX)
-    finally:
-        os.close(descriptor)
 
 
 def _refuse_foreign(status: os.stat_result, path: pathlib.Path) -> None:

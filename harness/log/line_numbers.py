@@ -45,17 +45,9 @@ class LineGap:
         return begins or ends if back else begins and ends
 
 
-def numbered(header: Record) -> bool:
-    return "line" in header
-
-
-def plain(numbers: Ints) -> bool:
-    """Tells whether these numbers, of all lines but the header, are 1, 2, 3, …: no line is missing or moved."""
-    return bool((numbers == np.arange(1, len(numbers) + 1)).all())
-
-
 def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[str]]:
-    """Reads a file with gaps in its numbers again: returns its gaps and contradictions. Raises `EventLogError`."""
+    """Reads a file again whose numbers, of all lines but the header, are not 1, 2, 3, …: returns its gaps and
+    contradictions. Raises `EventLogError`."""
     rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
     lines = itertools.chain.from_iterable(files.Blocks(source))
     first = next(lines, b"")

@@ -23,7 +23,7 @@ import operator
 import os
 import pathlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -43,16 +43,11 @@ from harness.log.vocabulary import Field
 from harness.units import counted
 
 Column = npt.NDArray[Any]
-_STEP = {each.column: each for each in checked_lines.vocabulary_fields("step") if each.column}
+_STEP = {each.column: each for each in checked_lines.FIELDS["step"] if each.column}
 _KINDS: dict[str, type] = {vocabulary.INTEGER: np.int64, vocabulary.NUMBER: np.float64, vocabulary.LABEL: np.int64}
-_OF_KIND = {  # what is read together
-    vocabulary.INTEGER: (
-        *("step", "begin", "end", "first", "count", "rank_samples", "data_pass", "applied"),
-        *("data_ns", "checkpoint_ns", "sync_ns", "weights_ns"),
-    ),
-    vocabulary.NUMBER: ("loss", "grad_norm", "lr"),
-    vocabulary.LABEL: ("digest", "weights"),
-}
+_OF_KIND: dict[str, list[str]] = {kind: [] for kind in _KINDS}  # what is read together
+for _name, _field in _STEP.items():
+    _OF_KIND[vocabulary.INTEGER if _field.kind == vocabulary.FLAG else _field.kind].append(_name)
 _told = {kind: operator.attrgetter(*(_STEP[name].name for name in names)) for kind, names in _OF_KIND.items()}
 _NARROW = {"data_pass": np.int32, "applied": np.int8, "samples": np.int32}  # `samples`: their number in `Log.samples`
 COLUMNS: dict[str, type] = {name: _KINDS[kind] for kind, names in _OF_KIND.items() for name in names} | _NARROW
@@ -101,7 +96,7 @@ class Writer:
 
     @property
     def numbered(self) -> bool:
-        return line_numbers.numbered(self.header)
+        return "line" in self.header
 
     @property
     def role(self) -> str:
@@ -189,11 +184,10 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
     if sum(source.size for source in sources) >= PARALLEL_BYTES_MIN:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
         # be imported a second time or memory is short; what they did not read is then read here.
+        spawn = multiprocessing.get_context("spawn")
         with (
             contextlib.suppress(BrokenProcessPool),
-            ProcessPoolExecutor(
-                mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_its_parent
-            ) as pool,
+            ProcessPoolExecutor(mp_context=spawn, initializer=_end_with_its_parent) as pool,
         ):
             for writer in pool.map(read_source, sources, chunksize=max(1, len(sources) // 1024)):
                 done += 1
@@ -214,70 +208,64 @@ def _end_with_its_parent() -> None:
 
 def read_source(source: EventFile) -> Writer | None:
     """Reads one writer on its own clock; `None` if not even its first line was written."""
-    part, header, first, number, blocks = _Part(), None, b"", 1, files.Blocks(source)
+    parts, header, first, number, blocks = list[_Part](), None, b"", 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:
             first, *lines = lines
             header, number = event_log.read_header(source, first), 2
         if header is not None:
-            part.add(_read_block(source, number, lines, event_log.role_of(header), first))
+            parts.append(_read_block(source, number, lines, event_log.role_of(header), first))
         number += len(lines)
     if header is None:
         return None
     header["event"] = ""
-    once = {hash(repr(record)): record for record in part.events}  # a line that comes again counts once
+    # A line that comes again counts once.
+    once = {hash(repr(record)): record for part in parts for record in part.events}
     rest = sorted(_kept([*once.values()], event_log.role_of(header)), key=operator.itemgetter("mono_ns"))
     for record in (header, *rest):
         record["at"] = record["mono_ns"]
     for record in rest:  # of its place in the file nobody asks any more
         record.pop("line", None)
         record.pop("line_fork", None)
-    dropped = max(part.dropped, header.get("dropped", 0))
+    dropped = max(header.get("dropped", 0), *(part.dropped for part in parts))
     gaps, problems = tuple[LineGap, ...](), list[str]()
-    if line_numbers.numbered(header):
-        if not line_numbers.plain(np.concatenate([*part.numbers, np.zeros(0, np.int64)])):
+    if "line" in header:
+        numbers = np.concatenate([part.numbers for part in parts])
+        if (numbers != np.arange(1, len(numbers) + 1)).any():  # some line is missing, or moved
             gaps, problems = line_numbers.look(source, header)
         dropped = sum(gap.lines for gap in gaps if gap.full_disk)
-    told = sample_indices.joined(part.samples)
-    return Writer(
-        source.name, header, rest, part.steps(), blocks.torn, dropped, samples=told, gaps=gaps, problems=problems
-    )
+    told = sample_indices.joined([part.samples for part in parts])
+    steps = _steps_of(parts)
+    return Writer(source.name, header, rest, steps, blocks.torn, dropped, samples=told, gaps=gaps, problems=problems)
 
 
-@dataclass
-class _Part:
-    """The contents of some lines of a file."""
+class _Part(NamedTuple):
+    """The contents of some lines of a file. `numbers`: those of all lines."""
 
-    events: list[Record] = field(default_factory=list)
-    columns: list[dict[str, Column]] = field(default_factory=list)
-    dropped: int = 0
-    samples: list[Samples] = field(default_factory=list)  # parallel to `columns`
-    numbers: list[Column] = field(default_factory=list)  # of all lines
+    events: list[Record]
+    columns: dict[str, Column]
+    dropped: int
+    samples: Samples
+    numbers: Column
 
-    def add(self, other: _Part) -> None:
-        self.events += other.events
-        base = sum(map(len, self.samples))
-        self.columns += [c | {"samples": sample_indices.renumbered(c["samples"], base)} for c in other.columns]
-        self.samples += other.samples
-        self.dropped = max(self.dropped, other.dropped)
-        self.numbers += other.numbers
 
-    def steps(self) -> dict[str, Column]:
-        """Returns all steps in order of time, as threads and log shippers may exchange lines. A step without a told
-        begin began when the one before ended."""
-        if len(self.columns) == 1:
-            steps = self.columns[0]
-        else:
-            parts = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}, *self.columns]
-            steps = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
-        if (np.diff(steps["end"]) < 0).any():
-            order = np.argsort(steps["end"], kind="stable")
-            steps = {name: column[order] for name, column in steps.items()}
-        untold = steps["begin"] == NOT_TOLD
-        if untold.any():
-            previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])
-            steps["begin"] = np.where(untold, previous, steps["begin"])
-        return steps
+def _steps_of(parts: Sequence[_Part]) -> dict[str, Column]:
+    """Returns all steps in order of time, as threads and log shippers may exchange lines. A step without a told
+    begin began when the one before ended."""
+    columns: list[dict[str, Column]] = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}]
+    told = 0
+    for part in parts:
+        columns.append(part.columns | {"samples": sample_indices.renumbered(part.columns["samples"], told)})
+        told += len(part.samples)
+    steps = {name: np.concatenate([each[name] for each in columns]) for name in COLUMNS}
+    if (np.diff(steps["end"]) < 0).any():
+        order = np.argsort(steps["end"], kind="stable")
+        steps = {name: column[order] for name, column in steps.items()}
+    untold = steps["begin"] == NOT_TOLD
+    if untold.any():
+        previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])
+        steps["begin"] = np.where(untold, previous, steps["begin"])
+    return steps
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
@@ -292,7 +280,7 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str,
             numbers: Column = np.fromiter(map(operator.attrgetter("line"), lines), np.int64, len(lines))
             del lines
             rest = [event_log.read_event(source, number + index, raw[index], role) for index in others]
-            return _Part(_kept(rest, role), [columns], dropped, [consumed], [numbers])
+            return _Part(_kept(rest, role), columns, dropped, consumed, numbers)
     return _read_slowly(source, number, raw, role, header)
 
 
@@ -304,22 +292,17 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
     rest = [record for record in found if record["event"] != "step" or role != "trainer"]
     dropped = max((record.get("dropped", 0) for record in found), default=0)
     numbers: Column = np.array([record.get("line", line_numbers.NONE) for record in found], np.int64)
-    told = [
-        record | {"samples": msgspec.Raw(_encode(record["samples"]))} if "samples" in record else record
-        for record in steps
-    ]
-    columns, consumed = _columns([msgspec.convert(line, _Line) for line in told])
-    return _Part(_kept(rest, role), [columns], dropped, [consumed], [numbers])
+    for record in steps:
+        if "samples" in record:
+            record["samples"] = msgspec.Raw(_encode(record["samples"]))
+    columns, consumed = _columns([msgspec.convert(record, _Line) for record in steps])
+    return _Part(_kept(rest, role), columns, dropped, consumed, numbers)
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
     """Returns declared events, and the last event of any kind, which tells that its writer was still there."""
-    last = len(rest) - 1
-    return [
-        checked_lines.own(record, role)
-        for index, record in enumerate(rest)
-        if index == last or checked_lines.is_declared(record, role)
-    ]
+    declared = [record for record in rest[:-1] if (role, record["event"]) in checked_lines.DECLARED]
+    return [checked_lines.own(record, role) for record in (*declared, *rest[-1:])]
 
 
 def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
@@ -327,17 +310,16 @@ def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
     columns: dict[str, Column] = {}
     for kind, names in _OF_KIND.items():
         told = list(itertools.chain.from_iterable(map(_told[kind], lines)))
-        values: Column = np.fromiter(
-            map(_fingerprint, told) if kind == vocabulary.LABEL else told, _KINDS[kind], len(told)
-        )
+        numbers = map(_fingerprint, told) if kind == vocabulary.LABEL else told
+        values: Column = np.fromiter(numbers, _KINDS[kind], len(told))
         if kind == vocabulary.NUMBER:  # None and "nan" are floats to numpy
             unsigned = np.flatnonzero(np.isnan(values) & ~np.signbit(values)).tolist()
             values[[place for place in unsigned if told[place] is None]] = UNTOLD
         columns |= zip(names, values.reshape(-1, len(names)).T, strict=True)
     if lacking := [name for name in columns if not _STEP[name].optional and NOT_TOLD in columns[name]]:
         raise ValueError(lacking[0])
-    numbers, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
-    return columns | {"samples": numbers}, consumed
+    samples, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
+    return columns | {"samples": samples}, consumed
 
 
 def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -365,20 +347,24 @@ def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems:
     if harness is not None and (lost := sum(gap.lines for gap in harness.gaps if not gap.full_disk)):
         problems.append(f"the harness's log lacks {counted(lost, 'line')}")
     reference = (harness or writers[0]).header
-    uncertainty_ns = _move_all(writers, reference, _offsets(harness), problems)
+    compared = [event for event in (harness.events if harness else ()) if event["event"] == "clock"]
+    uncertainty_ns = _move_all(writers, reference, compared, problems)
     for writer in writers:
         _check_near(writer, reference["mono_ns"])
     uncertainty_ns += max((writer.header.get("uncertainty_ns", 0) for writer in writers), default=0)
     return Log(writers, steps, harness, uncertainty_ns, tuple(dict.fromkeys(problems)))
 
 
-def _move_all(writers: Sequence[Writer], reference: Record, offsets: _Offsets, problems: list[str]) -> int:
-    """Moves every writer onto the clock of the reference; returns the worst uncertainty."""
+def _move_all(writers: Sequence[Writer], reference: Record, compared: Sequence[Record], problems: list[str]) -> int:
+    """Moves every writer onto the clock of the reference; returns the worst uncertainty. `compared`: `clock` events."""
+    by_host: dict[str, list[Record]] = {}
+    for event in compared:
+        by_host.setdefault(event["host"], []).append(event)
     foreign: dict[str, list[tuple[Writer, _Shift]]] = {}
     for writer in writers:
         if writer.header.get("clock") == reference.get("clock"):
             continue
-        known = offsets.get(str(writer.header.get("host")), [])
+        known = by_host.get(str(writer.header.get("host")), [])
         if not known:
             problems.append(f"the clock of host {writer.header.get('host')!r} was never compared with the harness's")
         found = _shift(writer.header, reference, known)
@@ -394,19 +380,6 @@ def _move_all(writers: Sequence[Writer], reference: Record, offsets: _Offsets, p
     return uncertainty_ns
 
 
-_Offsets = dict[str, list[tuple[int, int, int]]]
-
-
-def _offsets(harness: Writer | None) -> _Offsets:
-    """Maps each host to its measured wall-clock offsets: (time, offset, uncertainty)."""
-    found: _Offsets = {}
-    for event in harness.events if harness else ():
-        if event["event"] == "clock":
-            measured = (event["at"], event["offset_ns"], event.get("uncertainty_ns", 0))
-            found.setdefault(event["host"], []).append(measured)
-    return found
-
-
 class _Shift(NamedTuple):
     """The shift from a foreign monotonic time to the harness's."""
 
@@ -415,12 +388,12 @@ class _Shift(NamedTuple):
     apart_ns: int  # from the file's first line to the clock comparison in use
 
 
-def _shift(header: Record, reference: Record, known: Iterable[tuple[int, int, int]]) -> _Shift:
+def _shift(header: Record, reference: Record, known: Sequence[Record]) -> _Shift:
     """Returns the shift of a file by the clock comparison nearest to its first line. Offset: host's clock less ours."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
-    apart, offset, uncertain = min(
-        ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in known), default=(0, 0, 0)
-    )
+    measured = [(each["at"], each["offset_ns"], each.get("uncertainty_ns", 0)) for each in known]
+    nearest = ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in measured)
+    apart, offset, uncertain = min(nearest, default=(0, 0, 0))
     return _Shift(foreign - offset - header["mono_ns"], uncertain, apart)
 
 

@@ -42,10 +42,8 @@ class Samples:
 
     def equal(self, mine: Ints, other: Samples, theirs: Ints) -> Ints:
         """Marks the steps that have the very same runs as the steps of `other` beside them."""
-        parts = [
-            self._equal(mine[at : at + _AT_ONCE], other, theirs[at : at + _AT_ONCE])
-            for at in range(0, len(mine), _AT_ONCE)
-        ]
+        pieces = [slice(at, at + _AT_ONCE) for at in range(0, len(mine), _AT_ONCE)]
+        parts = [self._equal(mine[piece], other, theirs[piece]) for piece in pieces]
         return np.concatenate([np.zeros(0, np.bool_), *parts])
 
     def _equal(self, mine: Ints, other: Samples, theirs: Ints) -> Ints:
@@ -123,10 +121,8 @@ def joined(parts: Sequence[Samples]) -> Samples:
         return parts[0]
     starts = np.cumsum([0, *(len(part.runs) for part in parts)])
     offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts, strict=False)]
-    return Samples(
-        np.concatenate([*offsets, starts[-1:]]),
-        np.concatenate([np.zeros((0, 3), np.int32), *(part.runs for part in parts)]),
-    )
+    runs = np.concatenate([np.zeros((0, 3), np.int32), *(part.runs for part in parts)])
+    return Samples(np.concatenate([*offsets, starts[-1:]]), runs)
 
 
 def renumbered(numbers: Ints, base: int) -> Ints:

@@ -142,14 +142,14 @@ def remove_tree(root: pathlib.Path, path: str) -> None:
 # Files
 
 
-def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
     """A descriptor of the regular file `root/path`.
 
     Raises `FileNotFoundError` where it is not there, `FaultError` for anything else than a regular file.
     """
     with folder_of(root, path) as (parent, name):
         try:
-            descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, mode, dir_fd=parent)
+            descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, 0o644, dir_fd=parent)
         except (FileNotFoundError, FileExistsError):
             raise
         except OSError as error:
@@ -187,18 +187,25 @@ def tail(root: pathlib.Path, path: str, limit_bytes: int = TAIL_BYTES) -> str:
         return file.read(limit_bytes).decode(errors="replace")
 
 
-def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644) -> None:
-    """Writes `root/path` all at once; a link in its place is replaced, not followed."""
+def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644, durable: bool = False) -> None:
+    """Writes `root/path` all at once; a link in its place is replaced, not followed. `durable`: it is on the disk when
+    the call returns. The `OSError` of a failure names the file."""
+    temporary = f".{secrets.token_hex(8)}"
     with folder_of(root, path) as (parent, name):
-        temporary = f".{secrets.token_hex(8)}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, mode, dir_fd=parent)
         try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, mode, dir_fd=parent)
             with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(descriptor, mode)
                 file.write(content)
+                file.flush()
+                if durable:
+                    os.fsync(descriptor)
             os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=parent)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, str(root / path)) from error
             raise
 
 

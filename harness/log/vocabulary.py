@@ -10,6 +10,7 @@ A declared field with another type, or beyond its limits, is damaged evidence.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from harness.log.consequences import May
 from harness.node.emitter import AXES, BYTES_MAX, SCHEMA_VERSION, TELLS
@@ -53,8 +54,8 @@ class Field:
     OBJECTS; without them any object will do. `column` is the field's place in the table of steps.
     """
 
-    name: str
     kind: str
+    name: str
     meaning: str
     unit: str = ""
     optional: bool = False
@@ -66,91 +67,70 @@ class Field:
     column: str = ""
     otherwise: int | None = None  # what the column holds where the field is not told
 
+    @property
+    def in_words(self) -> str:
+        unit = f" Unit: {self.unit}." if self.unit else ""
+        known = f" Known values: {', '.join(self.values)}." if self.values and not self.closed else ""
+        return f"{self.meaning}.{unit}{known}"
+
 
 @dataclass(frozen=True)
 class Event:
     name: str
-    roles: tuple[str, ...]
+    roles: tuple[str, ...]  # of those who write it, the usual one first
     meaning: str
     fields: tuple[Field, ...]
 
     @property
-    def role(self) -> str:
-        """Returns the role that usually writes this event."""
-        return self.roles[0]
+    def in_words(self) -> str:
+        return f"{self.meaning} Written by: {', '.join(self.roles)}."
 
 
-def _name(name: str, meaning: str, optional: bool = False, values: tuple[str, ...] = ()) -> Field:
-    return Field(name, TEXT, meaning, optional=optional, most=NAME_CHARS_MAX, values=values)
+_name = partial(Field, TEXT, most=NAME_CHARS_MAX)
+_text = partial(Field, TEXT, optional=True)
+_label = partial(Field, LABEL, optional=True, most=NAME_CHARS_MAX)
+_flag = partial(Field, FLAG, optional=True)
+_number = partial(Field, NUMBER, optional=True)
+_ns = partial(Field, INTEGER, unit="ns", optional=True, least=0, most=MONO_NS_MAX)
+_uncertainty = partial(Field, INTEGER, "uncertainty_ns", unit="ns", optional=True, least=0, most=OFFSET_NS_MAX)
+_code = partial(Field, INTEGER, "code", optional=True, least=-CODE_MAX, most=CODE_MAX)
+_rank = partial(Field, INTEGER, optional=True, least=0, most=RANKS_MAX - 1)
 
 
-def _text(name: str, meaning: str, optional: bool = True) -> Field:
-    return Field(name, TEXT, meaning, optional=optional)
+def _size(name: str, meaning: str, unit: str = "", most: int = RANKS_MAX, optional: bool = True) -> Field:
+    return Field(INTEGER, name, meaning, unit, optional, least=0, most=most)
 
 
-def _label(name: str, meaning: str, column: str = "") -> Field:
-    return Field(name, LABEL, meaning, optional=True, most=NAME_CHARS_MAX, column=column)
-
-
-def _flag(name: str, meaning: str) -> Field:
-    return Field(name, FLAG, meaning, optional=True)
-
-
-def _number(name: str, meaning: str, unit: str = "", column: str = "") -> Field:
-    return Field(name, NUMBER, meaning, unit, optional=True, column=column)
+_bytes = partial(_size, unit="bytes", most=BYTES_MAX)
 
 
 def _step(meaning: str, optional: bool = False, name: str = "step", column: str = "") -> Field:
-    return Field(name, INTEGER, meaning, "steps", optional, least=0, most=STEP_MAX, column=column)
-
-
-def _ns(name: str, meaning: str, optional: bool = True, column: str = "") -> Field:
-    return Field(name, INTEGER, meaning, "ns", optional, least=0, most=MONO_NS_MAX, column=column)
+    return Field(INTEGER, name, meaning, "steps", optional, least=0, most=STEP_MAX, column=column)
 
 
 def _spent(name: str, meaning: str) -> Field:
-    return Field(name, INTEGER, meaning, "ns", optional=True, least=0, most=MONO_NS_MAX, column=name, otherwise=0)
-
-
-def _uncertainty(meaning: str) -> Field:
-    return Field("uncertainty_ns", INTEGER, meaning, "ns", optional=True, least=0, most=OFFSET_NS_MAX)
+    return Field(INTEGER, name, meaning, "ns", optional=True, least=0, most=MONO_NS_MAX, column=name, otherwise=0)
 
 
 def _column(name: str, meaning: str, column: str, unit: str = "samples", most: int = SAMPLE_MAX) -> Field:
     """Returns a column with -1 for fields that are not told."""
-    return Field(name, INTEGER, meaning, unit, optional=True, least=-1, most=most, column=column, otherwise=-1)
+    return Field(INTEGER, name, meaning, unit, optional=True, least=-1, most=most, column=column, otherwise=-1)
 
 
 def _outcome(meaning: str, *values: str) -> Field:
-    return Field("outcome", TEXT, meaning, values=values)
-
-
-def _code(meaning: str) -> Field:
-    return Field("code", INTEGER, meaning, optional=True, least=-CODE_MAX, most=CODE_MAX)
-
-
-def _rank(name: str, meaning: str, least: int = 0) -> Field:
-    return Field(name, INTEGER, meaning, optional=True, least=least, most=RANKS_MAX - 1)
-
-
-def _size(name: str, meaning: str, unit: str = "", most: int = RANKS_MAX, optional: bool = True) -> Field:
-    return Field(name, INTEGER, meaning, unit, optional, least=0, most=most)
-
-
-def _bytes(name: str, meaning: str) -> Field:
-    return _size(name, meaning, "bytes", BYTES_MAX)
+    return Field(TEXT, "outcome", meaning, values=values)
 
 
 def _place(optional: bool = False) -> tuple[Field, Field]:
     which = "which node of that name: 1, and one more for each replacement"
-    return _name("node", "the node's name", optional), _size("incarnation", which, most=INCARNATION_MAX)
+    return _name("node", "the node's name", optional=optional), _size("incarnation", which, most=INCARNATION_MAX)
 
 
-_EDGE = Field("edge", TEXT, "which end of it", optional=True, values=("begin", "end"), closed=True)
+_EDGE = Field(TEXT, "edge", "which end of it", optional=True, values=("begin", "end"), closed=True)
 _FAULT = _name("fault", "the fault's id in the plan")
 _REASON = _text("reason", "why")
 REQUEUED = "requeued"  # reason of `node.released`: the engine put the job back into its queue
-_KIND_OF_SAVE = _name("kind", "why it is saved", True, ("periodic", "emergency", "final"))
+_KIND_OF_SAVE = _name("kind", "why it is saved", optional=True, values=("periodic", "emergency", "final"))
 _CONTENT = _label("content", "names what the checkpoint holds: the same when it is saved and loaded")
 _PID = _size("pid", "process id, as its node sees it", most=PID_MAX)
 _TENSORS = (
@@ -165,7 +145,7 @@ ANOMALIES = (
 
 COMMON = (
     _name("event", "the event's name"),
-    Field("wall_ns", INTEGER, "the writer's wall clock, since 1970", "ns", True, -WALL_NS_MAX, WALL_NS_MAX),
+    Field(INTEGER, "wall_ns", "the writer's wall clock, since 1970", "ns", True, -WALL_NS_MAX, WALL_NS_MAX),
     _ns("mono_ns", "the writer's monotonic clock; the event's time", optional=False, column="end"),
     _size("dropped", "events lost just before this one, because the disk took no more", "events", BYTES_MAX),
     _size("line", "number of this line among those that its writer tried to write; the header is 0", most=LINE_MAX),
@@ -174,8 +154,8 @@ COMMON = (
 
 _WRITERS = ("trainer", "agent", "harness")
 HEADER = (
-    Field("schema", INTEGER, "version of this vocabulary", least=SCHEMA_VERSION, most=SCHEMA_VERSION),
-    _name("role", "who writes; without it nothing of the file is judged", True, _WRITERS),
+    Field(INTEGER, "schema", "version of this vocabulary", least=SCHEMA_VERSION, most=SCHEMA_VERSION),
+    _name("role", "who writes; without it nothing of the file is judged", optional=True, values=_WRITERS),
     _name("writer", "the file's name without `.jsonl`", optional=True),
     _name("host", "the host's name; `clock` events use the same", optional=True),
     _name("clock", "the kernel's boot id: writers with the same one share the monotonic clock", optional=True),
@@ -184,34 +164,34 @@ HEADER = (
     _rank("rank", "the worker's rank in the job"),
     _rank("local_rank", "the worker's rank on its node"),
     _size("world_size", "how many ranks the job has", "ranks"),
-    Field("tells", TEXTS, "what kinds of evidence this writer tells", optional=True, values=TELLS),
+    Field(TEXTS, "tells", "what kinds of evidence this writer tells", optional=True, values=TELLS),
     _uncertainty("the times of this file are no more exact than this; only in files that the harness writes"),
-    Field("wall_ns", INTEGER, "the writer's wall clock, since 1970", "ns", False, -WALL_NS_MAX, WALL_NS_MAX),
+    Field(INTEGER, "wall_ns", "the writer's wall clock, since 1970", "ns", False, -WALL_NS_MAX, WALL_NS_MAX),
     _ns("mono_ns", "the writer's monotonic clock", optional=False),
     _size("line", "the writer numbers its lines; an older one does not", most=0),
 )
 
 _COST = (
-    Field("seconds", NUMBER, "how long it took", "s", optional=True, least=0),
-    Field("gpu_seconds", NUMBER, "the same, for all its GPUs together", "GPU-s", optional=True, least=0),
+    Field(NUMBER, "seconds", "how long it took", "s", optional=True, least=0),
+    Field(NUMBER, "gpu_seconds", "the same, for all its GPUs together", "GPU-s", optional=True, least=0),
 )
 _TARGET = (*_place(optional=True), _rank("rank", "the rank; none: the whole node"))
 _LEFT = (
     _text("path", "as it would be published", optional=False),
     _step("whose state it holds; none: it is not known", optional=True),
-    Field("whole", FLAG, "whether it is finished"),
+    Field(FLAG, "whole", "whether it is finished"),
     _bytes("bytes", "its size"),
 )
 _BESIDE = (
     _text("file", "as in `files`", optional=False),
-    Field("tensor_digests", TEXTS, "its largest tensors, at most 64, as of a published checkpoint"),
+    Field(TEXTS, "tensor_digests", "its largest tensors, at most 64, as of a published checkpoint"),
 )
 _EFFECT = (
     _FAULT,
     _number("measured", "what was measured"),
     _number("expected", "what the plan asks for"),
     _name("unit", "of both", optional=True),
-    Field("ok", FLAG, "whether that is near enough; the fault's own rule decides"),
+    Field(FLAG, "ok", "whether that is near enough; the fault's own rule decides"),
     _text("detail", "how it was measured"),
 )
 _FALLBACK = (_text("source", "its path"), _text("reason", "what is wrong with it"))
@@ -229,7 +209,7 @@ _GPU = (
 )
 _AXIS = (
     _name("axis", "what the ranks along it share or split", values=AXES),
-    Field("index", INTEGER, "where this rank is on it", least=0, most=RANKS_MAX - 1),
+    Field(INTEGER, "index", "where this rank is on it", least=0, most=RANKS_MAX - 1),
     _size("size", "how many there are", "ranks", optional=False),
 )
 _LAYER = (
@@ -246,37 +226,37 @@ _WORKLOAD = (
     _size("nodes", "nodes of the job", "nodes"),
     _size("min_nodes", "the job may go on with so many", "nodes"),
     _size("ranks_per_node", "workers, each with one GPU", "ranks", GPUS_PER_NODE_MAX),
-    Field("mesh", OBJECT, "ranks along each axis, outermost first, as the scenario says it", optional=True),
+    Field(OBJECT, "mesh", "ranks along each axis, outermost first, as the scenario says it", optional=True),
     _size("steps", "so many steps are to be done", "steps", STEP_MAX),
-    Field("checkpoint", OBJECT, "how the trainer saves", optional=True, fields=_CHECKPOINT),
+    Field(OBJECT, "checkpoint", "how the trainer saves", optional=True, fields=_CHECKPOINT),
 )
 _PLANNED_TARGET = (_size("node_index", "place of the node, from 0"), _rank("rank", "the rank; none: the whole node"))
 _PLANNED_FAULT = (
     _name("id", "the fault's id"),
     _name("fault", "the kind of fault", optional=True),
-    Field("parameters", OBJECT, "the fault's parameters", optional=True),
-    Field("when", OBJECT, "its trigger", optional=True),
-    Field("targets", OBJECTS, "what it is to act on", optional=True, most=RANKS_MAX, fields=_PLANNED_TARGET),
+    Field(OBJECT, "parameters", "the fault's parameters", optional=True),
+    Field(OBJECT, "when", "its trigger", optional=True),
+    Field(OBJECTS, "targets", "what it is to act on", optional=True, most=RANKS_MAX, fields=_PLANNED_TARGET),
     _flag("kills", "whether processes of the target are meant to die"),
 )
 _SCENARIO = (
     _text("name", "the scenario's name"),
     _text("title", "its title"),
-    Field("tags", TEXTS, "its tags", optional=True),
+    Field(TEXTS, "tags", "its tags", optional=True),
     _number("price_per_gpu_hour", "what a GPU costs", "dollars/h"),
-    Field("labels", OBJECT, "texts for reports, like project and team", optional=True),
+    Field(OBJECT, "labels", "texts for reports, like project and team", optional=True),
     _text("file_digest", "SHA-256 of the scenario's file"),
 )
 _ABORT = (_ns("if_no_step_for_ns", "so long nobody does a step"),)
 _PLAN = (
-    Field("seed", INTEGER, "decides all that is random", optional=True, least=-SEED_MAX, most=SEED_MAX),
+    Field(INTEGER, "seed", "decides all that is random", optional=True, least=-SEED_MAX, most=SEED_MAX),
     _name("run_id", "the run's id", optional=True),
     _name("backend", "where the nodes are", optional=True),
-    Field("scenario", OBJECT, "what the plan was made from", optional=True, fields=_SCENARIO),
-    Field("workload", OBJECT, "the job", optional=True, fields=_WORKLOAD),
-    Field("faults", OBJECTS, "what is to be done to it", optional=True, fields=_PLANNED_FAULT),
-    Field("expect", OBJECT, "what must hold, by score", optional=True),
-    Field("abort", OBJECT, "when the run is given up", optional=True, fields=_ABORT),
+    Field(OBJECT, "scenario", "what the plan was made from", optional=True, fields=_SCENARIO),
+    Field(OBJECT, "workload", "the job", optional=True, fields=_WORKLOAD),
+    Field(OBJECTS, "faults", "what is to be done to it", optional=True, fields=_PLANNED_FAULT),
+    Field(OBJECT, "expect", "what must hold, by score", optional=True),
+    Field(OBJECT, "abort", "when the run is given up", optional=True, fields=_ABORT),
 )
 
 # Each event's name, its meaning, and its fields.
@@ -294,7 +274,7 @@ _TRAINER: _Events = {
     ),
     "coordinates": (
         "Where this rank is in the job's mesh, as far as it is known. A later event replaces an earlier one.",
-        Field("axes", OBJECTS, "one for each axis", most=len(AXES), fields=_AXIS),
+        Field(OBJECTS, "axes", "one for each axis", most=len(AXES), fields=_AXIS),
     ),
     "restored": (
         "The state was put back; the next step is the one after `step`.",
@@ -306,9 +286,9 @@ _TRAINER: _Events = {
         _CONTENT,
         _label("saved", "what it held when it was committed; another `content` is damage, or a save that was not seen"),
         _name("step_by", "what tells the step, the most trusted that knows it", optional=True, values=_STEP_BY),
-        Field("parts", TEXTS, "paths of its parts, where it was read from several", optional=True),
-        Field("entered", TEXTS, "what the state was put into", optional=True, values=("model", "optimizer")),
-        Field("fallback", OBJECTS, "checkpoints that were passed over", optional=True, fields=_FALLBACK),
+        Field(TEXTS, "parts", "paths of its parts, where it was read from several", optional=True),
+        Field(TEXTS, "entered", "what the state was put into", optional=True, values=("model", "optimizer")),
+        Field(OBJECTS, "fallback", "checkpoints that were passed over", optional=True, fields=_FALLBACK),
     ),
     "step": (
         "An optimizer step was completed. `mono_ns` is its end.",
@@ -317,32 +297,26 @@ _TRAINER: _Events = {
         _number("loss", "the loss", column="loss"),
         _number("grad_norm", "norm of the gradient", column="grad_norm"),
         _number("lr", "learning rate", column="lr"),
-        _label("digest", "digest of the global batch's sample indices, or of this rank's inputs", "digest"),
+        _label("digest", "digest of the global batch's sample indices, or of this rank's inputs", column="digest"),
         _column("first", "the global batch's first place in the shuffled order", "first"),
         _column("count", "how many places it has there", "count"),
         _column("rank_samples", "how many different samples this rank computed with in this step", "rank_samples"),
         Field(
-            "samples",
-            RUNS,
-            "indices in the data set that this rank consumed in this step, in order",
-            unit="samples",
-            optional=True,
-            least=0,
-            most=SAMPLE_MAX,
+            RUNS, "samples", "indices in the data set that this rank consumed in this step, in order", "samples", True
         ),
         _column("epoch", "which pass over the data set `samples` belong to", "data_pass", "", STEP_MAX),
-        Field(
+        _flag(
             "applied",
-            FLAG,
             "false: the update was skipped, as gradient scaling does over an overflow",
-            optional=True,
             column="applied",
             otherwise=1,
         ),
         _spent("data_ns", "time in this step blocked on data"),
         _spent("checkpoint_ns", "time in this step blocked on checkpointing"),
         _spent("sync_ns", "time of the gradient all-reduce, if measured"),
-        _label("weights", "digest of the weights that this step computed with; replicas have the same", "weights"),
+        _label(
+            "weights", "digest of the weights that this step computed with; replicas have the same", column="weights"
+        ),
         _spent("weights_ns", "time in this step spent on that digest"),
     ),
     "phase": ("A phase begins or ends.", _name("name", "the phase", values=_PHASES), _EDGE),
@@ -358,11 +332,11 @@ _TRAINER: _Events = {
         _KIND_OF_SAVE,
         _text("path", "where it is"),
         _CONTENT,
-        Field("files", TEXTS, "its files as far as this process wrote them, relative to its folder", optional=True),
+        Field(TEXTS, "files", "its files as far as this process wrote them, relative to its folder", optional=True),
         _name(
             "tensors", "digest of what is in its tensors; not of random generators and single numbers", optional=True
         ),
-        Field("holds", TEXTS, "whose state this process put into it", optional=True, values=("model", "optimizer")),
+        Field(TEXTS, "holds", "whose state this process put into it", optional=True, values=("model", "optimizer")),
         _size("micro_batches", "of the step after it, how many had been done when it was begun", most=STEP_MAX),
         _size("micro_batches_a_step", "how many the last step before it took", most=STEP_MAX),
         _bytes("bytes", "its size"),
@@ -377,11 +351,11 @@ _TRAINER: _Events = {
     ),
     "notice": (
         "A notice that the node will be taken was seen.",
-        _name("source", "how", True, ("signal", "ec2", "gcp", "azure", "peer", "straggler")),
+        _name("source", "how", optional=True, values=("signal", "ec2", "gcp", "azure", "peer", "straggler")),
     ),
     "anomaly": (
         "The trainer noticed that something is wrong.",
-        _name("kind", "what", True, ANOMALIES),
+        _name("kind", "what", optional=True, values=ANOMALIES),
         _text("detail", "in words"),
         _step("the step that it is about", optional=True, name="at_step"),
         _rank("suspect", "the rank that it is about, where one can be named"),
@@ -394,21 +368,21 @@ _TRAINER: _Events = {
         _bytes("memory_bytes", "in use, by all that share its memory limit"),
         _bytes("memory_bytes_limit", "that limit: of its control group, or all memory"),
         _name("namespace", "machine and network namespace: nodes with the same one share their links", optional=True),
-        Field("links", OBJECTS, "network interfaces, without loopback", optional=True, fields=_LINK),
-        Field("gpus", OBJECTS, "as NVIDIA's library tells; left out where there is none", optional=True, fields=_GPU),
+        Field(OBJECTS, "links", "network interfaces, without loopback", optional=True, fields=_LINK),
+        Field(OBJECTS, "gpus", "as NVIDIA's library tells; left out where there is none", optional=True, fields=_GPU),
     ),
     "flight_recorder": (
         "The newest collective of one of this rank's process groups, told when the training hung.",
         _name("group", "the process group"),
         _size("number", "which collective of the group it is; ranks count alike", most=2**53, optional=False),
         _name("operation", "what it does, such as `nccl:all_reduce`"),
-        Field("over", FLAG, "whether this rank was through with it"),
+        Field(FLAG, "over", "whether this rank was through with it"),
         _name("code", "the line of code that began it", optional=True),
     ),
     "layer_norms": (
         "Norms by layer, when they were asked for or the loss spikes.",
         _step("the step whose gradients these are"),
-        Field("layers", OBJECTS, "one for each layer", fields=_LAYER),
+        Field(OBJECTS, "layers", "one for each layer", fields=_LAYER),
     ),
     "samples.left_out": (
         "The trainer has gone back before a spike of the loss, and leaves out the samples that it met there, once.",
@@ -464,7 +438,7 @@ _AGENT: _Events = {
 _HARNESS: _Events = {
     "plan": (
         "The whole plan: the first event is that of the job. Each of several rehearsals on one job has one of its own.",
-        Field("plan", OBJECT, "the plan, as in plan.json", fields=_PLAN),
+        Field(OBJECT, "plan", "the plan, as in plan.json", fields=_PLAN),
         _name("rehearsal", "whose plan it is, where a job has several", optional=True),
     ),
     "rehearsal.started": ("The faults of a rehearsal may fire from now on.", _name("rehearsal", "its name")),
@@ -477,7 +451,7 @@ _HARNESS: _Events = {
     "environment": ("Facts about the machine and its software, each a field.",),
     "host.load": (
         "What others than the job's nodes took of the CPUs of the host that they share, since the event before it.",
-        Field("others", NUMBER, "part of all CPUs, 0 to 1"),
+        Field(NUMBER, "others", "part of all CPUs, 0 to 1"),
     ),
     "node.allocated": ("The job was given a node.", *_place(), _size("gpus", "GPUs on it", "GPUs", GPUS_PER_NODE_MAX)),
     "node.released": ("A node was taken or given back.", *_place(), _REASON),
@@ -489,8 +463,8 @@ _HARNESS: _Events = {
         "The fault acts from now on.",
         _FAULT,
         _name("kind", "the kind of fault", optional=True),
-        Field("targets", OBJECTS, "what it acts on", optional=True, most=RANKS_MAX, fields=_TARGET),
-        Field("may", TEXTS, "what may come of it; none: told by the flags", optional=True, values=tuple(May)),
+        Field(OBJECTS, "targets", "what it acts on", optional=True, most=RANKS_MAX, fields=_TARGET),
+        Field(TEXTS, "may", "what may come of it; none: told by the flags", optional=True, values=tuple(May)),
         _name("lasts", "how long it must act, like `10s`; none: as long as it takes", optional=True),
         _ns("notice_ns", "how long after a notice it takes the node; none: no notice"),
         _flag("freezes", "whether its targets do nothing as long as it lasts"),
@@ -527,7 +501,7 @@ _HARNESS: _Events = {
         _size("tensor_count", "how many these are", most=BYTES_MAX),
         _bytes("tensor_bytes", "their bytes"),
         _bytes("zero_bytes", "bytes of those tensors that are zero from end to end"),
-        Field("tensor_digests", TEXTS, "the largest of them, at most 512, as `BYTES DIGEST` each", optional=True),
+        Field(TEXTS, "tensor_digests", "the largest of them, at most 512, as `BYTES DIGEST` each", optional=True),
     ),
     "checkpoint.removed": (
         "A checkpoint that the harness saw is no longer there.",
@@ -536,15 +510,15 @@ _HARNESS: _Events = {
     ),
     "checkpoint.left": (
         "What the harness saw in the store when all nodes had ended.",
-        Field("checkpoints", OBJECTS, "newest first, at most 100", fields=_LEFT),
+        Field(OBJECTS, "checkpoints", "newest first, at most 100", fields=_LEFT),
         _size("count", "how many there are", most=BYTES_MAX, optional=False),
         _name("layout", "how they look", optional=True),
     ),
     "files.left": (
         "What else the harness saw in the folders that nodes may write, when all nodes had ended.",
-        Field("files", TEXTS, "in order of their names, at most 1000; the run's own id in them is {run_id}"),
+        Field(TEXTS, "files", "in order of their names, at most 1000; the run's own id in them is {run_id}"),
         _size("count", "how many there are", most=BYTES_MAX, optional=False),
-        Field("holding_tensors", OBJECTS, "those with tensors, at most 20: an export", optional=True, fields=_BESIDE),
+        Field(OBJECTS, "holding_tensors", "those with tensors, at most 20: an export", optional=True, fields=_BESIDE),
     ),
     "checkpoint.unseen": (
         "The harness cannot see the store, or a part of it: what was not published may have been saved all the same.",
@@ -556,7 +530,7 @@ _HARNESS: _Events = {
         _FAULT,
         _text("path", "the file", optional=False),
         _text("checkpoint", "the folder or first file of the checkpoint"),
-        Field("names", TEXTS, "what a restore may call it: its own name, the file's, the pointer's", optional=True),
+        Field(TEXTS, "names", "what a restore may call it: its own name, the file's, the pointer's", optional=True),
         _step("of the checkpoint; none: it is not known", optional=True),
         _name("sha256", "digest of the checkpoint as the damage left it", optional=True),
         _size("copies", "other checkpoints of the same step", most=BYTES_MAX),
@@ -593,7 +567,7 @@ _HARNESS: _Events = {
     "clock": (
         "The wall clock of another host was compared with the harness's.",
         _name("host", "the host, by the name that its writers give"),
-        Field("offset_ns", INTEGER, "the host's clock minus the harness's", "ns", False, -OFFSET_NS_MAX, OFFSET_NS_MAX),
+        Field(INTEGER, "offset_ns", "the host's clock minus the harness's", "ns", False, -OFFSET_NS_MAX, OFFSET_NS_MAX),
         _uncertainty("the true offset is no further away than this"),
     ),
     "drill.started": (
@@ -654,35 +628,35 @@ _GAME_DAY: _Events = {
     ),
     "gameday.steady": (
         "Whether the job was steady, as the schedule asks before it injects anything.",
-        Field("ok", FLAG, "whether it was"),
+        Field(FLAG, "ok", "whether it was"),
         _text("reason", "what was lacking, or what was seen"),
     ),
     "gameday.entry": (
         "An entry of the schedule begins or ends.",
         _size("entry", "its place in the schedule, from 0"),
         _name("kind", "what it is: a scenario, a pause, …"),
-        Field("edge", TEXT, "begin or end", values=("begin", "end")),
+        Field(TEXT, "edge", "begin or end", values=("begin", "end")),
         _text("reason", "how it ended"),
     ),
     "gameday.person": (
         "Somebody pressed a button or left a note.",
-        Field("action", TEXT, "what they did", values=PEOPLE),
-        Field("role", TEXT, "whose token it was", values=("observer", "participant", "master")),
+        Field(TEXT, "action", "what they did", values=PEOPLE),
+        Field(TEXT, "role", "whose token it was", values=("observer", "participant", "master")),
         _text("text", "what they wrote"),
         _name("who", "the name that they gave", optional=True),
     ),
     "gameday.alert": (
         "An alert of somebody's own alerting arrived.",
         _name("name", "the alert's name"),
-        Field("status", TEXT, "what it says", values=("firing", "resolved")),
+        Field(TEXT, "status", "what it says", values=("firing", "resolved")),
         _text("summary", "what it says in words"),
         _name("fingerprint", "of its labels: alerts of one name are told apart by it", optional=True),
     ),
     "gameday.probe": (
         "A question of the user's own was asked.",
         _name("name", "the probe's name"),
-        Field("moment", TEXT, "when", values=("before", "during", "after")),
-        Field("ok", FLAG, "whether it held"),
+        Field(TEXT, "moment", "when", values=("before", "during", "after")),
+        Field(FLAG, "ok", "whether it held"),
         _text("detail", "what came back"),
         _name("rehearsal", "around which rehearsal", optional=True),
     ),

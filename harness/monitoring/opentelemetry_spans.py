@@ -24,7 +24,8 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Status, StatusCode
 
 from harness.errors import ChaosError, EventLogError, UsageError
-from harness.log.event_log import read_writer
+from harness.log import reading
+from harness.log.files import EventFile
 from harness.monitoring.spans import Span, spans_of
 from harness.report.words import one_line
 from harness.timeline import timeline
@@ -51,7 +52,7 @@ def send(run_dir: pathlib.Path, url: str) -> str:
     to = endpoint(url)
     run = timeline.load(run_dir)
     spans = spans_of(run)[:SPANS_MAX]
-    log = read_writer(run_dir / "events" / "harness.jsonl")
+    log = reading.read_source(EventFile.of(run_dir / "events" / "harness.jsonl"))
     if log is None:
         raise EventLogError(f"{run_dir / 'events' / 'harness.jsonl'}: the harness's log is empty")
     # The harness's wall clock minus its monotonic one, when the log began.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from harness.log import untrusted_files
 
 if TYPE_CHECKING:
     from harness.judge.score import Scorecard
@@ -38,22 +38,8 @@ def write_reports(
 
 
 def write_files(contents: Mapping[str, str], folder: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Writes files, each as a whole; returns their paths by name."""
-    return {name: _replace(folder / name, text) for name, text in contents.items()}
-
-
-def _replace(path: pathlib.Path, text: str) -> pathlib.Path:
-    """Writes beside `path`, fsyncs, renames. Lone surrogates (from undecodable names) become `?`."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = pathlib.Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode("utf-8", errors="replace"))
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink()
-        raise
-    return path
+    """Writes files, each as a whole and durably; returns their paths by name. Lone surrogates (from undecodable names)
+    become `?`."""
+    for name, text in contents.items():
+        untrusted_files.replace(folder.resolve(), name, text.encode("utf-8", errors="replace"), durable=True)
+    return {name: folder / name for name in contents}

@@ -53,13 +53,6 @@ def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysi
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _of_the_job(evidence: Analysis) -> dict[str, Any]:
-    run = evidence.run
-    here = reported.told(run)
-    tells = {"tells": [kind for kind in TELLS if kind in here], "anomalies": len(run.anomalies)}
-    return tells | usage.figures(run) | _steps(run) | _checkpoints(evidence) | _resumes(run) | _whole(run)
-
-
 # Recoveries
 
 
@@ -175,10 +168,8 @@ def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
     if not over or not span or not planned or not interval:
         return values
     segments = [segment for episode in over for segment in episode.segments]
-    lost, restart = (
-        sum(each.end - each.begin for each in segments if (each.phase in _LOST) == lost) / S / len(over)
-        for lost in (True, False)
-    )
+    lost = sum(each.end - each.begin for each in segments if each.phase in _LOST) / S / len(over)
+    restart = sum(each.end - each.begin for each in segments if each.phase not in _LOST) / S / len(over)
     mean = span / len(over)
     return values | {
         "mean_time_to_failure_s": mean,
@@ -212,32 +203,41 @@ def _checkpoint_s(run: Timeline) -> float | None:
 # The job
 
 
-def _steps(run: Timeline) -> dict[str, Any]:
-    """Returns figures of steps. Samples per second: surviving samples over the time from the first step to the last."""
+def _of_the_job(evidence: Analysis) -> dict[str, Any]:
+    """Returns the figures of the job from its begin to its end. Samples per second: surviving samples over the time
+    from the first step to the last. Million samples and epoch: all allocated GPU time, at the scenario's price."""
+    run, here = evidence.run, reported.told(evidence.run)
     sync = run.steps.sync_ns[run.steps.sync_ns > 0]
+    took = grouped((save.kind, save.duration_ns) for save in evidence.saves.whole)
+    durations = [save.duration_ns for save in evidence.saves.whole]
     samples, span = _samples(run), int(run.progress.end[-1] - run.progress.begin[0]) if len(run.progress) else 0
-    return {
-        "sync_seconds_p50": float(np.median(sync)) / S if len(sync) else None,
-        "samples_per_second": samples * S / span if samples is not None and span else None,
-        "steps_executed": len(run.progress),
-    }
-
-
-def _whole(run: Timeline) -> dict[str, Any]:
-    """Returns the figures of the job from its begin to its end."""
-    completed = run.finished and run.outcome == "completed"
-    lasted = run.end - run.begin
-    price, samples = price_per_gpu_hour(run), _samples(run)
-    million = None  # dollars per million surviving samples: all allocated GPU time, at the scenario's price
+    price, lasted = price_per_gpu_hour(run), run.end - run.begin
+    million: float | None = None
+    # Nodes that came for others. Those that came before a window are in it from its begin.
+    came = len({(s.node, s.incarnation) for s in run.slots if s.incarnation > 1 and s.allocated > run.begin})
     if price is not None and samples:
         gpu_ns = sum(slot.released - slot.allocated for slot in run.slots)
         million = price * gpu_ns / (3600 * S) / samples * 1e6
-    epoch = million * run.data_samples / 1e6 if million is not None and run.data_samples is not None else None
     return {
-        "time_to_complete_seconds": lasted / S if completed else None,
-        "requeues_per_hour": _replacements(run) * 3600 * S / lasted if lasted > 0 and run.slots else None,
+        "tells": [kind for kind in TELLS if kind in here],
+        "anomalies": len(run.anomalies),
+        **usage.figures(run),
+        "sync_seconds_p50": float(np.median(sync)) / S if len(sync) else None,
+        "samples_per_second": samples * S / span if samples is not None and span else None,
+        "steps_executed": len(run.progress),
+        "checkpoint_seconds_p50": float(np.median(durations)) / S if durations else None,
+        "checkpoint_seconds_max": max(durations) / S if durations else None,
+        "checkpoint_seconds_max_by_kind": {kind: max(each) / S for kind, each in sorted(took.items())} or None,
+        "resumes": len(run.episodes),
+        "fallbacks": sum(len(process.fallback) for process in run.processes if process.restored_step),
+        "fell_back": _fell_back(run) or None,
+        "preemptions": sum(fault.preempts and fault.injected is not None for fault in run.faults),
+        "replacements": came,
+        "worker_starts": len(run.processes),
+        "time_to_complete_seconds": lasted / S if run.finished and run.outcome == "completed" else None,
+        "requeues_per_hour": came * 3600 * S / lasted if lasted > 0 and run.slots else None,
         "dollars_per_million_samples": million,
-        "dollars_per_epoch": epoch,
+        "dollars_per_epoch": None if million is None or run.data_samples is None else million * run.data_samples / 1e6,
     }
 
 
@@ -251,35 +251,9 @@ def _samples(run: Timeline) -> float | None:
     return float(steps.count[chosen].sum(dtype=np.float64))
 
 
-def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    took = grouped((save.kind, save.duration_ns) for save in evidence.saves.whole)
-    durations = [save.duration_ns for save in evidence.saves.whole]
-    return {
-        "checkpoint_seconds_p50": float(np.median(durations)) / S if durations else None,
-        "checkpoint_seconds_max": max(durations) / S if durations else None,
-        "checkpoint_seconds_max_by_kind": {kind: max(each) / S for kind, each in sorted(took.items())} or None,
-    }
-
-
-def _resumes(run: Timeline) -> dict[str, Any]:
-    return {
-        "resumes": len(run.episodes),
-        "fallbacks": sum(len(process.fallback) for process in run.processes if process.restored_step),
-        "fell_back": _fell_back(run) or None,
-        "preemptions": sum(fault.preempts and fault.injected is not None for fault in run.faults),
-        "replacements": _replacements(run),
-        "worker_starts": len(run.processes),
-    }
-
-
 def _fell_back(run: Timeline) -> str:
     """Returns `to step 80, past checkpoints/save_000100.pth`, for each step that was restored past other saves."""
     restored = ((each.restored_step, save.get("source")) for each in run.processes for save in each.fallback)
     told = ((step, pathlib.PurePath(source).parts[-2:]) for step, source in restored if step and source)
     past = grouped((step, "/".join(parts)) for step, parts in told)
     return "; ".join(f"to step {step}, past {', '.join(dict.fromkeys(names))}" for step, names in past.items())
-
-
-def _replacements(run: Timeline) -> int:
-    """Nodes that came for others. Those that came before a window are in it from its begin."""
-    return len({(s.node, s.incarnation) for s in run.slots if s.incarnation > 1 and s.allocated > run.begin})

@@ -15,13 +15,13 @@ import jinja2
 from markupsafe import Markup
 
 from harness.judge.facts.analysis import Analysis
-from harness.report import commands, drawing, view
-from harness.report.charts import gantt, loss_curves, svg
-from harness.report.charts.lanes import Cast
+from harness.report import commands, drawing, lanes, timeline_chart, view
+from harness.report.charts import loss_curves, svg
 from harness.report.run_report import NOT_HERE, Episode, Report
 from harness.report.section import Section
 from harness.report.words import (
     DASH,
+    NAMES,
     PHASE_MEANING,
     expectation_name,
     gpu_seconds,
@@ -44,7 +44,7 @@ def render(report: Report, analysis: Analysis | None = None, sections: Sequence[
 
     Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`.
     """
-    values = {**_page(report, analysis), **_tables(report), **_log(report, analysis), "sections": sections}
+    values = {**_page(report, analysis), **_log(report, analysis), "sections": sections}
     return fill("report.jinja", with_script=True, **values)
 
 
@@ -66,7 +66,8 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     environment.filters.update(nb=unbroken, step=next_step)
-    environment.globals.update(words=words, expectation_name=expectation_name, line_sample=_line_sample, minute=minute)
+    environment.globals.update(words=words, expectation_name=expectation_name, minute=minute, seconds=seconds)
+    environment.globals.update(counted=counted, gpu_seconds=gpu_seconds, percent=percent)
     return environment
 
 
@@ -75,7 +76,8 @@ _BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|×|µs|ms|s|min
 
 def unbroken(words: object) -> str:
     """Replaces the space between a number and its unit by one that does not break."""
-    return _BEFORE_UNIT.sub("\u00a0", str(words))
+    text = _BEFORE_UNIT.sub("\u00a0", str(words))
+    return Markup(text) if isinstance(words, Markup) else text
 
 
 def next_step(text: str) -> Markup:
@@ -104,44 +106,21 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     begun = minute(report.begun_at) if report.begun_at else ""
     ranks = counted(report.run.ranks, "rank") if report.run.ranks else ""
     took = f"took {seconds(report.run.duration_s)}" if report.run.duration_s else ""
+    lines, total = view.accounts(report)
     return {
         "report": report,
         "crumbs": [part for part in (trainer and f"trainer {trainer}", begun, ranks, took) if part],
         "view": view,
-        "reasons": view.reasons(report),
-        "not_judged": view.not_judged(report),
-        "timeline_words": _timeline_words(report),
-        "loss_words": _loss_words(report),
         "most_rows": ROWS_MAX,
         "most_episodes": EPISODES_MAX,
-    }
-
-
-def _tables(report: Report) -> dict[str, Any]:
-    lines, total = view.accounts(report)
-    provenance = [(words(name), value) for name, value in report.provenance.items()]
-    values = report.wasted_gpu_hours
-    amount, dollars = values.gpu_seconds_wasted, values.dollars_wasted
-    wasted = DASH if amount is None else gpu_seconds(amount)
-    wasted += f" ({percent(values.percent)}), by faults {percent(view.wasted_percent(report))}"
-    wasted += "" if dollars is None else f", ${dollars:,.2f}"
-    return {
         "episodes": [_episode(report, number, episode) for number, episode in view.longest_first(report)],
         "accounts": lines,
         "total": total,
         "bars": _stacked(lines),
-        "wasted": wasted,
-        "no_gpu": report.provenance.get("gpu") == NOT_HERE,
-        "baseline_words": view.baseline_words(report),
-        "closed_forms": view.closed_forms(report),
-        "has_reasons": any(e.reason for e in report.expectations),
-        "faults": view.fault_rows(report),
-        "hangs": view.hangs(report),
-        "metrics": [row for row in view.metric_rows(report) if row[1] != NOT_HERE],
-        "metrics_not_here": _not_here(view.metric_rows(report)),
-        "provenance": [row for row in provenance if row[1] != NOT_HERE],
-        "provenance_not_here": _not_here(provenance),
-        "recovery_title": "The recovery" if len(report.recovery_time.episodes) == 1 else "The recoveries",
+        "NOT_HERE": NOT_HERE,
+        "metrics": view.metric_rows(report),
+        "provenance": [(words(name), value) for name, value in report.provenance.items()],
+        "names_not_here": _not_here,
     }
 
 
@@ -155,11 +134,11 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     """Charts and lists, which only the event log can fill. Each chart comes wide and narrow."""
     if analysis is None:
         return {"log": None, "charts": None}
-    run, shown = drawing.chronicle(analysis.run), drawing.curves(analysis)
-    few = drawing.cast(analysis.run, RECOVERY_LANES_MAX)
-    drawn = [number - 1 for number, _ in view.longest_first(report)[:EPISODES_MAX] if number <= len(run.recoveries)]
+    shown, few = drawing.curves(analysis), lanes.choose(analysis.run, RECOVERY_LANES_MAX)
+    recoveries = dict(enumerate(analysis.run.episodes, start=1))
+    drawn = [number for number, _ in view.longest_first(report)[:EPISODES_MAX] if number in recoveries]
     charts = timeline_charts(analysis) | {
-        "recoveries": {n + 1: _wide_and_narrow(gantt.recovery_chart, run, run.recoveries[n], few) for n in drawn},
+        "recoveries": {n: _wide_and_narrow(timeline_chart.recovery_chart, recoveries[n], few) for n in drawn},
         "loss": _wide_and_narrow(loss_curves.loss_chart, shown),
         "step_time": _wide_and_narrow(loss_curves.step_time_chart, shown),
         "resumes": bool(shown.resumes),
@@ -170,17 +149,17 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 def timeline_charts(analysis: Analysis) -> dict[str, Any]:
     """Returns the timeline of a job, and the entries of its legend."""
-    run, lanes = drawing.chronicle(analysis.run), drawing.cast(analysis.run)
+    run, cast = analysis.run, lanes.choose(analysis.run)
+    draw, used = timeline_chart.timeline_chart, {phase.phase for phase in timeline_chart.job_phases(run)}
     return {
-        "timeline": _wide_and_narrow(gantt.timeline_chart, run, lanes),
-        "lanes": len(lanes.lanes),
-        "rows": _rows_words(lanes),
-        "folded": [(each, _wide_and_narrow(gantt.timeline_chart, run, each)) for each in lanes.folded if each.lanes],
-        "phases": drawing.phases_used(run),
-        "has_rolled_back": bool((~analysis.run.steps.survives).any()),
-        "has_faults": bool(run.faults),
-        "checkpoints": {mark.result for mark in run.checkpoints},
-        "has_deaths": any(life.died for lane in lanes.lanes for life in lane.lives),
+        "timeline": _wide_and_narrow(draw, cast),
+        "cast": cast,
+        "folded": [(each, _wide_and_narrow(draw, each)) for each in cast.folded if each.lanes],
+        "phases": [phase for phase in NAMES if phase in used] + sorted(used - NAMES.keys()),  # as in a recovery
+        "has_rolled_back": bool((~run.steps.survives).any()),
+        "has_faults": bool(timeline_chart.struck(run)),
+        "checkpoints": {how for how, _, _ in timeline_chart.finished_saves(run)},
+        "has_deaths": any(lanes.died(life) for lane in cast.lanes for life in lane.lives),
     }
 
 
@@ -188,63 +167,22 @@ def _wide_and_narrow(draw: Callable[..., Markup | None], *what: object) -> list[
     return [draw(*what, narrow=narrow) for narrow in (False, True)]
 
 
-def _rows_words(cast: Cast) -> str:
-    """Says which ranks have a row of their own, if not all have one."""
-    if cast.total == len(cast.lanes):
-        return ""
-    if not cast.folded:
-        in_order = "by their place in the mesh" if any(lane.group for lane in cast.lanes) else "worst first"
-        return f"Drawn are the {len(cast.lanes)} ranks that fared worst, {in_order}, below one lane for all."
-    struck = ", ".join(dict.fromkeys(lane.group for lane in cast.lanes))
-    said = f"A fault struck in {struck}: {counted(len(cast.lanes), 'rank')} of it have a row each. "
-    below = "; the rows of its ranks are below" if cast.folded[0].lanes else ""
-    return f"{said}Each other group has one row{below}."
-
-
-def _timeline_words(report: Report) -> str:
-    run = report.run
-    lasted = seconds(run.duration_s)
-    if not run.furthest_step:
-        return f"The run lasted {lasted}; no step was completed."
-    said = f"{counted(run.furthest_step, 'step')} on {counted(run.ranks, 'rank')} in {lasted}."
-    if run.outcome != "completed":
-        reason = f": {run.outcome_reason}" if run.outcome_reason else ""
-        said += f" The run ended as {run.outcome or 'unknown: the harness itself died'}{reason}."
-    return said
-
-
-def _loss_words(report: Report) -> str:
-    if report.run.furthest_step == 0:
-        return "No step was completed, so there is no loss to show."
-    if report.run.fault_free is False:
-        return "There is no fault-free run to compare with."
-    said = "Compared step by step with a run of the same seed without faults"
-    mode = report.loss_continuity.mode
-    said += f" (mode {mode}): " if mode else ": "
-    return said + view.continuity_words(report) + "."
-
-
 def _episode(report: Report, number: int, episode: Episode) -> dict[str, Any]:
-    lasted = seconds(view.lasted_s(report, episode))
-    took = "never" if episode.seconds is None else lasted
-    first = seconds(episode.first_step_seconds, "never")
     phase, longest = max(episode.phases.items(), key=lambda item: item[1], default=("unknown", 0.0))
-    meaning = f" ({PHASE_MEANING[phase]})" if phase in PHASE_MEANING else ""
-    if episode.seconds is None:
-        said = f"Progress stopped after step {episode.furthest_step:,} and never came back"
-        said += f": {lasted} until the end of the run."
-    else:
-        said = f"Progress stopped after step {episode.furthest_step:,} and passed it again {took} later"
-        said += f"; steps came again after {first}."
+    lasted = seconds(view.lasted_s(report, episode))
     return {
         "number": number,
         "title": f"Recovery {number}",
-        "words": said + f" The longest phase: {words(phase).lower()}{meaning}, {seconds(longest)}.",
+        "furthest": f"{episode.furthest_step:,}",
+        "over": episode.seconds is not None,
         "at": seconds(episode.t_stop),
         "faults": ", ".join(episode.faults) or DASH,
-        "took": took,
-        "first": first,
-        "longest": f"{words(phase)}, {seconds(longest)}",
+        "lasted": lasted,
+        "took": "never" if episode.seconds is None else lasted,
+        "first": seconds(episode.first_step_seconds, "never"),
+        "phase": words(phase),
+        "meaning": PHASE_MEANING.get(phase, ""),
+        "longest": seconds(longest),
     }
 
 
@@ -257,8 +195,3 @@ def _stacked(lines: list[view.Account]) -> list[Markup]:
         bars.append(svg.rect(at, 0, width, 34, f"p-{line.name}", title))
         at += width
     return bars
-
-
-def _line_sample(class_: str) -> Markup:
-    path = svg.tag("path", d="M0 6h16", class_=class_)
-    return svg.tag("svg", path, viewBox="0 0 16 12", aria_hidden="true")

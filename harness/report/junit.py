@@ -55,12 +55,7 @@ def clean(value: object) -> str:
 
 
 def _properties(suite: ElementTree.Element, report: Report) -> None:
-    values = [
-        ("run_id", report.run_id),
-        ("backend", report.backend),
-        ("seed", str(report.seed)),
-        ("verdict", report.verdict),
-    ]
+    values = [(name, str(getattr(report, name))) for name in ("run_id", "backend", "seed", "verdict")]
     for score, figures in report.scores.items():
         plain = {name: figure for name, figure in figures.items() if isinstance(figure, int | float | str)}
         values += view.flat(plain, f"{score}.")

@@ -55,11 +55,8 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
     run = card.evidence.run
     failures = {line.name for line in card.expectations if line.verdict is Verdict.FAIL}
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
-    if (
-        failures & {"recovery_time.max", "recovery_time.first_step_max"}
-        and longest
-        and not card.evidence.slowed.degraded
-    ):
+    late = failures & {"recovery_time.max", "recovery_time.first_step_max"}
+    if late and longest and not card.evidence.slowed.degraded:
         phase, took = max(longest.phases_ns.items(), key=operator.itemgetter(1), default=("unknown", 0))
         told = f"{words(phase)}, {seconds(took / S)}"
         yield f"In the outage of {seconds((longest.end - longest.t_stop) / S)} this took longest: {told}"
@@ -82,7 +79,9 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
 
 
 def _to_settle(card: Scorecard) -> Iterator[str]:
-    again, plain, steps = f"{_takes(card)}: {_again(card)}", "Run it again: {run}", list[str]()
+    low, high = round(_takes_s(card)), round(MORE * _takes_s(card))
+    about = f"{low} to {high} s" if high < 180 else f"{low / 60:.0f} to {math.ceil(high / 60)} min"
+    again, plain, steps = f" (about {about}): {_again(card)}", "Run it again: {run}", list[str]()
     for finding in card.findings:
         if finding.verdict is Verdict.INCONCLUSIVE and finding.code in NOT_BY_ITSELF and (advice := _to_compare(card)):
             steps.append(advice)
@@ -92,14 +91,8 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
     return (step.replace(": {run}", again) for step in steps if step != plain or not says_more)
 
 
-def _takes(card: Scorecard) -> str:
-    """Estimates the time of another run: as long as this one, its fault-free run and the restarts after it took."""
-    least = _takes_s(card)
-    low, high = round(least), round(MORE * least)
-    return f" (about {low} to {high} s)" if high < 180 else f" (about {low / 60:.0f} to {math.ceil(high / 60)} min)"
-
-
 def _takes_s(card: Scorecard) -> float:
+    """Estimates the time of another run: as long as this one, its fault-free run and the restarts after it took."""
     return _whole_s(card.evidence) + sum(_restart_s(card, score) for score in ("last_checkpoint", "second_restart"))
 
 

@@ -21,6 +21,7 @@ from harness.errors import ChaosError
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
+from harness.judge.weighing import Judged
 from harness.report import figures
 from harness.report.next_steps import kept_as, next_steps
 from harness.report.strict_json import strict
@@ -35,6 +36,7 @@ PROVENANCE = (
 )
 _GPU = ("gpu", "gpus", "driver", "cuda_driver")
 _ON_THIS_MACHINE = ("local", "docker")
+_AS_JUDGED = ("run_id", "scenario", "title", "backend", "seed", "verdict", "reasons", "environment")
 MAX_BYTES = 64 * 2**20
 T = TypeVar("T")
 Scalar = bool | int | float | str | None
@@ -93,16 +95,6 @@ class Expectation(_Part, frozen=True):
         return self.observed_value / self.bound_value
 
 
-class Guarantee(_Part, frozen=True):
-    """One guarantee. `state`: held · broken · open (the evidence does not tell) · not judged. `why`: what broke it, or
-    why it is not judged."""
-
-    name: str
-    statement: str
-    state: str
-    why: str = ""
-
-
 class Run(_Part, frozen=True):
     """The course of the run. Times are in seconds."""
 
@@ -131,7 +123,6 @@ class Slowdown(_Part, frozen=True):
     """A degraded interval of `scores.recovery_time`: slower than usual, without a stop."""
 
     fault: str = ""
-    t_begin: float = 0.0
     seconds: float = 0.0
     recovered: bool = False
     slowdown: float | None = None
@@ -211,7 +202,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     scores: dict[str, dict[str, Any]] = {}
     metrics: dict[str, Any] = {}
     expectations: tuple[Expectation, ...] = ()
-    guarantees: tuple[Guarantee, ...] = ()
+    guarantees: tuple[Judged, ...] = ()
     environment: dict[str, Any] = {}
     labels: dict[str, str] = {}
     provenance: dict[str, str] = {}  # `PROVENANCE`, each with its value or `NOT_HERE`
@@ -258,27 +249,18 @@ def from_scorecard(card: Scorecard) -> Report:
     run = card.evidence.run
     scenario = run.plan.get("scenario")
     labels = scenario.get("labels") if isinstance(scenario, Mapping) else None
+    names = Expectation.__struct_fields__
+    texts = {"profile": run.plan.get("profile")} | {name: card.environment.get(name) for name in ("commit", "begun_at")}
     values = {
         "schema": SCHEMA,
-        "run_id": card.run_id,
-        "scenario": card.scenario,
-        "title": card.title,
-        "backend": card.backend,
-        "seed": card.seed,
-        "profile": _text(run.plan.get("profile")),
-        "commit": _text(card.environment.get("commit")),
-        "begun_at": _text(card.environment.get("begun_at")),
-        "verdict": card.verdict.value,
-        "reasons": list(card.reasons),
+        **{name: getattr(card, name) for name in _AS_JUDGED},
+        **{name: text for name, text in texts.items() if isinstance(text, str)},
         "run": _run(card.evidence),
         "faults": [_fault(fault, run.begin) for fault in run.faults],
         "scores": figures.scores(card),
         "metrics": figures.metrics(card),
-        "expectations": [
-            {name: getattr(line, name) for name in Expectation.__struct_fields__} for line in card.expectations
-        ],
+        "expectations": [{name: getattr(line, name) for name in names} for line in card.expectations],
         "guarantees": [vars(each) for each in card.guarantees],
-        "environment": card.environment,
         "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
         "provenance": _provenance(card),
         "not_judged": list(card.not_judged),
@@ -343,10 +325,6 @@ def _plain(value: Any) -> Scalar:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def read(path: pathlib.Path) -> Report:
     """Reads the report in a file. Raises `ReportError` if there is none, or if it cannot be read."""
     values = read_as(path, dict[str, Any])
@@ -376,8 +354,8 @@ class _Committed(msgspec.Struct):
 def commit_in(path: pathlib.Path) -> str | None:
     """Reads only the commit of the project under test from a report; `None` if it cannot be read."""
     try:
-        return msgspec.json.decode(read_regular(path), type=_Committed).commit
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return read_as(path, _Committed).commit
+    except ReportError:
         return None
 
 

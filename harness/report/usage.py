@@ -18,8 +18,13 @@ def figures(run: Timeline) -> dict[str, Any]:
     rates = sorted(_rates(_link_counters(run)).items())
     by_link = {f"{node} {link}": rate for (node, _, link), rate in rates}  # the newest incarnation stands for all
     busiest = sorted(by_link, key=lambda link: -by_link[link])[:LINKS_SHOWN]
-    nvlink = list(_rates(_nvlink_counters(run)).values())
-    gpus = [gpu for event in run.usage for gpu in event.get("gpus") or ()]
+    with_gpus = [(event, gpu) for event in run.usage for gpu in event.get("gpus") or ()]
+    nvlink_counters = (
+        ((str(event["node"]), int(event["incarnation"]), str(gpu["gpu"])), event["at"], gpu["nvlink_bytes"])
+        for event, gpu in with_gpus
+        if gpu.get("nvlink_bytes") is not None
+    )
+    nvlink, gpus = list(_rates(nvlink_counters).values()), [gpu for _, gpu in with_gpus]
     told = [float(gpu["busy_percent"]) for gpu in gpus if gpu.get("busy_percent") is not None]
     busy = [percent for percent in told if 0 <= percent <= 100]  # anything else is no share of time
     memory = [int(gpu["memory_bytes"]) for gpu in gpus if gpu.get("memory_bytes") is not None]
@@ -42,13 +47,6 @@ def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
         for link in event.get("links") or ():
             both = int(link.get("received_bytes") or 0) + int(link.get("sent_bytes") or 0)
             yield (owner[namespace], int(event["incarnation"]), str(link["link"])), event["at"], both
-
-
-def _nvlink_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
-    for event in run.usage:
-        for gpu in event.get("gpus") or ():
-            if gpu.get("nvlink_bytes") is not None:
-                yield (str(event["node"]), int(event["incarnation"]), str(gpu["gpu"])), event["at"], gpu["nvlink_bytes"]
 
 
 def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:

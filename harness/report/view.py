@@ -25,6 +25,7 @@ from harness.report.words import (
     size,
     words,
 )
+from harness.timeline.lookups import grouped
 from harness.units import counted
 
 _NAME = re.compile(r"(?:^|(?<=: )|(?<=; ))[a-z_]+(?:\.[a-z0-9_]+)*(?=: )")
@@ -32,12 +33,6 @@ OF_SAMPLES = ("result.batches_whole", "result.samples_in_order")  # guarantees
 DECIDING_MAX = 3  # cards of what decided a verdict
 NAMED_MAX = 3  # guarantees of which a pass says nothing
 OF_ONE_RANK = "of the lowest rank that tells a loss"
-VERDICT_MEANING = {
-    Verdict.PASS: "The training survived what was done to it, within every bound.",
-    Verdict.FAIL: "At least one bound was not met.",
-    Verdict.INCONCLUSIVE: "The evidence does not allow a yes or a no.",
-    Verdict.INVALID: "The fault did not act as planned, so nothing was tested.",
-}
 
 
 @dataclass(frozen=True)
@@ -79,17 +74,8 @@ def guarantee_rows(report: Report) -> list[tuple[str, str, str, str]]:
     return [(each.state, guarantee_name(each.name), each.statement, each.why) for each in odd]
 
 
-def guarantees_beside(report: Report) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns guarantees that held, with their sentences, and those not judged, with the reason; each list under its
-    title."""
-    held = [(guarantee_name(each.name), each.statement) for each in report.guarantees if each.state == "held"]
-    mute = [(guarantee_name(each.name), each.why) for each in report.guarantees if each.state == "not judged"]
-    titles = (f"{len(held)} held", f"Of {len(mute)} this run says nothing")
-    return [(title, rows) for title, rows in zip(titles, (held, mute), strict=True) if rows]
-
-
 def headline(report: Report) -> str:
-    return reasons(report)[0] if report.reasons else VERDICT_MEANING[report.verdict]
+    return next(iter(reasons(report)), report.verdict.capitalize())
 
 
 def reasons(report: Report) -> list[str]:
@@ -113,9 +99,7 @@ def headline_alone(report: Report) -> str:
 
 def not_judged(report: Report) -> str:
     """Returns `Not judged: loss, pace (the log does not report it); …`, and the limits of a pass; or an empty text."""
-    alike: dict[str, list[str]] = {}
-    for item, why in report.not_judged_because.items():
-        alike.setdefault(why, []).append(item)
+    alike = grouped((why, item) for item, why in report.not_judged_because.items())
     told = "; ".join(f"{', '.join(items)} ({why})" for why, items in alike.items())
     return " ".join([f"Not judged: {told}."] * bool(told) + beyond(report))
 
@@ -233,13 +217,13 @@ def _first_step(report: Report) -> Figure:
     values = report.recovery_time
     expectation = _bound(report, "recovery_time", having="first_step")
     stood = max((each.standstill_seconds or 0 for each in values.degraded), default=0)
-    if not values.episodes and stood:
-        return _figure(
-            "Steps again after", seconds(stood), "the longest time without a step", expectation, measured=True
-        )
-    missing = "Never" if values.episodes else DASH
-    detail = "until the first step after the fault, new or repeated" if values.episodes else _no_outage(report)
-    return _figure("Steps again after", seconds(values.first_step_seconds, missing), detail, expectation, measured=True)
+    if values.episodes:
+        told = seconds(values.first_step_seconds, "Never"), "until the first step after the fault, new or repeated"
+    elif stood:
+        told = seconds(stood), "the longest time without a step"
+    else:
+        told = seconds(values.first_step_seconds), _no_outage(report)
+    return _figure("Steps again after", *told, expectation, measured=True)
 
 
 _WASTED_BY_FAULTS = ("wasted_gpu_hours.max_percent_by_faults", "wasted_gpu_hours.max_gpu_seconds_by_faults")
@@ -296,9 +280,7 @@ def continuity_words(report: Report) -> str:
         return f"identical to step {report.run.furthest_step or 0:,}, where the job ended early"
     if difference == 0 and at is None:
         return f"identical, bit for bit; {_samples(report)}"
-    shown = (
-        f"the largest difference, {OF_ONE_RANK}, is {difference:.2g}" if difference is not None else "not comparable"
-    )
+    shown = "not comparable" if difference is None else f"the largest difference, {OF_ONE_RANK}, is {difference:.2g}"
     first = f", the first one at step {at:,}" if at is not None else ""
     return f"{shown}{first}; {_samples(report)}"
 
@@ -416,8 +398,8 @@ def target_text(target: object) -> str:
     """Formats a target of the log as `node-1, rank 3`."""
     if isinstance(target, Mapping):
         node, rank = target.get("node"), target.get("rank")
-        parts = [str(node) if node is not None else "", f"rank {rank}" if rank is not None else ""]
-        return ", ".join(part for part in parts if part) or json.dumps(dict(target), default=str)
+        parts = [str(node)] * (node is not None) + [f"rank {rank}"] * (rank is not None)
+        return ", ".join(parts) or json.dumps(dict(target), default=str)
     if isinstance(target, Sequence) and not isinstance(target, str):
         return "; ".join(target_text(one) for one in target) or DASH
     return str(target) if target not in (None, "") else DASH

@@ -14,11 +14,11 @@ import zipfile
 from collections.abc import Iterator
 
 import pytest
+from event_files import read_log
 from waiting import HANG_S
 
 from harness.backends import delivery
 from harness.backends.contract import Launch
-from harness.log.event_log import read_log
 from harness.node import boot, rpc
 
 OLDEST = (3, 9)

@@ -1,18 +1,14 @@
-"""Runs found again: by what they are, whatever lies beside them, and whatever became of the index."""
+"""Runs found again: by what they are, whatever lies beside them."""
 
 import json
-import multiprocessing
 import os
 import pathlib
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from harness.campaign.checked_files import find_plan
-from harness.campaign.run_store import INDEX, Store, Wanted, usable
+from harness.campaign.run_store import Store, Wanted, usable
 from harness.errors import UsageError
 from harness.gate import history_report
 from harness.gate.history_report import moments
@@ -140,7 +136,7 @@ def test_a_run_is_found_by_name(reports: pathlib.Path, monkeypatch: pytest.Monke
         Store(reports / "nowhere").find("last")
 
 
-def test_the_index_follows_the_folder(reports: pathlib.Path) -> None:
+def test_each_answer_follows_the_folder(reports: pathlib.Path) -> None:
     store = Store(reports)
     assert len(ids(store)) == 4
     write(reports, "d-1", 500, verdict=Verdict.PASS)
@@ -148,69 +144,6 @@ def test_the_index_follows_the_folder(reports: pathlib.Path) -> None:
     (reports / "a-2" / "plan.json").unlink()
     assert ids(store) == ["b-1", "d-1", "c-1", "a-1"]
     assert ids(store, verdict=Verdict.PASS) == ["b-1", "d-1"]
-
-
-def test_what_is_indexed_is_not_read_again(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(ids(Store(reports))) == 4
-    monkeypatch.setattr(run_report, "read", lambda path: pytest.fail(f"{path} was read again"))
-    assert len(ids(Store(reports))) == 4
-
-
-def _cut(index: pathlib.Path) -> None:
-    index.write_bytes(index.read_bytes()[: index.stat().st_size // 2])
-
-
-def _other_version(index: pathlib.Path) -> None:
-    index.write_text('{"a-1": ["stamp", "note"]}')
-
-
-@pytest.mark.parametrize("damage", [pathlib.Path.unlink, lambda index: index.write_bytes(b""), _cut, _other_version])
-def test_a_damaged_index_is_made_anew(reports: pathlib.Path, damage: Any) -> None:
-    expected, index = Store(reports).runs(), (reports / INDEX).read_bytes()
-    damage(reports / INDEX)
-    assert Store(reports).runs() == expected
-    assert (reports / INDEX).read_bytes() == index
-    assert [path.name for path in reports.iterdir() if path.name.startswith(f"{INDEX}.")] == []
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 1 << 14), st.binary(min_size=1, max_size=64))
-def test_no_damage_of_the_index_changes_the_answer(reports: pathlib.Path, at: int, garbage: bytes) -> None:
-    expected = Store(reports).runs()
-    data = bytearray((reports / INDEX).read_bytes())
-    data[min(at, len(data)) : at + len(garbage)] = garbage
-    (reports / INDEX).write_bytes(data)
-    found = {run.run_id for run in Store(reports).runs()}
-    assert found == {run.run_id for run in expected}
-
-
-def test_an_index_that_is_not_ours_is_left_alone(
-    reports: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    precious = tmp_path_factory.mktemp("other") / "precious"
-    precious.write_text("precious")
-    (reports / INDEX).symlink_to(precious)
-    assert len(Store(reports).runs()) == 4
-    assert precious.read_text() == "precious"
-
-
-def _ask(reports: pathlib.Path, number: int, answers: Any) -> None:
-    for round_ in range(10):
-        write(reports, f"p{number}-{round_}", 1000 + round_, verdict=Verdict.PASS)
-        Store(reports).runs()
-    answers.put(len(Store(reports).runs(Wanted(since_s=999))))
-
-
-def test_many_processes_may_ask_at_once(tmp_path: pathlib.Path) -> None:
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    asking = [context.Process(target=_ask, args=(tmp_path, number, answers)) for number in range(4)]
-    for process in asking:
-        process.start()
-    found = [answers.get() for _ in asking]
-    for process in asking:
-        process.join()
-    assert max(found) == 40 == len(Store(tmp_path).runs())
 
 
 def test_foreign_and_hostile_folders_are_passed_over_with_a_note(reports: pathlib.Path) -> None:
@@ -244,14 +177,6 @@ def test_a_run_with_a_damaged_report_counts_as_not_judged(reports: pathlib.Path,
     assert {run.run_id: run.verdict for run in store.runs()}["a-1"] is None
     assert [note.partition(":")[0] for note in store.notes] == ["a-1"]
     assert store.find("a-1") == reports / "a-1"
-
-
-def test_a_folder_that_cannot_be_written_is_read_all_the_same(
-    reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.mkstemp", Mock(side_effect=PermissionError(13, "Permission denied")))
-    assert len(Store(reports).runs()) == 4
-    assert not (reports / INDEX).exists()
 
 
 def test_a_run_of_a_broken_trainer_is_listed_and_is_no_evidence_of_any_other(reports: pathlib.Path) -> None:

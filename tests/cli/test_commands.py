@@ -21,12 +21,13 @@ import harness.report
 from harness import extras
 from harness.backends.contract import Capability, Verb, load_backend
 from harness.backends.local.backend import LocalBackend
-from harness.cli import doctor, listing, machine, main, output
+from harness.cli import listing, machine, main, output
 from harness.errors import CannotRunError, UsageError
 from harness.faults.contract import fault_names
 from harness.gameday import day_command
 from harness.gameday.day import find_day
 from harness.gate.run_figures import Figures
+from harness.log import untrusted_files
 from harness.log.journal import JOURNAL, Journal, is_closed
 from harness.node import owner_names, processes
 from harness.plan import capabilities
@@ -277,9 +278,9 @@ def test_a_verdict_is_told_also_where_no_report_can_be_written(
     (folder / "report.html").unlink()
 
     def refused(*_: object, **more: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", str(folder / ".report.json.x"))
+        raise OSError(errno.EROFS, "Read-only file system", str(folder / "report.json"))
 
-    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    monkeypatch.setattr(untrusted_files, "replace", refused)
     judged = chaos("score", "job-1", "--reports", tmp_path)
     assert judged.exit_code == usual.exit_code and judged.stdout == usual.stdout.split("Report: ")[0]
     assert f"note: the report cannot be written in {folder}: Read-only file system" in judged.stderr.replace("\n", "")
@@ -439,7 +440,7 @@ def test_a_wrong_name_of_a_baseline_is_told_as_it_was_given(tmp_path: pathlib.Pa
 
 def here(monkeypatch: pytest.MonkeyPatch, *verbs: Verb) -> None:
     able = {"local": Capability(True, "here", frozenset(verbs)), "docker": Capability(False, "no daemon", frozenset())}
-    monkeypatch.setattr(doctor, "examine", lambda: ([doctor.Finding("Python", True, "")], able))
+    monkeypatch.setattr(machine, "examine", lambda: ([machine.Finding("Python", True, "")], able))
 
 
 @pytest.mark.parametrize(("name", "code"), [("rank-kill", 0), ("node-loss", 4), ("", 0)])
@@ -457,9 +458,9 @@ def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     never = {Verb.EVICT: load_backend("local").lacks()["local, root"][Verb.EVICT]}
     here_too = Capability(True, "here", frozenset(), never)
     able = {"local": here_too, "docker": Capability(False, "no daemon", frozenset())}
-    lacking = doctor.Finding("programs", False, "one is missing", needed=False)
-    facts = [doctor.Finding("Python", True, ""), lacking, doctor.Finding("torch", False, "not installed")]
-    monkeypatch.setattr(doctor, "examine", lambda: (facts, able))
+    lacking = machine.Finding("programs", False, "one is missing", needed=False)
+    facts = [machine.Finding("Python", True, ""), lacking, machine.Finding("torch", False, "not installed")]
+    monkeypatch.setattr(machine, "examine", lambda: (facts, able))
     monkeypatch.setattr(machine, "_undone", lambda reports, dry_run: ([], []))
     lines = chaos("doctor", "rank-kill", "--all").output.splitlines()
     assert lines[0] == "✗ 0 of 1 scenarios can run here on one backend or more"

@@ -58,7 +58,7 @@ def reports(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
     def launch(*what: Any) -> Any:
         raise Launched(*what)
 
-    monkeypatch.setattr(run_command, "_rehearse", lambda plans, reports, *more: launch([*plans], reports))
+    monkeypatch.setattr(run_command, "run_repeatedly", lambda plans, reports, *more: launch([*plans], reports))
     monkeypatch.setattr(run_command, "check_capabilities", lambda *_: None)
     monkeypatch.setattr(gate_command, "run_gate", launch)
     monkeypatch.setattr(commands, "here", commands.Places(str(tmp_path / "re ports")))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import machine
+from event_files import read_log
 from waiting import until
 
 from harness.backends.contract import Backend, Capability, Cluster, Launch, Node, backend_names, load_backend
-from harness.log.event_log import read_log
 from harness.node import cgroups, processes
 
 T = TypeVar("T")

@@ -10,11 +10,11 @@ import textwrap
 
 import pytest
 from conformance.places import CONTROL, ROOT, Job, OpenJob, Place, fuse_mounts_below, listeners_of, processes_of, worker
+from event_files import read_log
 from waiting import until
 
 from harness.backends.contract import Verb
 from harness.errors import NodeGone, UsageError
-from harness.log.event_log import read_log
 from harness.node.emitter import clock_id
 from harness.run.undo import heal
 

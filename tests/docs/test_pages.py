@@ -28,7 +28,7 @@ from harness.gameday.attach.striking import LOG
 from harness.gameday.day_report import PLAN, REPORT
 from harness.gate import baseline
 from harness.log import vocabulary
-from harness.log.events_as_json_schema import json_schema
+from harness.log.checked_lines import json_schema
 from harness.report.commands import REHEARSALS
 from harness.report.words import BEYOND
 from harness.run.drill import FOLDER
@@ -132,7 +132,7 @@ def test_what_is_in_the_folder_of_a_run_is_told() -> None:
 def test_the_forms_of_one_fault_are_there() -> None:
     section = (DOCS / "architecture.md").read_text().split("\n### The forms of one fault\n")[1].split("\n## ")[0]
     named = re.findall(r"`((?:\w+\.)+[A-Z]\w+)`", section)
-    assert len(named) == 11
+    assert len(named) == 10
     for module, _, name in (each.rpartition(".") for each in named):
         assert isinstance(getattr(importlib.import_module(f"harness.{module}"), name), type), name
 

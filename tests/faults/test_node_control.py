@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from event_files import read_log
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -20,7 +21,6 @@ from harness.errors import FaultError
 from harness.faults.contract import build_fault
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
 from harness.log import untrusted_files
-from harness.log.event_log import read_log
 from harness.node import skew, throttle
 from harness.plan.run_plan import PlannedFault, When
 from harness.run.live_progress import LiveProgress

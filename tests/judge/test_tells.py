@@ -8,7 +8,7 @@ import pytest
 from judging import EXPECT, Bend, bending, bent, by_a_command, fault_free_of, together, verdict
 from simulator import Job, Logs, Outage, change, remove, simulate, steps
 
-from harness.cli.untold import forecast
+from harness.cli.scenarios import untold
 from harness.errors import EventLogError
 from harness.judge.bounds import expects_something
 from harness.judge.facts import reported
@@ -195,13 +195,13 @@ def test_a_scenario_without_a_bound_says_so() -> None:
 def test_what_will_not_be_judged_is_said_beforehand() -> None:
     some = build_trainer({"command": ["x"], "tells": ["steps", "loss"]}).declares()
     expect = {"loss_continuity": {"mode": "envelope"}, "recovery_time": {"phases": {"restore": "1s"}}, "pace": "off"}
-    lines = forecast(some, expect)
+    lines = untold(some, expect)
     assert lines[0].startswith(
         "Not judged, because its trainer does not report it: sample order, sample contents, checkpoints"
     )
     assert [line.split()[0] for line in lines[1:]] == ["loss_continuity", "recovery_time.phases.restore"]
-    assert forecast(build_trainer("reference").declares(), expect) == ["Its trainer reports everything that is judged."]
-    [open_] = forecast(build_trainer({"command": ["x"]}).declares(), expect)
+    assert untold(build_trainer("reference").declares(), expect) == ["Its trainer reports everything that is judged."]
+    [open_] = untold(build_trainer({"command": ["x"]}).declares(), expect)
     assert "is seen when it runs" in open_ and "will not be judged" in open_ and "declare" not in open_
 
 
@@ -219,7 +219,7 @@ def test_a_bound_on_losses_needs_what_its_mode_compares(
 ) -> None:
     items = ", ".join(reported.ITEMS[kind] for kind in lacking)
     text = f"  loss_continuity would be inconclusive: its trainer does not report {items}."
-    lines = forecast(frozenset({"steps", *tells}), {"loss_continuity": bounds})
+    lines = untold(frozenset({"steps", *tells}), {"loss_continuity": bounds})
     assert lines[1:] == [text] * bool(lacking)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from event_files import read_log
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -20,8 +21,8 @@ from simulator import Job, Outage, simulate
 from harness.errors import EventLogError, FaultError
 from harness.judge.score import Evidence, judge
 from harness.log import checked_lines, event_log, files, reading, untrusted_files, vocabulary
-from harness.log.event_log import Tail, read_log
-from harness.log.events_as_json_schema import json_schema
+from harness.log.checked_lines import json_schema
+from harness.log.event_log import Tail
 from harness.report.run_report import from_scorecard
 from harness.run.live_progress import LiveProgress
 from harness.timeline import timeline
@@ -356,7 +357,7 @@ def _validator(name: str) -> Draft202012Validator:
 @given(st.sampled_from(sorted(checked_lines.TYPES)), st.data())
 def test_the_json_schema_and_the_readers_agree(name: str, data: st.DataObject) -> None:
     """On any event with any values. Integers of JSON are those without a fraction; ours are written without a dot."""
-    declared = [field.name for field in checked_lines.vocabulary_fields(name) if field.name != "event"]
+    declared = [field.name for field in checked_lines.FIELDS[name] if field.name != "event"]
     told = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(declared, VALUES | st.integers(0, 9))))
     record = {"event": name, "mono_ns": 5} | told
     by_schema = _validator(name).is_valid(json.loads(json.dumps(record)))
@@ -407,7 +408,7 @@ def test_what_is_declared_is_read_as_it_was_written(event: vocabulary.Event, dat
     line = json.dumps(record).encode()
     plain = b"\\" not in line and b"\x7f" not in line  # nothing that is made visible
     if event.name != "plan" and plain:
-        assert checked_lines.event(checked_lines.parse(line), event.role) == record
+        assert checked_lines.event(checked_lines.parse(line), event.roles[0]) == record
 
 
 def test_a_log_is_attached_whole_and_nothing_else_with_it(tmp_path: pathlib.Path) -> None:

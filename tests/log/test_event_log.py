@@ -13,11 +13,12 @@ import threading
 import time
 
 import pytest
+from event_files import WriterLog, read_log, read_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.log import event_log, files, reading
-from harness.log.event_log import Tail, WriterLog, read_log, read_writer
+from harness.log.event_log import Tail
 from harness.log.files import EventFile
 from harness.node.emitter import Emitter
 
@@ -65,7 +66,7 @@ def test_a_cut_tears_at_most_the_last_line(events: list[dict[str, object]], data
         whole = path.read_bytes()
         cut = data.draw(st.integers(0, len(whole)))
         path.write_bytes(whole[:cut])
-        log = read_writer(path)
+        log = read_writer(EventFile.of(path))
         lines = whole[:cut].count(b"\n")
         if lines == 0:
             assert log is None
@@ -85,7 +86,7 @@ def small_disk(path: pathlib.Path, *acts: str) -> WriterLog:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     """)
     subprocess.run([sys.executable, "-c", code + "\n".join(acts), str(path)], check=True)
-    log = read_writer(path)
+    log = read_writer(EventFile.of(path))
     assert log is not None and not log.torn
     return log
 
@@ -107,7 +108,7 @@ def test_sigkill_tears_at_most_the_last_line(tmp_path: pathlib.Path) -> None:
         writer.stdout.readline()
         time.sleep(0.1)
         writer.send_signal(signal.SIGKILL)
-    log = read_writer(path)
+    log = read_writer(EventFile.of(path))
     assert log is not None
     assert [event["step"] for event in log.events] == list(range(1, len(log.events) + 1))
 
@@ -154,7 +155,7 @@ def test_threads_and_signals_number_each_line_once(tmp_path: pathlib.Path) -> No
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    log = read_writer(tmp_path / "w.jsonl")
+    log = read_writer(EventFile.of(tmp_path / "w.jsonl"))
     assert log is not None and "alarm" in {event["event"] for event in log.events}
     assert sorted(event["line"] for event in log.events) == list(range(1, len(log.events) + 1))
 
@@ -191,7 +192,7 @@ def test_what_is_raised_while_a_line_is_written_leaves_no_gap_untold(
     with pytest.raises(TypeError):
         emit("no JSON", text=object())
     emit("last")
-    log = read_writer(tmp_path / "w.jsonl")
+    log = read_writer(EventFile.of(tmp_path / "w.jsonl"))
     assert log is not None and [(each["line"], each.get("dropped", 0)) for each in log.events] == [(2, 1), (3, 0)]
 
 
@@ -206,7 +207,7 @@ def test_a_fork_numbers_its_own_lines(tmp_path: pathlib.Path) -> None:
             os._exit(0)
         os.waitpid(child, 0)
         emit("after")
-    log = read_writer(tmp_path / "w.jsonl")
+    log = read_writer(EventFile.of(tmp_path / "w.jsonl"))
     assert log is not None
     own = [event["line"] for event in log.events if "line_fork" not in event]
     forks = [(event["line_fork"], event["line"]) for event in log.events if "line_fork" in event]

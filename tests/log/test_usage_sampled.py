@@ -7,8 +7,8 @@ import types
 from typing import Any
 
 import pytest
+from event_files import read_log
 
-from harness.log.event_log import read_log
 from harness.node.emitter import Emitter, memory, nvml, usage
 
 TABLE = """Inter-|   Receive                                                |  Transmit

@@ -14,6 +14,7 @@ from typing import Any
 import light_day
 import pytest
 import yaml
+from event_files import read_log
 from machine import need
 from monitoring import telling
 from monitoring.dashboard_schema import Dashboard
@@ -31,7 +32,6 @@ from harness.gameday.day_plan import plan_day
 from harness.gameday.day_verdict import DayResult
 from harness.gameday.starts_and_stops import Director
 from harness.judge.facts.ledger import ACCOUNTS
-from harness.log.event_log import read_log
 from harness.monitoring.metrics_server import serving
 from harness.monitoring.monitor import Monitor, show_ledger
 from harness.node.emitter import abnormal

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from event_files import WriterLog, read_log
+
 from harness.backends import delivery
-from harness.log.event_log import WriterLog, read_log
 from harness.node.boot import OBSERVE_ENV, with_delivered
 
 LIMIT_S = 250

@@ -4,9 +4,9 @@ import pathlib
 from typing import Any
 
 import pytest
+from event_files import WriterLog, read_log
 from observer import observing
 
-from harness.log.event_log import WriterLog, read_log
 from harness.node.observer.checkpoint_ledger import NAME
 
 CASES = pathlib.Path(__file__).with_name("checkpoint_cases.py")

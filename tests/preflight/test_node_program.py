@@ -12,9 +12,9 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from event_files import read_log
 from preflight.fake_torch import torch
 
-from harness.log.event_log import read_log
 from harness.preflight.checks import environment
 from harness.preflight.node_program import probe
 

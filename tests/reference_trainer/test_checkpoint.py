@@ -17,9 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from event_files import read_log
 from waiting import HANG_S
 
-from harness.log.event_log import read_log
 from harness.node.emitter import Emitter
 from reference_trainer import checkpoint
 from reference_trainer.checkpoint import Checkpoints, DamagedCheckpoint

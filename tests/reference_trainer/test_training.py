@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from event_files import read_log
 from job import QUICK, ROOT, Job, Nursery, completed, hold_after, let_go
 from waiting import until
 
-from harness.log.event_log import read_log
 from harness.node.emitter import Emitter
 from reference_trainer import train
 from reference_trainer.options import Options, parse

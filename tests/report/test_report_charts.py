@@ -14,8 +14,9 @@ from judging import bent
 from simulator import Job, Logs, change, loss_at
 
 from harness.judge.facts import losses
-from harness.report import drawing
-from harness.report.charts import gantt, lanes, loss_curves, svg
+from harness.report import drawing, lanes, timeline_chart
+from harness.report.charts import loss_curves, svg
+from harness.units import format_duration
 
 finite = st.floats(0, 1e5, allow_nan=False)
 
@@ -74,10 +75,10 @@ def test_the_difference_sees_one_rank_and_one_step_and_nans_that_are_not_equal()
 
 
 def test_lanes_are_in_rank_order_when_all_fit() -> None:
-    cast = drawing.cast(report_runs.double_evict().evidence.run)
+    cast = lanes.choose(report_runs.double_evict().evidence.run)
     assert [lane.rank for lane in cast.lanes] == [0, 1, 2, 3]
     assert cast.total == 4
-    assert cast.usual_s == pytest.approx(0.048, rel=0.2)
+    assert cast.usual_ns == pytest.approx(48e6, rel=0.2)
     assert [lane.targeted for lane in cast.lanes] == [True, True, False, False]
 
 
@@ -108,10 +109,10 @@ def test_a_fault_is_drawn_from_its_injection_until_it_is_undone() -> None:
     assert fault.injected is not None
     slow = replace(fault, recovered=fault.injected + S // 10, healed=fault.injected + 15 * S)
     for one, until in ((slow, slow.healed), (replace(slow, healed=None), run.end)):
-        (drawn,) = drawing.chronicle(replace(run, faults=(one,))).faults
+        drawn = timeline_chart.timeline_chart(lanes.choose(replace(run, faults=(one,))))
         assert until is not None
-        assert drawn.ended == (until - run.begin) / S
-        assert ("was not undone" in drawn.story) == (one.healed is None)
+        assert f"lasted {format_duration(until - fault.injected)}" in drawn
+        assert ("was not undone" in drawn) == (one.healed is None)
 
 
 def test_the_bar_of_a_fault_is_as_long_as_the_fault_was() -> None:
@@ -121,7 +122,7 @@ def test_the_bar_of_a_fault_is_as_long_as_the_fault_was() -> None:
     assert first.injected is not None
     lasted_ns = [S // 2, 3 * S, 9 * S]
     faults = [replace(first, id=f"f{i}", healed=first.injected + ns) for i, ns in enumerate(lasted_ns)]
-    drawn = gantt.timeline_chart(drawing.chronicle(replace(run, faults=tuple(faults))), drawing.cast(run))
+    drawn = timeline_chart.timeline_chart(lanes.choose(replace(run, faults=tuple(faults))))
     shown = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]* class="fault"', drawn)
     bars = [tuple(map(float, bar)) for bar in shown]
     zero, five = (float(re.findall(rf'<text x="([\d.]+)"[^>]*>{at} s</text>', drawn)[0]) for at in (0, 5))
@@ -139,13 +140,13 @@ def test_labels_of_many_faults_with_long_names_stay_in_the_picture() -> None:
         for i in range(many)
     ]
     for narrow in (False, True):
-        drawn = gantt.timeline_chart(drawing.chronicle(replace(run, faults=tuple(faults))), drawing.cast(run), narrow)
+        drawn = timeline_chart.timeline_chart(lanes.choose(replace(run, faults=tuple(faults))), narrow)
         width = float(re.findall(r'viewBox="0 0 ([\d.]+)', drawn)[0])
         labels = re.findall(r'<text x="([\d.]+)"[^>]* class="fault-label" text-anchor="(\w+)">([^<]*)<', drawn)
         assert len(labels) == many
         for at, anchor, words in labels:
             room = width - float(at) if anchor == "start" else float(at)
-            assert len(words) * gantt.BOLD <= room and words.endswith("…")
+            assert len(words) * timeline_chart.BOLD <= room and words.endswith("…")
 
 
 def test_a_logarithmic_axis_says_so() -> None:
@@ -185,7 +186,7 @@ def test_the_trainer_in_words(plan: dict[str, object], told: str) -> None:
 
 def test_the_bar_of_the_job_shows_where_it_stood_still_without_a_restart() -> None:
     run = report_runs.judged(report_runs.JOB, []).evidence.run
-    assert "standstill" not in drawing.phases_used(drawing.chronicle(run))
+    assert "standstill" not in {each.phase for each in timeline_chart.job_phases(run)}
     row, late = len(run.progress) // 2, 8 * 10**9
 
     def later(times: Any) -> Any:
@@ -195,7 +196,7 @@ def test_the_bar_of_the_job_shows_where_it_stood_still_without_a_restart() -> No
     hung = replace(
         run, segments=segments, end=run.end + late, progress=replace(run.progress, end=later(run.progress.end))
     )
-    before, stood, after = drawing.chronicle(hung).phases
-    assert [each.label for each in (before, stood, after)] == ["Running", "Standstill", "Running"]
+    before, stood, after = timeline_chart.job_phases(hung)
+    assert [each.phase for each in (before, stood, after)] == ["running", "standstill", "running"]
     assert before.end == stood.begin and stood.end == after.begin
-    assert stood.end - stood.begin == pytest.approx(8, abs=1)
+    assert stood.end - stood.begin == pytest.approx(8 * S, abs=S)

@@ -9,10 +9,12 @@ import pkgutil
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
+import report_runs
 from judge.test_forged import unpack
 
 from harness.forecast.choice_chart import bars_chart, choice_chart
@@ -21,9 +23,11 @@ from harness.gate.beside_chart import beside_chart
 from harness.gate.trend_chart import Point, Step, trend_chart
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
-from harness.report import charts, write_reports
-from harness.report.charts import gantt, lanes, svg
-from harness.report.charts.loss_curves import Curves, RolledBack, Series, loss_chart, step_time_chart
+from harness.report import charts, lanes, write_reports
+from harness.report.charts import svg
+from harness.report.charts.loss_curves import Curves, Series, loss_chart, step_time_chart
+from harness.report.timeline_chart import recovery_chart, timeline_chart
+from harness.timeline.timeline import Segment, Steps
 
 ELEMENTS_MAX = 400  # of a chart of a few rows
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -51,30 +55,41 @@ def elements(drawn: Any) -> int:
     return str(drawn).count("<")
 
 
-def a_cast(begin: float, end: float) -> lanes.Cast:
-    columns = np.array([begin]), np.array([end])
-    life = lanes.WorkerBar("Rank 0", "", "node0", 1, begin, begin, end, end, 1, True)
-    first, last = (np.array([min(max(int(t * 1e9), -(2**62)), 2**62)]) for t in (begin, end))
-    lane = lanes.Lane(0, [life], True, "", "", *columns, np.array([1]), np.array([1.0]), np.array([True]))
-    return lanes.Cast([lane], 2, abs(end - begin), lanes.AllSteps(first, last, np.array([True]), 0))
-
-
-def a_chronicle(first: float, second: float, lasted: float) -> tuple[gantt.Chronicle, gantt.Recovery]:
-    phases = [gantt.Phase("startup", "start-up", first, second), gantt.Phase("running", "running", second, lasted)]
-    fault = gantt.Fault("kill", "rank_kill", first, second, "")
-    recovery = gantt.Recovery(first, second, first, second, ["kill"], phases)
-    marks = [gantt.CheckpointMark(at, 1, "committed") for at in (first, second)]
-    return gantt.Chronicle(lasted, phases, [fault], marks, [recovery]), recovery
+def a_cast(first: float, second: float, lasted: float) -> lanes.Cast:
+    """Of a run from 0 on: one process and its one step, a fault, an outage, two phases and two checkpoints."""
+    run = report_runs.spot_evict().evidence.run
+    begin, end, over = (int(at * 1e9) for at in (first, second, lasted))
+    steps = {each.name: getattr(run.steps, each.name)[:1] for each in fields(run.steps)}
+    steps |= {"begin": np.array([begin]), "end": np.array([end]), "survives": np.array([True])}
+    rank, times = int(steps["rank"][0]), {"started": begin, "rendezvous": begin, "restored": end, "exited": end}
+    life = replace(run.processes[0], rank=rank, exit_code=1, **times)
+    phases = (Segment("startup", begin, end), Segment("running", end, over))
+    outage = replace(run.episodes[0], t_stop=begin, t_first=end, t_regained=begin, segments=phases)
+    saves = [{"event": "checkpoint.committed", "at": at, "step": 1} for at in (begin, end)]
+    odd = replace(
+        run,
+        begin=0,
+        end=over,
+        steps=Steps(**steps),
+        processes=[life],
+        segments=phases,
+        episodes=[outage],
+        faults=[replace(run.faults[0], injected=begin, healed=end)],
+        checkpoints=saves,
+        progress=replace(
+            run.progress, **{each.name: getattr(run.progress, each.name)[:0] for each in fields(run.progress)}
+        ),
+    )
+    return replace(lanes.choose(odd), total=2, usual_ns=abs(end - begin))
 
 
 def timelines() -> Iterator[Any]:
-    for first, second, lasted in itertools.product(TIMES, repeat=3):
-        yield gantt.timeline_chart(a_chronicle(first, second, lasted)[0], a_cast(first, second))
+    return (timeline_chart(a_cast(*times)) for times in itertools.product(TIMES, repeat=3))
 
 
 def recoveries() -> Iterator[Any]:
-    for first, second, lasted in itertools.product(TIMES, repeat=3):
-        yield gantt.recovery_chart(*a_chronicle(first, second, lasted), a_cast(first, second))
+    casts = (a_cast(*times) for times in itertools.product(TIMES, repeat=3))
+    return (recovery_chart(cast.run.episodes[0], cast) for cast in casts)
 
 
 def some_curves() -> Iterator[Curves]:
@@ -82,9 +97,7 @@ def some_curves() -> Iterator[Curves]:
     for one, other in itertools.product(VALUES, repeat=2):
         loss, took = np.array([one, other, 1.0]), np.array([0.0, 1e-9, 3e8])
         apart = (step, np.nan_to_num(np.abs(loss), nan=math.inf, posinf=math.inf))
-        yield Curves(
-            Series(step, loss, took), Series(step, loss[::-1], took), apart, 10**9, [1], [RolledBack(step, loss)]
-        )
+        yield Curves(Series(step, loss, took), Series(step, loss[::-1], took), apart, 10**9, [1], [(step, loss)])
 
 
 def trends() -> Iterator[Any]:
@@ -110,8 +123,8 @@ def choices() -> Iterator[Any]:
 
 
 CHARTS: dict[Callable[..., Any], Callable[[], Iterator[Any]]] = {
-    gantt.timeline_chart: timelines,
-    gantt.recovery_chart: recoveries,
+    timeline_chart: timelines,
+    recovery_chart: recoveries,
     loss_chart: lambda: map(loss_chart, some_curves()),
     step_time_chart: lambda: map(step_time_chart, some_curves()),
     trend_chart: trends,
@@ -137,11 +150,11 @@ def test_every_chart_is_drawn_with_odd_values() -> None:
     assert found == set(CHARTS)
 
 
-def test_ticks_are_as_many_as_asked_for_and_a_time_axis_is_short_wherever_its_origin_is() -> None:
+def test_ticks_are_as_many_as_asked_for_and_a_time_axis_is_short() -> None:
     for low, high in itertools.product(VALUES, repeat=2):
         assert len(svg.round_ticks(low, high, 5)) <= 2 * 5
-    for low, high, origin in itertools.product(TIMES, repeat=3):
-        assert elements(svg.time_axis(svg.Scale(low, high, 0.0, 1000.0), 0.0, 1.0, origin)) < ELEMENTS_MAX
+    for low, high in itertools.product(TIMES, repeat=2):
+        assert elements(svg.time_axis(svg.Scale(low, high, 0.0, 1000.0), 0.0, 1.0, 110)) < ELEMENTS_MAX
 
 
 @pytest.mark.parametrize("later_ns", [-(10**18), 365 * 86400 * 10**9], ids=["at-zero", "a-year-later"])

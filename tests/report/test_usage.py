@@ -13,8 +13,10 @@ from judging import verdict
 from mutants import bent
 from simulator import Job, Logs, Outage, clocks, put, simulate
 
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.evidence import Evidence
 from harness.report import usage
-from harness.report.figures import _whole
+from harness.report.figures import metrics
 
 JOB = Job(nodes=2, steps=40, every=10)
 SECOND = 10**9
@@ -110,8 +112,8 @@ def test_no_counter_is_faster_than_what_it_moved_forwards(counts: list[int]) -> 
 
 
 def test_time_requeues_and_cost() -> None:
-    run = verdict(simulate(bent.JOB, bent.KILL, seed=5)).evidence.run
-    figures = _whole(run)
+    card = verdict(simulate(bent.JOB, bent.KILL, seed=5))
+    run, figures = card.evidence.run, metrics(card)
     assert figures["time_to_complete_seconds"] == (run.end - run.begin) / SECOND
     assert figures["requeues_per_hour"] == 0.0 and figures["dollars_per_million_samples"] is None
     priced = replace(run, plan={**run.plan, "scenario": {**run.plan["scenario"], "price_per_gpu_hour": 3.6}})
@@ -121,12 +123,15 @@ def test_time_requeues_and_cost() -> None:
         int(step): int(count) for step, count, kept in zip(steps.step, steps.count, steps.survives, strict=True) if kept
     }
     samples = float(sum(counted.values()))
-    assert _whole(priced)["dollars_per_million_samples"] == pytest.approx(gpu_s * 1000 / samples)
-    assert _whole(priced)["dollars_per_epoch"] is None, "nobody tells how many samples a pass has"
-    epoch = _whole(replace(priced, data_sizes=[5000]))["dollars_per_epoch"]
+    figures = metrics(replace(card, evidence=Analysis.of(Evidence(priced))))
+    assert figures["dollars_per_million_samples"] == pytest.approx(gpu_s * 1000 / samples)
+    assert figures["dollars_per_epoch"] is None, "nobody tells how many samples a pass has"
+    sized = replace(priced, data_sizes=[5000])
+    epoch = metrics(replace(card, evidence=Analysis.of(Evidence(sized))))["dollars_per_epoch"]
     assert epoch == pytest.approx(gpu_s * 1000 / samples * 5000 / 1e6)
 
 
 def test_a_job_that_did_not_complete_has_no_time_to_complete() -> None:
-    run = verdict(simulate(bent.JOB, bent.KILL, seed=5)).evidence.run
-    assert _whole(replace(run, outcome="interrupted"))["time_to_complete_seconds"] is None
+    card = verdict(simulate(bent.JOB, bent.KILL, seed=5))
+    stopped = Evidence(replace(card.evidence.run, outcome="interrupted"))
+    assert metrics(replace(card, evidence=Analysis.of(stopped)))["time_to_complete_seconds"] is None

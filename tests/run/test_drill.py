@@ -9,11 +9,12 @@ from unittest.mock import Mock
 
 import pytest
 import small_jobs
+from event_files import read_log
 from waiting import HANG_S
 
 from harness.backends.local.backend import BACKEND
 from harness.errors import FaultError
-from harness.log.event_log import Tail, read_log
+from harness.log.event_log import Tail
 from harness.node.observer import checkpoint_ledger
 from harness.plan.run_plan import Plan
 from harness.run import drill, job, undo

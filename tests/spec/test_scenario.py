@@ -9,9 +9,10 @@ import jsonschema
 import pytest
 import yaml
 
-from harness.campaign.checked_files import json_schema, load_scenario, score_bounds
+from harness.campaign.checked_files import load_scenario, score_bounds
 from harness.errors import ScenarioError, UsageError
 from harness.spec.scenario import find_scenario, parse_scenario
+from harness.spec.schema import json_schema
 from harness.trainers.command import CommandTrainer
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
@@ -159,7 +160,7 @@ def test_unknown_names_of_profiles_faults_and_files_are_refused(tmp_path: pathli
 @pytest.fixture(scope="module")
 def schema() -> Any:
     """Validates against the published schema, which takes a second to make."""
-    made = json_schema()
+    made = json_schema(score_bounds())
     validator = jsonschema.validators.validator_for(made)
     validator.check_schema(made)
     return validator(made)
@@ -181,7 +182,7 @@ def test_the_schema_refuses_what_the_loader_refuses(schema: Any) -> None:
     data["faults"][0]["notise"] = "5s"
     with pytest.raises(jsonschema.ValidationError):
         schema.validate(data)
-    json.dumps(json_schema())
+    json.dumps(json_schema(score_bounds()))
 
 
 @pytest.mark.parametrize(

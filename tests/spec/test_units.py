@@ -23,9 +23,9 @@ def test_a_duration_without_a_known_unit_is_refused_with_what_is_allowed(text: o
 
 
 def test_sizes_rates_and_shares() -> None:
-    assert units.parse_size_bytes("64MiB") == 64 * 2**20
-    assert units.parse_size_bytes("1.5GB") == 1_500_000_000
-    assert units.parse_rate_bits("1gbit") == 10**9
+    assert units.Size("64MiB").bytes == 64 * 2**20
+    assert units.Size("1.5GB").bytes == 1_500_000_000
+    assert units.Rate("1gbit").bits_per_s == 10**9
     assert units.parse_percent("25%") == units.parse_percent(25) == 25.0
     assert units.parse_per_hour("2/h") == 2.0
     assert units.parse_per_hour("1/m") == 60.0
@@ -43,8 +43,8 @@ def test_a_decimal_fraction_is_exact(whole: int, thousandths: int) -> None:
 def test_any_text_parses_or_is_refused(text: str) -> None:
     for parse in (
         units.parse_duration_ns,
-        units.parse_size_bytes,
-        units.parse_rate_bits,
+        lambda text: units.Size(text).bytes,
+        lambda text: units.Rate(text).bits_per_s,
         units.parse_percent,
         units.parse_per_hour,
     ):

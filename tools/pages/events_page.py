@@ -31,7 +31,7 @@ def _sections() -> Iterator[str]:
     for role, title in ROLES.items():
         yield f"## {title}\n"
         for event in vocabulary.EVENTS:
-            if event.role == role:
+            if event.roles[0] == role:
                 yield from _event(event)
 
 

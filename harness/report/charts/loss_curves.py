@@ -48,14 +48,6 @@ class Series:
 
 
 @dataclass(frozen=True)
-class RolledBack:
-    """Steps that one process did and a restore undid; both columns have shape (steps,)."""
-
-    step: Floats
-    loss: Floats
-
-
-@dataclass(frozen=True)
 class Curves:
     """The data of both charts. `apart`: steps and the |difference| to the fault-free run, infinite for a lone NaN."""
 
@@ -64,7 +56,7 @@ class Curves:
     apart: tuple[Floats, Floats] | None
     last_step: int  # last step ever done, also if it was rolled back later
     resumes: Sequence[int] = ()  # steps from which the run went on after a restore, ascending
-    rolled_back: Sequence[RolledBack] = ()
+    rolled_back: Sequence[tuple[Floats, Floats]] = ()  # by process: steps that a restore undid, and their losses
     struck: Sequence[tuple[str, float]] = ()  # each fault, and the step that was under way when it acted
 
 
@@ -114,7 +106,8 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
     """Returns the scale from the state before the first step, which is step 0 but for a rehearsal and a job that goes
     on, to the last step of the run (rolled back ones, too) or of its fault-free run."""
-    drawn = [each.step for each in (curves.ours, curves.fault_free, *curves.rolled_back) if each and len(each.step)]
+    known = [each.step for each in (curves.ours, curves.fault_free) if each] + [step for step, _ in curves.rolled_back]
+    drawn = [steps for steps in known if len(steps)]
     apart = int(np.diff(drawn[0]).min(initial=drawn[0][0])) if drawn else 0
     lowest = max(0, min((int(steps[0]) for steps in drawn), default=0) - max(apart, 1))
     highest = max(curves.last_step, lowest + 1, *(int(steps[-1]) for steps in drawn))
@@ -124,7 +117,7 @@ def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
     """Returns the panel of losses, logarithmic if they span more than a factor of fifty."""
     reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
-    everything = np.concatenate([curves.ours.loss, *(undone.loss for undone in curves.rolled_back), reference])
+    everything = np.concatenate([curves.ours.loss, *(loss for _, loss in curves.rolled_back), reference])
     finite = np.clip(everything[np.isfinite(everything)], -LOSS_MAX, LOSS_MAX)
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     logarithmic = low > 0 and high / low > 50
@@ -195,13 +188,13 @@ def _struck(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
 def _rolled_back(curves: Curves, panel: Panel) -> Markup:
     """Steps that a restore undid: a tinted range and a faint line for each process they ran in."""
     parts = []
-    for undone in curves.rolled_back:
-        first, last = int(undone.step.min()), int(undone.step.max())
+    for step, loss in curves.rolled_back:
+        first, last = int(step.min()), int(step.max())
         left, right = panel.x(first - 1), panel.x(last)
         top, height = panel.y.stop, panel.y.start - panel.y.stop
         title = f"Steps {first:,} to {last:,} were done and rolled back"
         parts.append(svg.rect(left, top, max(right - left, 1.5), height, "rolled-band", title))
-        parts.append(svg.polyline(panel.points(undone.step, undone.loss), "rolled-line"))
+        parts.append(svg.polyline(panel.points(step, loss), "rolled-line"))
     return svg.join(parts)
 
 
@@ -209,31 +202,21 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
     steps, bad = curve.step, np.flatnonzero(~np.isfinite(curve.loss))
     if not len(bad):
         return Markup("")
-    path = "".join(
-        f"M{panel.x(float(steps[i])) - 3:.1f} {panel.y.stop + 2:.1f}l6 6m0 -6l-6 6"
-        for i in bad[:: max(1, len(bad) // 200)]
-    )
+    drawn, y = steps[bad[:: max(1, len(bad) // 200)]], panel.y.stop + 2
+    path = "".join(f"M{panel.x(float(step)) - 3:.1f} {y:.1f}l6 6m0 -6l-6 6" for step in drawn)
     title = svg.tag("title", f"{counted(len(bad), 'step')} without a finite loss, first at step {steps[bad[0]]:,.0f}")
     return svg.tag("g", title, svg.tag("path", d=path, class_="cross"))
 
 
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     """Draws the lower panel: one line that says so if all are equal, else a logarithmic panel above a zero line."""
-    same = not len(steps) or not apart.any()
-    told = "Difference to the fault-free run" if same else f"Largest difference of any rank{LOGARITHMIC}"
-    title = svg.text(x.start, top - 3, told, "panel-title")
-    if same:
+    if not len(steps) or not apart.any():
         words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"
+        title = svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title")
         parts = [title, svg.text(x.start - 6, top + 24, "0", "tick", "end")]
         if len(steps):
             parts.append(svg.line(x(steps[0]), top + 20, x(steps[-1]), top + 20, "run"))
         return [*parts, svg.text(x.stop, top + 12, words, "tick", "end"), _resumes(curves, x, top, top + 28)], top + 28
-    return _unequal(curves, steps, apart, x, top, title)
-
-
-def _unequal(
-    curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float, title: Markup
-) -> tuple[list[Markup], float]:
     zero, bottom = top + 112, top + 122
     sized = apart[(apart > 0) & np.isfinite(apart)]
     low, high = (math.log10(sized.min()), math.log10(sized.max())) if len(sized) else (-1.0, 0.0)
@@ -243,7 +226,7 @@ def _unequal(
     thinned = svg.thin(steps, finite, int(x.stop - x.start) // 2)
     points = [(x(float(s)), panel.y(math.log10(v)) if v > 0 else zero) for s, v in zip(*thinned, strict=True)]
     return [
-        title,
+        svg.text(x.start, top - 3, f"Largest difference of any rank{LOGARITHMIC}", "panel-title"),
         _frame(Panel(x, panel.y, True), ""),
         svg.text(x.start - 6, zero + 4, "0", "tick", "end"),
         svg.line(x.start, zero, x.stop, zero, "grid"),

@@ -185,13 +185,13 @@ def seconds_text(seconds: float) -> str:
     return format_duration(round(seconds * 1e9))
 
 
-def time_axis(scale: Scale, top: float, bottom: float, origin_s: float = 0.0, per_tick: float = 110) -> Markup:
-    """Grid lines and labels for a scale in seconds; labels count from `origin_s`."""
+def time_axis(scale: Scale, top: float, bottom: float, per_tick: float) -> Markup:
+    """Grid lines and labels for a scale in seconds. `per_tick`: px for each."""
     count = max(2, int((scale.stop - scale.start) / per_tick))
     step = time_step(scale.high - scale.low, count)
     parts = []
-    for tick in multiples(step, scale.low - origin_s, scale.high - origin_s):
-        x = scale(origin_s + tick)
+    for tick in multiples(step, scale.low, scale.high):
+        x = scale(tick)
         parts.append(line(x, top, x, bottom, "grid"))
         parts.append(text(x, bottom + 16, time_label(tick, step), "tick", "middle"))
     return join(parts)

@@ -13,6 +13,7 @@ from typing import Any
 
 import machine
 import pytest
+from event_files import read_log
 from waiting import until
 
 from harness.backends import delivery
@@ -22,7 +23,6 @@ from harness.backends.docker import request as request_of_docker
 from harness.backends.docker.engine import Engine
 from harness.errors import BackendError, CannotRunError, EventLogError, FaultError, NodeGone
 from harness.log import untrusted_files
-from harness.log.event_log import read_log
 from harness.node import owner_names
 from harness.node.types import Impairment
 
