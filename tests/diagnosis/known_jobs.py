@@ -33,10 +33,10 @@ class Job:
             took, begin = max(mine.values()) + max(each["net"] for each in told.values()), self.now
             self.now += int(took * MS)
             for rank, each in told.items():
-                more = {f"{name}_ns": int(each[name] * MS) for name in ("data", "checkpoint")}
+                spent: dict[str, Any] = {f"{name}_ns": int(each[name] * MS) for name in ("data", "checkpoint")}
                 value = 2.5 if loss is None else loss(step)
                 self.put(self.rank(rank), "step", step=step, begin_ns=begin, loss=value, grad_norm=1.0, lr=0.1,
-                         sync_ns=int((took - mine[rank]) * MS), **more)  # fmt: skip
+                         sync_ns=int((took - mine[rank]) * MS), **spent)  # fmt: skip
 
     @staticmethod
     def rank(node: int) -> str:

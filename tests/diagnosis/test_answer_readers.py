@@ -143,7 +143,12 @@ def test_nvrx_attribution() -> None:
 
 def test_lm_resiliency_localization() -> None:
     sdc = {"training_iteration": 37, "failed_ranks": [3], "kind": "sdc", "scope": "rank", "sources": ["hidden.output"]}
-    slow = {"failed_ranks": [1], "kind": "straggler", "straggler_type": "communication", "scope": "node"}
+    slow: dict[str, object] = {
+        "failed_ranks": [1],
+        "kind": "straggler",
+        "straggler_type": "communication",
+        "scope": "node",
+    }
     slow |= {"endpoint_id": "n7", "confidence": 0.75}
     group = {"failed_ranks": [0, 1, 2], "kind": "data_stall", "scope": "peer_group"}
     found = read("lm_resiliency", {"campaign": "c", "reports": [sdc, slow, group]})

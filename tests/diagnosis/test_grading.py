@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from known_jobs import BEGIN, WALL, Job
+from diagnosis.known_jobs import BEGIN, WALL, Job
 from simulator import Job as SimulatedJob
 from simulator import Outage, simulate
 

@@ -3,7 +3,7 @@
 import pathlib
 
 import pytest
-from known_jobs import BEGIN, WALL, Job
+from diagnosis.known_jobs import BEGIN, WALL, Job
 from simulator import Job as SimulatedJob
 from simulator import Outage, simulate
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from counting import lines_run
-from known_jobs import Job
+from diagnosis.known_jobs import Job
 from simulator import Job as SimulatedJob
 from simulator import Logs, Outage, simulate
 
@@ -246,8 +246,8 @@ def test_what_is_kept_is_in_the_vocabulary_and_nothing_of_the_harness_but_nodes(
     assert not {"weights", "digest", "samples", "first", "count"} & set(COLUMNS)
 
 
-HIDDEN = ("plan", "environment", "host.load", "abort", "run.finished", "fault.", "checkpoint.published")
-HIDDEN += ("checkpoint.removed", "checkpoint.left", "files.", "drill.", "second_")
+HIDDEN = ("plan", "environment", "host.load", "abort", "run.finished", "fault.", "checkpoint.published",
+          "checkpoint.removed", "checkpoint.left", "files.", "drill.", "second_")  # fmt: skip
 
 
 def _without_what_is_hidden(logs: Logs) -> Logs:

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import edit, stored
 from simulator import Logs
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from harness.cli.main import make_app
 from harness.errors import ScenarioError

@@ -19,10 +19,11 @@ from checkpoint_files import save, save_safetensors
 from preflight.damages import WRITERS, edit_metadata
 
 from harness.errors import FaultError
-from harness.preflight import file_content, manifest, verification
+from harness.preflight import file_content, manifest
 from harness.preflight.verification import Place, Save, State
 from harness.preflight.verifier import Verifier
 from harness.trainers.checkpoints.shared import formats, pickles
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 MEMORY_BYTES = 2 * 2**30
 
@@ -204,6 +205,6 @@ def test_a_folder_that_nobody_may_enter_is_one_clear_error(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "config.json")
 
-    monkeypatch.setattr(verification.CheckpointFolder, "look", refuse)
+    monkeypatch.setattr(CheckpointFolder, "look", refuse)
     with pytest.raises(FaultError, match=r"no right to look at config\.json below it"):
         verified(tmp_path)

@@ -61,8 +61,8 @@ def a_cast(first: float, second: float, lasted: float) -> lanes.Cast:
     begin, end, over = (int(at * 1e9) for at in (first, second, lasted))
     steps = {each.name: getattr(run.steps, each.name)[:1] for each in fields(run.steps)}
     steps |= {"begin": np.array([begin]), "end": np.array([end]), "survives": np.array([True])}
-    rank, times = int(steps["rank"][0]), {"started": begin, "rendezvous": begin, "restored": end, "exited": end}
-    life = replace(run.processes[0], rank=rank, exit_code=1, **times)
+    times: dict[str, Any] = {"started": begin, "rendezvous": begin, "restored": end, "exited": end}
+    life = replace(run.processes[0], rank=int(steps["rank"][0]), exit_code=1, **times)
     phases = (Segment("startup", begin, end), Segment("running", end, over))
     outage = replace(run.episodes[0], t_stop=begin, t_first=end, t_regained=begin, segments=phases)
     saves = [{"event": "checkpoint.committed", "at": at, "step": 1} for at in (begin, end)]

@@ -130,13 +130,13 @@ def test_the_plain_manifest_of_a_gate_becomes_a_pod_with_its_rights() -> None:
     api = config.new_client_from_config(os.environ["CHAOS_KUBECONFIG"])
     core, namespace = client.CoreV1Api(api), f"chaos-apply-{os.getpid()}"
     texts = [ROOT / "harness/backends/kubernetes/rbac.yaml", ROOT / "examples/ci/kubernetes-job.yaml"]
-    core.create_namespace({"metadata": {"name": namespace}})
+    core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=namespace)))
     try:
         for text in texts:
             for wanted in yaml.safe_load_all(text.read_text().replace("NAMESPACE", namespace)):
                 utils.create_from_dict(api, wanted, namespace=namespace)
         until(lambda: core.list_namespaced_pod(namespace, label_selector="job-name=chaos-gate").items, "a pod is made")
-        (pod,) = core.list_namespaced_pod(namespace).items
-        assert pod.spec.service_account_name == "chaos-harness" and pod.spec.containers[0].args[0] == "gate"
+        spec = api.sanitize_for_serialization(core.list_namespaced_pod(namespace))["items"][0]["spec"]
+        assert spec["serviceAccountName"] == "chaos-harness" and spec["containers"][0]["args"][0] == "gate"
     finally:
         core.delete_namespace(namespace)
