@@ -5,6 +5,8 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -13,6 +15,7 @@ from harness import api
 from harness.backends.contract import load_backend
 from harness.cli import new
 from harness.errors import ChaosError, UsageError
+from harness.faults.contract import Target
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = """
@@ -113,3 +116,15 @@ def test_the_example_is_what_the_command_writes() -> None:
     assert {name for name in stored if "__pycache__" not in name} == made.keys()
     for name, text in made.items():
         assert (folder / name).read_text() == text, f"make it again: chaos new fault disk_nap --folder {folder}"
+
+
+def test_what_it_measures_is_part_of_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("disk_nap")
+    monkeypatch.setitem(sys.modules, "disk_nap", module)
+    exec(compile(new.files("disk_nap")["chaos_disk_nap/fault.py"], "disk_nap", "exec", dont_inherit=True), vars(module))
+    now, context = [0.0], MagicMock()
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    context.pid_of.return_value = (MagicMock(), 7)
+    context.wait.side_effect = lambda seconds, until=None: now.append(now.pop() + (2.0 if until else seconds)) or True
+    module.FAULT(duration="3s").inject([Target(0, 0)], context)
+    assert now == [3.0]
