@@ -133,6 +133,14 @@ def test_one_that_cannot_be_used_is_named_with_its_package(bringing: Bringing, t
         undo.resolve("faults.nap")
 
 
+def test_what_each_fault_has_is_no_parameter(bringing: Bringing) -> None:
+    text = "from harness.log.consequences import May\n" + NAP.replace("'It naps.'", "may: frozenset[May] = frozenset()")
+    with pytest.warns(UserWarning, match="shadows"):
+        bringing("brought", text, nap="brought")
+        (told,) = added()
+    assert told.wrong == "brought: with a type, `may` is a parameter; write `may = …`, as each fault has it"
+
+
 def test_a_name_that_two_have_names_both(bringing: Bringing) -> None:
     bringing("brought", NAP, hang="brought")
     with pytest.raises(UsageError, match="called fault 'hang': harness/faults/hang and brought of brought"):

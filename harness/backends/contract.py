@@ -166,8 +166,8 @@ class Node(abc.ABC):
     """One host of the job. A replacement is a new `Node` with the same `name` and the next `incarnation`."""
 
     name: str
-    index: int
-    incarnation: int
+    index: int  # its place in the job, from 0
+    incarnation: int  # 1 for the first node in that place
     address: str
 
     @property
@@ -247,6 +247,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.MEMORY)
 
     def memory_use(self) -> MemoryUse:
+        """Returns the memory in use on the node, and how many of its processes were killed for lack of memory."""
         raise self._missing(Verb.MEMORY)
 
     def fill_memory(self, size_bytes: int, spare: bool) -> int:
@@ -269,6 +270,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.NET_RATE)
 
     def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
+        """Delays, loses, reorders or damages packets of the traffic."""
         raise self._missing(Verb.NET_LOSS if impairment.loss_percent or impairment.damage_percent else Verb.NET_DELAY)
 
     def unplug(self) -> Disturbance:

@@ -13,7 +13,6 @@ import fcntl
 import os
 import pathlib
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -38,7 +37,6 @@ CODE_UNKNOWN = (
     "The fault-free run is one of before, and no file of the trainer's code is known: name its files under digest:, or "
     "use --fresh-fault-free if the code has changed."
 )
-YOUNG_S = 60.0  # age in seconds below which a folder may not have its lock yet
 _locks: dict[str, int] = {}  # folder → descriptor that holds its lock
 
 
@@ -158,13 +156,17 @@ def cache(reports: pathlib.Path) -> pathlib.Path:
 
 def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
     """Makes a folder in the cache that belongs to this process until it ends or calls `release`."""
-    folder = cache(reports) / f"{name}.{secrets.token_hex(4)}"
-    folder.mkdir(parents=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with contextlib.suppress(OSError):  # some network file systems lock no folders: nothing is swept there
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    _locks[str(folder)] = descriptor
-    return folder
+    while True:
+        folder = cache(reports) / f"{name}.{secrets.token_hex(4)}"
+        folder.mkdir(parents=True)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with contextlib.suppress(OSError):  # some network file systems lock no folders: nothing is swept there
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if folder.exists():
+                _locks[str(folder)] = descriptor
+                return folder
+            os.close(descriptor)  # it was swept before it was locked
 
 
 def release(folder: pathlib.Path) -> None:
@@ -218,8 +220,7 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        old = time.time() - os.fstat(descriptor).st_mtime > YOUNG_S
-        yield old and not is_running(folder) and is_closed(folder)
+        yield not is_running(folder) and is_closed(folder)
     except OSError:
         yield False
     finally:

@@ -218,12 +218,13 @@ def heal(
 
     Runs in --reports are undone as their journals say. Wherever reports are, it finds processes and control groups of
     local runs, and folders, containers and Slurm jobs of probes. Touches only what this harness made, and whose harness
-    is gone.
+    is gone. Exits with 3 if something could not be undone, and says how to get rid of it.
 
     Example: chaos heal --dry-run
     """
     found, problems = _undone(reports, dry_run)
-    say(f"{'would heal' if dry_run else 'healed'} {counted(len(found), 'thing')}:" if found else "nothing to heal")
+    if found or not problems:
+        say(f"{'would heal' if dry_run else 'healed'} {counted(len(found), 'thing')}:" if found else "nothing to heal")
     shown = found if dry_run else found[:NAMED_MAX]
     for line in shown:
         say(f"  {short(one_line(line), LINE_MAX)}")

@@ -97,9 +97,9 @@ class Figures(NamedTuple):
 class Context(Protocol):
     """The means that a fault may use while it acts."""
 
-    cluster: Cluster
-    seed: int
-    run_dir: pathlib.Path
+    cluster: Cluster  # `cluster.nodes`: all nodes; `cluster.on_this_host`: they share this host's CPUs
+    seed: int  # of this fault, from the run's seed: for what is chosen by chance
+    run_dir: pathlib.Path  # the folder of the run, on the host of the harness
     job_goes_on: bool  # after `Cancelled`: only the fault is ended, so everything it took must come back now
 
     @property
@@ -123,7 +123,8 @@ class Context(Protocol):
 
     def undo(self, action: str, **arguments: Any) -> None:
         """Writes the undo record with its arguments, fsynced, *before* the fault touches anything that outlives the
-        nodes (files on the host). `action`: `faults.<name>`. Things that die with the nodes need no record."""
+        nodes (files on the host). `action`: `faults.<name>`: its module's `UNDO(run_dir, **arguments)` is called later.
+        Raises `FaultError` if it could not be called so. Things that die with the nodes need no record."""
 
     def ready(self) -> None:
         """Notes that the fault will act by itself later: a trainer that waits at the trigger goes on."""
@@ -190,7 +191,7 @@ class Cancelled(Exception):
 class Fault(Parameters, abc.ABC):
     """Parameters of one fault. Subclasses add fields; an unknown key in the YAML is an error."""
 
-    needs: ClassVar[frozenset[Verb]] = frozenset()
+    needs: ClassVar[frozenset[Verb]] = frozenset()  # what it uses of a backend; where one is missing, a plan is refused
     may: ClassVar[frozenset[May]] = frozenset()  # what may come of it: without one, its targets must go on
     network: ClassVar[bool] = False  # it acts on the network, so the training's own traffic must meet it
     clocks: ClassVar[bool] = False  # it sets clocks wrong
@@ -202,7 +203,8 @@ class Fault(Parameters, abc.ABC):
 
     @classmethod
     def lacks(cls) -> list[str]:
-        """Lists packages that must be installed before it can act, one sentence each."""
+        """Lists what must be so on this machine before it can act, one sentence each, by default `packages`. A plan
+        with such a fault is refused. A fault that works as root only says so here."""
         missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
         return [f"{name} is not installed: {how_to_install(cls.packages[name])}" for name in missing]
 
@@ -277,7 +279,8 @@ class Fault(Parameters, abc.ABC):
         """Describes its act on these targets in one sentence (`chaos plan`)."""
 
     @abc.abstractmethod
-    def inject(self, targets: Sequence[Target], context: Context) -> None: ...
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        """Acts, measures that it acts, and waits as long as it is to last. Runs in a thread of its own."""
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         """Undoes active effects. Runs at the end of the fault or of the run, also after a failed `inject`."""
@@ -341,6 +344,7 @@ class TakesNodes(Fault):
 
 
 def name_nodes(targets: Sequence[Target]) -> str:
+    """Returns the targets in words: `node 0, 2`."""
     return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
@@ -350,6 +354,7 @@ def ranks_of(targets: Sequence[Target]) -> list[int]:
 
 
 def name_ranks(targets: Sequence[Target]) -> str:
+    """Returns the targets in words: `rank 0, 2`."""
     return "rank " + ", ".join(str(target.rank) for target in targets)
 
 
@@ -367,6 +372,9 @@ def load_fault(name: str) -> type[Fault]:
         _refuse_flags(name, [flag for flag in _FLAGS if f"`{flag} = " in str(error)])
         raise
     _refuse_flags(name, [flag for flag in _FLAGS if hasattr(fault, flag)])
+    if shadowed := sorted(fault.model_fields.keys() & set(dir(Fault))):
+        said = f"with a type, `{shadowed[0]}` is a parameter; write `{shadowed[0]} = …`, as each fault has it"
+        raise UsageError(f"{fault.__module__}: {said}")
     if lacking := sorted(getattr(fault, "__abstractmethods__", ())):
         raise UsageError(f"harness/faults/{name}.py: {fault.__name__} does not define {' or '.join(lacking)}")
     return fault
@@ -379,6 +387,7 @@ def _refuse_flags(name: str, found: Sequence[str]) -> None:
 
 
 def build_fault(name: str, parameters: object) -> Fault:
+    """Returns the fault of this name with these parameters, as in YAML."""
     return load_fault(name).model_validate(parameters)
 
 

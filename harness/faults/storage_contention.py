@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -17,13 +15,12 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
+from harness.faults.shared.programs import started
 from harness.log import untrusted_files
 from harness.units import Duration, Size
 
 _LOAD = pathlib.Path(__file__).resolve().parent / "load"
-_ROOT = _LOAD.parents[2]
-# The kernel ends it with the thread that started it, so that nothing outlives the harness, however that ends.
-_DIE_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+_PYTHON = {"PYTHONPATH": str(_LOAD.parents[2])}
 START_S_MAX = 30.0
 GONE_FOR_S = 0.5
 FAILED_SHARE_MAX = 0.01
@@ -56,11 +53,11 @@ class StorageContention(Fault):
 
     def _load(self, folder: pathlib.Path, context: Context) -> str:
         """Runs the load, and returns Locust's output."""
-        with _started(["-m", "harness.faults.load.file_server", str(folder)], {}) as server:
+        with started([sys.executable, "-m", "harness.faults.load.file_server", str(folder)], _PYTHON) as server:
             assert server.stdout is not None
             port = int(server.stdout.readline())
             mix = {"LOAD_BYTES": str(self.block.bytes), "LOAD_READS_PERCENT": str(self.reads)}
-            with _started(self._users(folder, port), mix) as users:
+            with started([sys.executable, *self._users(folder, port)], mix | _PYTHON) as users:
                 context.injected()
                 context.wait(self.duration.s + START_S_MAX, until=lambda: users.poll() is not None)
                 users.kill()
@@ -112,19 +109,6 @@ def summarize(entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, float, fl
             p95_ms = ms
             break
     return requests, failed, requests / max(end - begin, 1e-3), p95_ms
-
-
-@contextlib.contextmanager
-def _started(words: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", _DIE_WITH_US, sys.executable, *words]
-    everything = {**os.environ, **env, "PYTHONPATH": str(_ROOT)}
-    with subprocess.Popen(
-        command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 FAULT = StorageContention

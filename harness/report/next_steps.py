@@ -24,6 +24,7 @@ OF_THE_STATE = (
 )
 STEPS_MAX = 8
 MORE = 1.5  # times what its jobs took: they are set up, judged, and the host may be slower
+UNDO = "Undo what the run may have left"
 LONGER = "Give it more steps after the fault: workload: {steps: …}"
 COMPARE = "Compare it with a fault-free run, whose losses show what is usual"
 OF_A_DAY = f"{COMPARE}: without fault_free: false in the game day's file"
@@ -47,7 +48,7 @@ def next_steps(card: Scorecard) -> list[str]:
     if card.evidence.run.outcome == "interrupted" and card.verdict is not Verdict.FAIL:
         return [f"It was stopped before its end; run it again: {_again(card)}"]
     if card.evidence.run.outcome is None and card.verdict is not Verdict.FAIL:
-        return ["Undo what the run may have left, as its harness did not: chaos heal", f"Run it again: {_again(card)}"]
+        return [f"{UNDO}, as its harness did not: chaos heal", f"Run it again: {_again(card)}"]
     return list(dict.fromkeys(map(one_line, found[card.verdict](card))))[:STEPS_MAX]
 
 
@@ -79,6 +80,8 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
 
 
 def _to_settle(card: Scorecard) -> Iterator[str]:
+    if card.evidence.run.not_undone:
+        yield f"{UNDO}: chaos heal"
     low, high = round(_takes_s(card)), round(MORE * _takes_s(card))
     about = f"{low} to {high} s" if high < 180 else f"{low / 60:.0f} to {math.ceil(high / 60)} min"
     again, plain, steps = f" (about {about}): {_again(card)}", "Run it again: {run}", list[str]()
@@ -88,7 +91,7 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
         elif finding.verdict is Verdict.INCONCLUSIVE:
             steps.append(finding.settles or SETTLES.get(finding.doubt, plain))
     says_more = any(step != plain and step.endswith(": {run}") for step in steps)
-    return (step.replace(": {run}", again) for step in steps if step != plain or not says_more)
+    yield from (step.replace(": {run}", again) for step in steps if step != plain or not says_more)
 
 
 def _takes_s(card: Scorecard) -> float:
@@ -144,7 +147,9 @@ def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:
     faults = card.evidence.run.faults
     mine = [fault for fault in faults if f"fault {fault.id} " in reasons] or faults
     for fault in mine:
-        yield f"What {copied(fault.id)} reported: the lines fault.effect of events/harness.jsonl in the run's folder"
-    for kind in dict.fromkeys(fault.kind for fault in mine):
+        lines = "fault.failed" if fault.error else "fault.effect"
+        yield f"What {copied(fault.id)} reported: the lines {lines} of events/harness.jsonl in the run's folder"
+    planned = {each.get("id"): str(each.get("fault")) for each in card.evidence.run.plan.get("faults") or ()}
+    for kind in dict.fromkeys(fault.kind or planned.get(fault.id, "") for fault in mine):
         yield f"What the fault needs, and which backends can do it here: chaos faults {copied(kind)}"
     yield "What this machine lacks: chaos doctor"

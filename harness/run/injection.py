@@ -20,6 +20,7 @@ from harness.plan.run_plan import Plan
 from harness.run.live_progress import LiveProgress
 from harness.run.trigger import Firing
 from harness.run.trigger_holds import TriggerHolds
+from harness.run.undo import refuse_wrong
 
 POLL_S = 0.002
 MEANWHILE_S = 1.0
@@ -137,6 +138,7 @@ class Injection:
         self._emit(event, fault=self.firing.planned.id, **fields)
 
     def undo(self, action: str, **arguments: Any) -> None:
+        refuse_wrong(action, arguments, self.run_dir)
         self._journal.record(action, arguments)
 
     def ready(self) -> None:

@@ -9,6 +9,7 @@ Undoing is idempotent. A reverter process waits for the harness to end, however 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -19,14 +20,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from harness.backends import attached
 from harness.backends.contract import backend_module, backend_names, load_backend
 from harness.errors import BackendError, FaultError, UsageError
-from harness.faults.contract import fault_module, fault_names
+from harness.faults.contract import RunPath, fault_module, fault_names
 from harness.log import journal
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.node import owner_names
@@ -34,6 +35,7 @@ from harness.plugins import entry_points
 
 SECRETS = "spec.secrets"
 DRILL = "run.drill"
+_BELOW = RunPath.__metadata__[0]  # type: ignore[attr-defined]  # marks a path below the run's folder
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 AGAIN_AFTER_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # waits between the reverter's tries: two minutes in all
 
@@ -88,7 +90,7 @@ def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[
                 journal.mark_closed(run_dir)
             healed.append(run_dir.name)
         except FaultError as error:
-            failed.append(f"{run_dir.name}: {error}")
+            failed.append(f"{run_dir.name}: {error}; mend that, or undo it by hand and remove {run_dir / JOURNAL}")
     return healed, failed
 
 
@@ -114,25 +116,33 @@ def undo_open(run_dir: pathlib.Path) -> None:
         if "undo" not in record:
             continue
         try:
-            _undo(str(record["undo"]), record.get("arguments"), run_dir)
+            _call(resolve(str(record["undo"])), record.get("arguments"), run_dir, "the undo journal is wrong")
         except Exception as error:  # one thing that cannot be undone must not keep the others from it
             errors.append(f"{record['undo']}: {error}")
     if errors:
         raise FaultError("could not be undone: " + "; ".join(errors))
 
 
-def _undo(action: str, arguments: Any, run_dir: pathlib.Path) -> None:
+def refuse_wrong(action: str, arguments: dict[str, Any], run_dir: pathlib.Path) -> None:
+    """Raises `FaultError` for a record that could not be undone later, without undoing it."""
     function = resolve(action)
+    hints = get_type_hints(function, include_extras=True)
+    if "run_dir" not in hints and any(_BELOW in getattr(each, "__metadata__", ()) for each in hints.values()):
+        raise FaultError(f"{action}: its UNDO gets a path but not the folder it is in: UNDO(run_dir: pathlib.Path, …)")
+    _call(functools.wraps(function)(lambda **_: None), arguments, run_dir, f"{action} cannot be undone so")
+
+
+def _call(function: Callable[..., object], arguments: Any, run_dir: pathlib.Path, wrong: str) -> None:
     given: dict[str, Any] = dict(arguments) if isinstance(arguments, dict) else {}
     if "run_dir" in inspect.signature(function).parameters:
-        given["run_dir"] = run_dir  # where the journal lies, whatever the record says
+        given["run_dir"] = run_dir.absolute()  # where the journal lies, whatever the record says
     if not _RUN_ID.fullmatch(str(given.get("run_id", "x"))):
-        raise FaultError(f"the undo journal is wrong: run_id {given['run_id']!r} is not a run id")
+        raise FaultError(f"{wrong}: run_id {given['run_id']!r} is not a run id")
     try:
         validate_call(config=ConfigDict(strict=True))(function)(**given)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise FaultError(f"the undo journal is wrong: {wrong}") from error
+        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise FaultError(f"{wrong}: {told}") from error
 
 
 def resolve(action: str) -> Callable[..., object]:

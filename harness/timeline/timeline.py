@@ -174,6 +174,7 @@ class Timeline:
     phases: Sequence[dict[str, Any]] = field(default=())  # begins of all phases, and failpoints
     left: Mapping[str, Any] | None = None  # `checkpoint.left`: the store after all nodes had ended
     files_left: Mapping[str, Any] | None = None  # `files.left`: files beside the checkpoints at that time
+    not_undone: Sequence[str] = field(default=())  # what the harness could not undo at the end of the run, and why
     unseen: Sequence[str] = field(default=())  # reasons for which the harness did not see all of the store
     epochs: Sequence[Epoch] = field(default=())  # the periods between two restarts or rollbacks
     progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
@@ -317,6 +318,7 @@ def build(log: reading.Log) -> Timeline:
         phases=[event for event in story.of_trainers("phase", "failpoint") if event.get("edge", "begin") == "begin"],
         left=next(iter(story.told(save_events.LEFT)), None),
         files_left=next(iter(story.told("files.left")), None),
+        not_undone=[str(event.get("error") or "no reason given") for event in story.told("cleanup.failed")],
         unseen=[str(event.get("why")) for event in story.told(save_events.UNSEEN)],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from harness.backends.contract import Launch
 from harness.node.emitter import TELLS, Tell
 from harness.trainers.contract import Path, Trainer, Workload
+from harness.trainers.shared import placeholders
+from harness.trainers.shared.custom import known, numbered
 from harness.trainers.shared.stores import DIRECTORY, load_store
 
 STORE_PORT = 29400
@@ -27,20 +29,15 @@ class ReferenceTrainer(Trainer):
     )
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
-        command: tuple[str, ...] = (*_launcher(workload, run_id), *_training(workload, seed))
-        store: tuple[str, ...] = (
-            "{python}",
-            "-m",
-            "reference_trainer.store",
-            "--host",
-            "{control}",
-            "--port",
-            str(STORE_PORT),
-        )
+        values = known(workload, run_id, seed)
+        command = placeholders.fill((*_launcher(workload, run_id), *_training(workload, seed)), values)
+        env, on_nodes, on_control = placeholders.fill_variables(workload.env, values)
+        store: tuple[str, ...] = ("{python}", "-m", "reference_trainer.store")
+        store += ("--host", "{control}", "--port", str(STORE_PORT))
         if workload.checkpoint.store != DIRECTORY:
             beside = load_store(workload.checkpoint.store)
             command, store = (*beside.around, *command), (*beside.server, *store)
-        return Launch(command, workload.nodes, workload.ranks_per_node, workload.env, control=store)
+        return Launch((*on_nodes, *command), workload.nodes, workload.ranks_per_node, env, (*on_control, *store))
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
         return workload.model_copy(update={"args": [*workload.args, *words]})
@@ -50,6 +47,11 @@ class ReferenceTrainer(Trainer):
         if batch is not None and batch < workload.world_size:
             ranks = f"{workload.world_size} ranks share {batch} sequences a step, and each needs one at least"
             yield ("args",), f'{ranks}: write --global-batch with a larger number, like [--global-batch, "128"]'
+        words = {("env", name): value for name, value in workload.env.items()} | numbered("args", workload.args)
+        for place, word in words.items():
+            unfit = "{scenario_dir} is for other trainers" if "scenario_dir" in placeholders.names_in(word) else None
+            if why := placeholders.unknown_in(word) or unfit:
+                yield place, why
 
     def declares(self) -> frozenset[Tell]:
         return frozenset(TELLS) - {"samples"}  # but their places in the shuffled order

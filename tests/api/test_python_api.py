@@ -6,6 +6,8 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -14,6 +16,7 @@ from harness import api
 from harness.backends.contract import load_backend
 from harness.cli import new
 from harness.errors import ChaosError, UsageError
+from harness.faults.contract import Target
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = """
@@ -171,3 +174,15 @@ def test_a_log_is_bent_in_all_files_and_a_cut_line_stays(tmp_path: pathlib.Path)
     assert first[2] == lines[2]
     api.delay(tmp_path, 0, 1)
     assert json.loads((tmp_path / "events" / "node1" / "b.jsonl").read_text().splitlines()[0])["wall_ns"] == 1006
+
+
+def test_what_it_measures_is_part_of_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("disk_nap")
+    monkeypatch.setitem(sys.modules, "disk_nap", module)
+    exec(compile(new.files("disk_nap")["chaos_disk_nap/fault.py"], "disk_nap", "exec", dont_inherit=True), vars(module))
+    now, context = [0.0], MagicMock()
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    context.pid_of.return_value = (MagicMock(), 7)
+    context.wait.side_effect = lambda seconds, until=None: now.append(now.pop() + (2.0 if until else seconds)) or True
+    module.FAULT(duration="3s").inject([Target(0, 0)], context)
+    assert now == [3.0]

@@ -1,5 +1,6 @@
 """When a fault-free run is taken from the cache, and when it is made anew."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -282,7 +283,7 @@ def test_a_folder_that_others_can_write_keeps_no_key(folder: pathlib.Path, jobs:
         ensure_fault_free(plan_of(), folder, ANY)
 
 
-def test_what_dead_processes_leave_is_swept(folder: pathlib.Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_dead_processes_leave_is_swept(folder: pathlib.Path, jobs: Jobs) -> None:
     kept, _ = ensure_fault_free(plan_of(), folder, ANY)
     in_use, young = (fault_free.own_folder(folder, name) for name in ("in-use", "young"))
     dead, not_healed = (folder / CACHE / name for name in ("0123.dead", "0123.open"))
@@ -292,8 +293,6 @@ def test_what_dead_processes_leave_is_swept(folder: pathlib.Path, jobs: Jobs, mo
     journal.record("faults.hang", {})
     journal.release()
     fault_free.release(young)
-    assert fault_free.sweep(folder) == ([], [])  # too young, all of them
-    monkeypatch.setattr(fault_free, "YOUNG_S", -60.0)
     for dry_run in (True, False):
         assert dead.exists() and young.exists()
         assert fault_free.sweep(folder, dry_run) == (sorted([dead.name, young.name]), [])
@@ -303,8 +302,23 @@ def test_what_dead_processes_leave_is_swept(folder: pathlib.Path, jobs: Jobs, mo
     assert fault_free.sweep(folder) == ([in_use.name], [])
 
 
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, swept = fcntl.flock, list[str]()
+
+    def late(descriptor: int, how: int) -> None:
+        if how == fcntl.LOCK_EX and not swept:
+            swept.extend(fault_free.sweep(folder)[0])
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    made = fault_free.own_folder(folder, "mine")
+    assert len(swept) == 1 and made.is_dir() and fault_free.sweep(folder) == ([], [])
+    fault_free.release(made)
+
+
 def test_what_cannot_be_swept_is_said(folder: pathlib.Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fault_free, "YOUNG_S", -60.0)
     (folder / CACHE / "0123.dead").mkdir(parents=True)
 
     monkeypatch.setattr(os, "rmdir", Mock(side_effect=PermissionError(1, "Operation not permitted", "0123.dead")))

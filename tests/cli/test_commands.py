@@ -22,7 +22,7 @@ from harness import extras
 from harness.backends.contract import Capability, Verb, load_backend
 from harness.backends.local.backend import LocalBackend
 from harness.cli import listing, machine, main, output
-from harness.errors import CannotRunError, UsageError
+from harness.errors import CannotRunError, ChaosError, UsageError
 from harness.faults.contract import fault_names
 from harness.gameday import day_command
 from harness.gameday.day import find_day
@@ -515,6 +515,12 @@ def test_heal_names_what_it_removed_but_not_without_an_end(
     assert sum(f"folder {each}\n" in said for each in folders) == machine.NAMED_MAX - 1 and "and 1 more" in said
     assert is_closed(reports / "dead-1") and not any(each.exists() for each in folders)
     assert chaos("heal", "--reports", reports).output == "nothing to heal\n"
+    journal = Journal(reports / "dead-1")
+    journal.record("faults.absent", {})
+    journal.release()
+    said = chaos("heal", "--reports", reports)
+    assert isinstance(said.exception, ChaosError) and said.exception.exit_code == 3 and not said.output
+    assert str(said.exception).endswith(f"undo it by hand and remove {journal.run_dir / JOURNAL}")
 
 
 def test_every_list_is_one_line_an_item_where_nobody_watches() -> None:

@@ -1,6 +1,5 @@
 """The pages agree with the code, with what was measured, and with each other."""
 
-import ast
 import importlib
 import json
 import os
@@ -10,19 +9,24 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import types
+from collections.abc import Callable
 
 import pytest
+import waiting
 import yaml
+from faults.fault_context import FaultContext
 from jsonschema import Draft202012Validator
 from pages.__main__ import DOCS, PAGES
 from pages.events_page import page
+from pydantic import validate_call
 from typer.testing import CliRunner
 
 from harness.backends import run_folder
 from harness.campaign.checked_files import load_scenario
 from harness.cli import listing
 from harness.cli.main import make_app
-from harness.faults.contract import fault_names, load_fault
+from harness.faults.contract import Target, fault_names, load_fault
 from harness.gameday.attach import attach_command
 from harness.gameday.attach.striking import LOG
 from harness.gameday.day_report import PLAN, REPORT
@@ -34,7 +38,7 @@ from harness.report.words import BEYOND
 from harness.run.drill import FOLDER
 
 ROOT = DOCS.parent
-MADE = {*["bounds", "commands", "events", "evidence", "faults", "guarantees", "league", "verdict-matrix"]}
+MADE = {*["bounds", "commands", "events", "evidence", "fault-api", "faults", "guarantees", "league", "verdict-matrix"]}
 SCENARIOS = {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
 ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reports" / "README.md", *DOCS.rglob("*.md")]
 NUMBER = r"\b(?:\d+|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve) "
@@ -163,10 +167,23 @@ def test_whatever_is_written_in_this_project_is_declared() -> None:
             assert set(written) <= declared, path
 
 
-def test_the_example_is_the_whole_file() -> None:
-    page = (ROOT / "docs" / "adding-a-fault.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert ast.unparse(ast.parse(example)) == ast.unparse(ast.parse((ROOT / "harness/faults/rank_kill.py").read_text()))
+def test_the_example_of_a_fault_acts_ends_and_is_undone(tmp_path: pathlib.Path) -> None:
+    class Waiting(FaultContext):
+        def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+            return until is None or waiting.until(until, "it")
+
+    (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "adding-a-fault.md").read_text(), re.DOTALL)
+    module = sys.modules["disk_burn"] = types.ModuleType("disk_burn")
+    exec(compile(example, "disk_burn", "exec", dont_inherit=True), vars(module))
+    fault, context = module.FAULT(size="64KiB"), Waiting(tmp_path)
+    fault.inject([Target(0)], context)
+    (path,) = (arguments["path"] for arguments in context.undos)
+    assert [effect[3] for effect in context.effects] == [True] and (tmp_path / path).exists()
+    fault.see_end([Target(0)], context)
+    validate_call(config={"strict": True})(module.UNDO)(run_dir=tmp_path, path=path)
+    fault.heal([Target(0)], context)
+    fault.see_end([Target(0)], context)
+    assert [end[3] for end in context.ends] == [False, True] and context.actions == ["faults.disk_burn"]
 
 
 def test_what_no_pass_looks_at_is_told_in_the_same_words() -> None:

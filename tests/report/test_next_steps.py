@@ -35,6 +35,16 @@ def test_what_is_not_known_can_be_settled_by_a_command_or_a_line(doubt: str) -> 
     assert "{run}" not in step and ("chaos run" not in step or re.search(r"\(about [^)]*\): chaos run [^()]*$", step))
 
 
+def test_a_fault_that_failed_before_it_acted_is_named_with_the_lines_that_say_why() -> None:
+    """The log has its kind only from the moment it acts; the plan has it always."""
+    card = report_runs.spot_evict()
+    run = card.evidence.run
+    failed = replace(run.faults[0], kind="", error="OSError: no", injected=None, effects=())
+    evidence = replace(card.evidence, run=replace(run, faults=[failed]))
+    told = " ".join(next_steps(replace(card, verdict=Verdict.INVALID, findings=[], evidence=evidence)))
+    assert "the lines fault.failed of" in told and f"chaos faults {run.plan['faults'][0]['fault']} " in told
+
+
 def test_one_command_is_told_once_with_what_it_needs() -> None:
     settles = ["", "Run it again on a quiet host: {run}"]
     findings = [Finding(Verdict.INCONCLUSIVE, "told", str(at), settles=text) for at, text in enumerate(settles)]

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from harness.errors import NodeGone
-from harness.faults.contract import Target
+from harness.errors import FaultError, NodeGone
+from harness.faults import oom
+from harness.faults.contract import RunPath, Target
 from harness.node.types import MemoryUse, ProcessState
 from harness.plan.run_plan import Plan, PlannedFault, When
 from harness.run.injection import Injection, LiveJob
@@ -137,6 +138,26 @@ def test_a_mistake_in_the_code_of_a_fault_is_told_with_its_line(method: str, mon
     injection.run()
     (failed,) = [entry for entry in log if entry["event"] == "fault.failed"]
     assert re.search(r"AttributeError: .* \(harness/faults/hang\.py, line \d+\)$", failed["error"])
+
+
+@pytest.mark.parametrize(
+    ("action", "arguments", "words"),
+    [
+        ("faults.data_corruption", {"path": "/etc/passwd", "kept": "a"}, "path: .* is not below the run's folder"),
+        ("faults.data_corruption", {"path": pathlib.Path("a"), "kept": "a"}, "path: Input should be a valid string"),
+        ("faults.hang", {}, "has no undo function"),
+        ("faults.oom", {"path": "a"}, r"a path but not the folder it is in: UNDO\(run_dir: pathlib.Path, …\)"),
+    ],
+)
+def test_what_could_not_be_undone_later_is_refused_at_once(
+    action: str, arguments: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put_back(path: RunPath) -> None: ...
+
+    monkeypatch.setattr(oom, "UNDO", put_back, raising=False)
+    injection, _, _ = injection_of("hang", LiveProgress(), duration="1s")
+    with pytest.raises(FaultError, match=words):
+        injection.undo(action, **arguments)
 
 
 def test_what_a_fault_says_by_itself_is_told_as_it_is() -> None:

@@ -16,6 +16,7 @@ from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log.journal import is_closed
 from harness.plan.run_plan import Plan
+from harness.report.next_steps import next_steps
 from harness.run.job import Outcome, execute, run_job
 from harness.run.observers import Silent, Status
 from harness.run.rehearsal import SETTLED_STEPS, Rehearsal, named
@@ -269,6 +270,10 @@ def test_a_cleanup_that_fails_is_told_beside_the_result(
     assert len(watcher.left) == 1 and "the engine does not answer" in watcher.left[0]
     assert "does not answer" in told(tmp_path / "run", "cleanup.failed")[0]["error"]
     assert not is_closed(tmp_path / "run"), "heal still finds it"
+    card = judged(tmp_path / "run", None)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert any("left something behind" in each and "does not answer" in each for each in card.reasons), card.reasons
+    assert any(step.endswith(": chaos heal") for step in next_steps(card))
     monkeypatch.undo()
     monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
     assert heal(tmp_path) == (["run"], [])

@@ -60,6 +60,16 @@ def test_the_reference_trainer_is_started_by_its_launcher_beside_a_store() -> No
     assert launch.control is not None and launch.control[2] == "reference_trainer.store"
 
 
+def test_placeholders_work_in_its_environment_and_arguments() -> None:
+    given = workload(
+        env={"A": "{steps}", "B": "{index} {checkpoints}", "C": "{{steps}}"}, args=["--x", "{nodes}"], steps=9
+    )
+    launch = given.trainer.launch(given, "run-1", 7)
+    assert launch.env == {"A": "9", "C": "{steps}"} and launch.command[-1] == str(given.nodes)
+    assert launch.command[:2] == ("env", "B={index} {run_dir}/checkpoints") and launch.control is not None
+    assert not any("index" in word for word in launch.control), "the store is on no node"
+
+
 def test_a_checkpoint_store_of_its_own_is_started_before_the_rendezvous_store() -> None:
     given = workload(checkpoint={"store": "s3"}, data={"shards": 3})
     launch = given.trainer.launch(given, "run-1", 7)
@@ -286,6 +296,8 @@ def parsed(folder: pathlib.Path, workload: str) -> Workload:
             "x.yaml:4:35: workload.trainer.command.1: unknown placeholder {stpes}",
         ),
         ("{trainer: {command: [a], env: {X: '{rank}'}}}", "workload.trainer.env.X: unknown placeholder {rank}"),
+        ("{env: {X: '{rank}'}}", "workload.env.X: unknown placeholder {rank}"),
+        ("{args: ['{scenario_dir}']}", "workload.args.0: {scenario_dir} is for other trainers"),
         ("{trainer: {torchrun: absent.py}}", "workload.trainer.torchrun: no file 'absent.py'"),
         ("{trainer: {command: [a, '{steps}']}}", "the workload has no steps: key"),
         ("{trainer: {command: [a]}, args: [b]}", "workload.args: is for the reference trainer"),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from conformance import table as backends
-from pages import events_page, evidence_page, reference_pages
+from pages import events_page, evidence_page, fault_api_page, reference_pages
 from verdict_matrix.__main__ import stored as verdict_matrix
 
 from benches import gates, league
@@ -35,6 +35,7 @@ PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a
     "commands.md": reference_pages.commands,
     "events.md": events_page.page,
     "evidence.md": evidence_page.page,
+    "fault-api.md": fault_api_page.page,
     "faults.md": reference_pages.faults,
     "forecast.md": lambda: _with_table("forecast.md", published_vectors.markdown(published_vectors.check_all())),
     "gate-statistic.md": lambda: _with_table("gate-statistic.md", gates.table(gates.kept())),

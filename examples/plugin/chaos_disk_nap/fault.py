@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Sequence
 
 from harness.backends.contract import Node, Verb
@@ -23,7 +24,7 @@ class DiskNap(Fault):
     duration: Duration = Field(Duration("3s"), description="The time that it stands still.")
 
     needs = frozenset({Verb.SIGNAL})  # of the backend; a plan that needs more is refused before anything runs
-    may = frozenset({May.STOP})  # it kills nobody, but a healthy job may have to restart
+    may = frozenset({May.STOP})  # a healthy job may have to restart over it; without this line: it only slows the job
     aims_at = "rank"
 
     def freezes(self) -> bool:
@@ -38,10 +39,11 @@ class DiskNap(Fault):
         for node, pid in victims.values():
             node.signal(signal.SIGSTOP, pid)
         context.injected()
+        began = time.monotonic()  # the duration counts from here, measuring included
         for rank, (node, pid) in victims.items():
             stopped = context.wait(STOPS_WITHIN_S, until=lambda n=node, p=pid: _is_stopped(n, p))  # type: ignore[misc]
             context.effect(int(stopped), 1, "processes stopped", ok=stopped, detail=f"rank {rank} on {node.name}")
-        context.wait(self.duration.s)
+        context.wait(max(0.0, self.duration.s - (time.monotonic() - began)))
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         """Undoes it. It is always called, also after a failed `inject`, and may be called twice."""
@@ -60,4 +62,9 @@ def _is_stopped(node: Node, pid: int) -> bool:
     return any(each.pid == pid and each.state == "T" for each in node.processes())
 
 
+# It changes nothing outside of its nodes. A fault that does, such as one that writes a file, says so first in `inject`:
+#     context.undo("faults.disk_nap", path="my-file")  # below the run's folder, `context.run_dir`
+# Beside FAULT it has a function, which gets this later, also after SIGKILL of the harness, and perhaps twice:
+#     def UNDO(run_dir: pathlib.Path, path: RunPath) -> None:
+#         (run_dir / path).unlink(missing_ok=True)
 FAULT = DiskNap

@@ -1,4 +1,4 @@
-"""`pytest` checks the fault's words in a second. `pytest --chaos` runs the scenario on virtual nodes."""
+"""`pytest` checks the fault's words in seconds. `pytest --chaos` runs the scenario on virtual nodes."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""The log shows how the run ended, and nobody interrupted the run."""
+"""The log shows how the run ended. Nobody interrupted the run, and it left nothing behind."""
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.facts.job_end import done
@@ -21,6 +21,7 @@ def _broken(evidence: Analysis) -> Reasons:
         yield "the harness gave the job up, and yet its log says that the job was completed"
     elif run.outcome not in ("completed", "failed") and not (run.outcome == "aborted" and not blind):
         yield f"the run ended as {run.outcome}: {reason}"
+    yield from (f"the run left something behind: {each}" for each in run.not_undone)
 
 
 def _cut_short(evidence: Analysis, ground: Ground) -> str:

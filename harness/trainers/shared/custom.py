@@ -65,25 +65,20 @@ class CustomTrainer(Trainer):
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
         command, control = self.commands(workload, run_id)
-        values = _known(workload, run_id, seed)
+        values = known(workload, run_id, seed)
         if self.scenario_dir is not None:
             values["scenario_dir"] = placeholders.escaped(self.scenario_dir)
         given = {**self.settings(workload), **self.env}
-        env = {name: placeholders.fill([value], values)[0] for name, value in given.items()}
-        late = {name: value for name, value in env.items() if placeholders.for_nodes(value)}
-        fixed = {name: placeholders.plain(value) for name, value in env.items() if name not in late}
-        # The control command gets none that means nothing beside the nodes.
-        unfit = set(placeholders.ON_NODES_ONLY)
-        fitting = {name: value for name, value in late.items() if unfit.isdisjoint(placeholders.names_in(value))}
+        fixed, late, fitting = placeholders.fill_variables(given, values)
         fixed[OBSERVE_ENV] = self.observe if self.read is None else "off"
         if fixed[OBSERVE_ENV] == "auto":
             fixed[STORE_ENV] = workload.checkpoint.folder
         return Launch(
-            (*_assigned(late), *placeholders.fill(command, values)),
+            (*late, *placeholders.fill(command, values)),
             workload.nodes,
             workload.ranks_per_node,
             fixed,
-            None if control is None else (*_assigned(fitting), *placeholders.fill(control, values)),
+            None if control is None else (*fitting, *placeholders.fill(control, values)),
             sources=() if self.scenario_dir is None else (self.scenario_dir,),
         )
 
@@ -155,8 +150,9 @@ class CustomTrainer(Trainer):
         return data | {name: value for name, value in common.items() if name not in unsaid}
 
 
-def _known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
-    known = {
+def known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
+    """Returns the placeholders that the plan knows, with their values."""
+    found = {
         "checkpoint_every": workload.checkpoint.every_steps,
         "checkpoints": f"{{run_dir}}/{CHECKPOINTS}",
         "data": "{run_dir}/data",
@@ -169,7 +165,7 @@ def _known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
         "run_id": run_id,
         "seed": seed,
     }
-    return known if workload.steps is None else known | {"steps": workload.steps}
+    return found if workload.steps is None else found | {"steps": workload.steps}
 
 
 def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterator[tuple[Path, str]]:
@@ -191,11 +187,6 @@ def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterat
         yield ("checkpoint", "every"), "is for the reference trainer; write how often this one saves inside trainer:"
     if checkpoint.store != "directory":
         yield ("checkpoint", "store"), "is for the reference trainer: this trainer does not get a store"
-
-
-def _assigned(variables: Mapping[str, str]) -> Command:
-    """Variables that only a node can fill are set in front of the command, where every backend fills in."""
-    return ("env", *(f"{name}={value}" for name, value in variables.items())) if variables else ()
 
 
 def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:

@@ -56,6 +56,23 @@ def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(_ANY.sub(value, word) for word in words)
 
 
+def fill_variables(
+    given: Mapping[str, str], values: Mapping[str, object]
+) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
+    """Returns the variables that the plan can fill, and words before the command on nodes, and beside them. Those words
+    set variables that only a node can fill, as every backend fills commands; none that means nothing beside the nodes.
+    """
+    env = {name: fill([value], values)[0] for name, value in given.items()}
+    late = {name: value for name, value in env.items() if for_nodes(value)}
+    fitting = {name: value for name, value in late.items() if set(ON_NODES_ONLY).isdisjoint(names_in(value))}
+    fixed = {name: plain(value) for name, value in env.items() if name not in late}
+    return fixed, _assigned(late), _assigned(fitting)
+
+
+def _assigned(variables: Mapping[str, str]) -> tuple[str, ...]:
+    return ("env", *(f"{name}={value}" for name, value in variables.items())) if variables else ()
+
+
 def escaped(text: str) -> str:
     """Returns a text that filling turns back into this one: a folder may be called `{index}`."""
     return _ANY.sub(lambda match: match[0] if match[2] is None else f"{{{match[0]}}}", text)
