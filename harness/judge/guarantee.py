@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.judge.facts.analysis import Analysis as Analysis
 from harness.judge.facts.faults import struck
+from harness.judge.facts.job_end import Waited
 from harness.judge.facts.known import By, Known, Odd, weakest
 from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
@@ -49,8 +50,13 @@ def of_fault(words: str, fault: str) -> Breach:
     return breach(f"fault {fault} {words}", grounds=[Ground(Kind.FAULTS)], of=fault)
 
 
-def of_second(words: str, *facts: Known) -> Breach:
-    return breach(f"{SECOND_RESTART}: {words}", *facts)
+def of_second(words: str, *facts: Known, grounds: Sequence[Ground] = ()) -> Breach:
+    return breach(f"{SECOND_RESTART}: {words}", *facts, grounds=grounds)
+
+
+def after(wait: Waited | None) -> list[Ground]:
+    """Returns the evidence for a failure that came after this wait: a busy host may cause a timeout."""
+    return [Ground(Kind.DURATION, of=wait)] if wait else []
 
 
 def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:

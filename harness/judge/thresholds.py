@@ -109,6 +109,7 @@ SYNC_QUANTILE = method(0.95, "of gradient syncs", "took no longer without a faul
 SMOOTHED_STEPS = judged(">=", 5, "steps", "a lone slow step | a slow stretch", "runs: docs/margins.json")
 STEPS_BEFORE = method(20, "steps", "before a fault show how fast the job was", "guess: no stored run comes near it")
 OTHERS_MOST = judged("<=", 0.5, "of the CPUs", "others take so much that times say little | the host is the job's", "meaning: half of them")
+TIMEOUT_MIN_NS = judged(">=", 20 * 10**9, "ns", "an error ended it at once | a timeout may have", "meaning: those of torch's store, rendezvous and collectives are 30 s or longer")
 FAST_BEFORE = judged(">=", 2 / 3, "× usual", "the job was much faster than usual before | comparable", "runs: docs/margins.json")
 OWN_STEPS_MIN = judged(">=", 5, "steps", "too few to show how long a step takes | enough", "meaning: a median of five outlives two outliers")
 LONE_FACTOR = healthy("<=", 3, "× the band", "a step is slow by chance | slow by itself", "runs: docs/margins.json")

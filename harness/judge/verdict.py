@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from harness.judge.facts.job_end import Waited
     from harness.judge.facts.usual import Degraded, Pace
     from harness.timeline.timeline import Episode
 
@@ -67,7 +68,7 @@ class Ground:
     steps: tuple[int, ...] = ()  # absent steps; the first and the last of a long stretch
     lines: int = 1  # absent lines of each process
     since: int | None = None  # ns; lines are absent from this time on
-    of: Figure | Pace | Degraded | Episode | tuple[int, int] | None = None  # the measured figure, interval or window
+    of: Figure | Pace | Degraded | Episode | Waited | tuple[int, int] | None = None  # figure, interval or window
     bound: float = 0  # the bound that `of` was compared with
 
 

@@ -3,11 +3,13 @@
 Where a breach names the time window of its duration, other programs may use half of the CPUs in this window, and 15
 percentage points more than before the first fault or in a fault-free run, whichever is more. The steps after the last
 recovery are such a window for `pace`. For any other duration, other programs may use half of the CPUs during the whole
-run. A job that exceeds the limit of `pace` by a factor of up to 1.4 (or 1.4 / (1 - extra CPU share)², if other programs
-use more of the CPUs than allowed) is inconclusive, not failed.
+run. If a job, restore drill or second restart fails late enough that a timeout may have ended it, other programs may
+use half of the CPUs while it waited. A job that exceeds the limit of `pace` by a factor of up to 1.4 (or
+1.4 / (1 - extra CPU share)², if other programs use more of the CPUs than allowed) is inconclusive, not failed.
 """
 
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
+from harness.judge.facts.job_end import Waited
 from harness.judge.facts.usual import Pace, Slow, others_share
 from harness.judge.thresholds import HOST_FACTOR, OTHERS_MAX, OTHERS_MOST
 
@@ -31,6 +33,9 @@ def _busy(evidence: Analysis, ground: Ground) -> str:
 
 def _host_taken(evidence: Analysis, ground: Ground) -> str:
     run, window = evidence.run, ground.of
+    if isinstance(window, Waited):
+        others = others_share(window.log, window.since, window.log.end)
+        return f"other programs took {others:.0%} of the host's CPUs then" if others > OTHERS_MOST else ""
     if not isinstance(window, tuple):
         others = others_share(run, run.begin, run.end)
         return f"other programs took {others:.0%} of the host's CPUs" if others > OTHERS_MOST else ""

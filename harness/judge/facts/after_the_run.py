@@ -12,6 +12,7 @@ from typing import Any
 from harness.judge.bounds import OFF
 from harness.judge.facts import deaths, times
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.job_end import Waited, waited
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Saves
@@ -31,7 +32,8 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 class Made:
     """The result of one restore drill or second restart. `told` is the harness's last log event about the drill. `step`
     is the step of the save from which the drill started. Exactly one of these fields is set: `silent` (why the drill
-    shows nothing), `failed` (the failure), `open` (why the result is unknown), `done` (the drill's log)."""
+    shows nothing), `failed` (the failure), `open` (why the result is unknown), `done` (the drill's log). `waited` is
+    set if the failure may be a timeout."""
 
     folder: str
     told: Mapping[str, Any]
@@ -40,6 +42,7 @@ class Made:
     failed: str = ""
     open: str = ""
     done: Timeline | None = None
+    waited: Waited | None = None
 
 
 def newest_save(evidence: Analysis) -> int:
@@ -72,7 +75,8 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
     if outcome in ("untold", "skipped"):
         return replace(made, silent=why[2:] or "it tells nothing")
     if outcome in ("scratch", "failed"):
-        return replace(made, failed=(failed if outcome == "failed" else "started from scratch") + why)
+        held_up = waited(log, log.begin) if outcome == "failed" and isinstance(log, Timeline) else None
+        return replace(made, failed=(failed if outcome == "failed" else "started from scratch") + why, waited=held_up)
     if outcome in ("restored", "done") and type(made.step) is int:
         if isinstance(log, Timeline):
             return replace(made, done=log)

@@ -1,5 +1,8 @@
-"""Tells which step a job reached, whether the harness aborted the job, and which fault last damaged a checkpoint."""
+"""Tells which step a job reached, how its end came, and which fault last damaged a checkpoint."""
 
+from dataclasses import dataclass
+
+from harness.judge.thresholds import TIMEOUT_MIN_NS
 from harness.timeline.lineage import NEVER
 from harness.timeline.phase_names import phase_words
 from harness.timeline.sorted_events import first_strike
@@ -28,3 +31,16 @@ def spoiler(run: Timeline) -> FaultRecord | None:
     if not struck or any((process.restored or 0) > (struck[-1].injected or 0) for process in run.processes):
         return None
     return struck[-1]
+
+
+@dataclass(frozen=True)
+class Waited:
+    """The time from `since` to the end of `log`, which ended with a failure that a timeout may have caused."""
+
+    log: Timeline
+    since: int
+
+
+def waited(log: Timeline, since: int) -> Waited | None:
+    """Returns the wait before a failure that may be a timeout, or `None` if the failure came too soon for one."""
+    return Waited(log, since) if log.end - since >= TIMEOUT_MIN_NS else None

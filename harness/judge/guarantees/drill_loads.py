@@ -8,13 +8,14 @@ drill, the run is inconclusive if a fault damaged the last save.
 
 from harness.judge.facts import tellers
 from harness.judge.facts.after_the_run import newest_save, restore_drill
-from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
+from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, after, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
     run, drill, good, newest = evidence.run, restore_drill(evidence), evidence.saves.good, newest_save(evidence)
     if drill.failed and newest:
-        yield breach(f"the restore drill {drill.failed}, though a checkpoint of step {newest} had been committed")
+        text = f"the restore drill {drill.failed}, though a checkpoint of step {newest} had been committed"
+        yield breach(text, grounds=after(drill.waited))
     elif drill.failed:
         yield breach(f"the restore drill {drill.failed}, and no checkpoint had been committed", tellers.NOTHING_SAVED)
     for fault in run.faults if drill.silent and run.outcome == "completed" and run.finished and good else ():

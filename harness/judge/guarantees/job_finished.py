@@ -4,9 +4,9 @@ If a worker ends with code 0 before the job's last step, the run is inconclusive
 failed, even if its launcher logs code 0. A run that was aborted before any fault struck is inconclusive.
 """
 
-from harness.judge.facts.job_end import done, given_up_early, reached, spoiler
+from harness.judge.facts.job_end import done, given_up_early, reached, spoiler, waited
 from harness.judge.facts.reported import blindness
-from harness.judge.guarantee import DRILL, RUN, Analysis, Breaches, Guarantee, breach
+from harness.judge.guarantee import DRILL, RUN, Analysis, Breaches, Guarantee, after, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.timeline import Timeline
 
@@ -17,9 +17,10 @@ def breaches(evidence: Analysis) -> Breaches:
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)
-        after = f"; it restored nothing after `{damage.id}` had damaged a checkpoint" if damage else ""
-        text = f"the job failed{'' if blind else f' at {done(run)}'}: {run.outcome_reason}{after}"
-        yield breach(text, grounds=[Ground(Kind.NODES)])
+        spoilt = f"; it restored nothing after `{damage.id}` had damaged a checkpoint" if damage else ""
+        text = f"the job failed{'' if blind else f' at {done(run)}'}: {run.outcome_reason}{spoilt}"
+        since = int(run.progress.end.max(initial=run.begin))
+        yield breach(text, grounds=[Ground(Kind.NODES), *after(waited(run, since))])
     elif run.outcome == "aborted" and not blind and not given_up_early(run):
         text = f"{run.outcome_reason or 'the run was aborted'}; {reached(run)}"
         yield breach(text, grounds=[Ground(Kind.DURATION), Ground(Kind.NODES)])

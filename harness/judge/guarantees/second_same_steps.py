@@ -8,13 +8,13 @@ copied save. The second restart is inconclusive if its steps take more than 5 ti
 from harness.judge.facts import tellers
 from harness.judge.facts.after_the_run import second_restart
 from harness.judge.facts.done_again import done_again
-from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee
+from harness.judge.guarantee import Analysis, Breaches, after, of_second, second_guarantee
 
 
 def breaches(evidence: Analysis) -> Breaches:
     last, made, again = evidence.run.reached_step, second_restart(evidence), done_again(evidence)
     if made.failed:
-        yield of_second(f"a restart from the save of step {made.step} {made.failed}")
+        yield of_second(f"a restart from the save of step {made.step} {made.failed}", grounds=after(made.waited))
     if again and any(each.restored_step == 0 for each in again.log.processes):
         yield of_second(f"it started from scratch, though the save of step {made.step} was there")
     if again and again.reached < last:
