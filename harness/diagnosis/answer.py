@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
 from harness.errors import UsageError
+from harness.log.truth import Decision as Decision
+from harness.log.truth import Kind as Kind
 
 LINE_BYTES_MAX = 64 * 2**10
 SUSPECTS_MAX = 1024  # of one answer
@@ -31,33 +32,7 @@ SHOWN_MAX = 200  # characters of a bad value, as shown
 WALL_NS_MAX = 2**62  # as in the event log: the year 2116
 
 
-class Kind(StrEnum):
-    """The kind of failure. `NONE`: nothing is wrong. `UNKNOWN`: something is, and the diagnoser does not know what."""
-
-    HANG = "hang"
-    STRAGGLER = "straggler"
-    CRASH = "crash"
-    BAD_DATA = "bad-data"
-    CORRUPTION = "corruption"
-    NETWORK = "network"
-    STORAGE = "storage"
-    GPU = "gpu"
-    NONE = "none"
-    UNKNOWN = "unknown"
-
-
 BROKEN = tuple(kind for kind in Kind if kind not in (Kind.NONE, Kind.UNKNOWN))
-
-
-class Decision(StrEnum):
-    RESTART_IN_PLACE = "restart-in-place"
-    RESTART_ELSEWHERE = "restart-elsewhere"
-    EVICT_NODE = "evict-node"
-    ROLL_BACK = "roll-back"
-    STOP = "stop"
-    IGNORE = "ignore"
-
-
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
 _Rank = Annotated[int, msgspec.Meta(ge=0, le=RANK_MAX)]

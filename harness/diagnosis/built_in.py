@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from harness.diagnosis.answer import BROKEN, WORDS_MAX, Answer, Decision, Kind, Suspect
 from harness.diagnosis.baseline import explain
 from harness.diagnosis.injected import Injected, RunTruth
-from harness.diagnosis.truth import Place
 from harness.diagnosis.view import view_of
+from harness.log.truth import Place
 
 ALARMS = {  # kind of an answer, by the kind of a trainer's `anomaly`; others are no diagnosis
     **dict.fromkeys(("nonfinite", "gradient", "divergence", "data", "data_skew"), Kind.BAD_DATA),

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from harness.diagnosis.answer import BROKEN, Answer, Kind, Suspect
 from harness.diagnosis.injected import Injected, RunTruth, Victim
-from harness.diagnosis.truth import Place
+from harness.log.truth import Place
 
 EARLY_NS = 10**9  # an answer may come so much before a fault began, as other clocks differ
 CONTROL = "control"  # the host of the rendezvous store: no node of the job, so that nobody innocent is accused

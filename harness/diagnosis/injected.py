@@ -12,9 +12,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
-from harness.diagnosis.truth import TRUTHS, Place, Truth, truth_of
+from harness.errors import UsageError
+from harness.faults.contract import build_fault
 from harness.log.reading import Log
+from harness.log.truth import Place, Truth
 from harness.timeline.sorted_events import FaultRecord, Story
 
 _FILE = re.compile(r"([^\s:]+/[^\s:]+)")
@@ -95,8 +98,8 @@ def _injected(story: Story, record: FaultRecord, planned: Mapping[str, Any]) -> 
     """Returns a fault for grading, or the reason why it is not graded."""
     fault, begin = record.kind or str(planned.get("fault") or ""), record.injected
     truth = truth_of(fault, planned.get("parameters") or {})
-    if truth is None:
-        return "nobody knows the right answer" if fault in TRUTHS else f"the table of truths has no row for {fault!r}"
+    if isinstance(truth, str):
+        return truth
     if begin is None or not any(effect.get("ok") for effect in record.effects):
         return "its effect was not measured"
     nodes, gpus = dict[int, str](), dict[int, int]()
@@ -117,6 +120,18 @@ def _injected(story: Story, record: FaultRecord, planned: Mapping[str, Any]) -> 
         rank = victims[0].rank if truth.place is Place.RANK else None
         at_index_0 = victims[0].node == names[0] if rank is None and names else rank == 0
     return Injected(record.id, fault, truth, begin, tuple(victims), tuple(_files(record)), nodes, at_index_0)
+
+
+def truth_of(fault: str, parameters: Mapping[str, Any]) -> Truth | str:
+    """Returns the right answers about a fault with these parameters, or why nobody knows them here."""
+    try:
+        truth = build_fault(fault, parameters).true_answers()
+    except UsageError as error:
+        return str(error)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{fault}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return truth if isinstance(truth, Truth) else f"{fault} does not say which answers are right"
 
 
 def _files(record: FaultRecord) -> Iterator[str]:
