@@ -1,6 +1,7 @@
 """The truth of a run: what each fault says of itself, and what a log tells of what was injected."""
 
 import pathlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from simulator import Job as SimulatedJob
 from simulator import Outage, simulate
 
 from harness import plugins
-from harness.diagnosis.injected import RunTruth, Victim, truth_of, truth_of_run
+from harness.diagnosis.injected import ELSEWHERE, RunTruth, Victim, faults_of, truth_of, truth_of_run
 from harness.faults.contract import Fault, fault_names
 from harness.log import reading
 from harness.log.truth import Decision, Kind, Place, Truth
+from harness.timeline import timeline
+from harness.timeline.timeline import Beside
 
 
 def truth(job: Job, folder: pathlib.Path) -> RunTruth:
@@ -96,6 +99,16 @@ def test_victims_and_their_index(victim: int, tmp_path: pathlib.Path) -> None:
     simulate(SimulatedJob(nodes=3), [Outage(after=9, kind="node", victim=victim)]).write(tmp_path / "node")
     (fault,) = truth_of_run("run", reading.read(tmp_path / "node" / "events")).faults
     assert (fault.victims, fault.at_index_0) == ((Victim(f"node{victim}"),), victim == 0)
+
+
+def test_a_timeline_tells_the_same_and_leaves_out_other_rehearsals(tmp_path: pathlib.Path) -> None:
+    simulate(SimulatedJob(nodes=3), [Outage(9, "rank", victim=2), Outage(9, "node", victim=1)]).write(tmp_path)
+    run, stored = timeline.load(tmp_path), truth_of_run("run", reading.read(tmp_path / "events"))
+    assert faults_of(run).faults == stored.faults and len(stored.faults) == 2
+    first, second = (fault.id for fault in stored.faults)
+    mine = run.plan | {"faults": [each for each in run.plan["faults"] if each["id"] == second]}
+    part = faults_of(replace(run, plan=mine, beside=Beside(faults=frozenset({first}))))
+    assert [fault.id for fault in part.faults] == [second] and part.not_graded == [(first, ELSEWHERE)]
 
 
 def test_in_a_job_of_two_nodes_either_side_of_a_partition_is_right(tmp_path: pathlib.Path) -> None:
