@@ -1,18 +1,24 @@
 """`expect: {diagnosis: …}`: the answers in a run's log are judged with it."""
 
 import copy
+import pathlib
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from judging import Bend, acted_as, expecting, load, verdict
 from simulator import Job, Logs, Outage, simulate
 
-from harness.diagnosis.answer import Decision
+from harness.diagnosis.answer import Decision, Kind
 from harness.diagnosis.bounds import Wanted
+from harness.diagnosis.built_in import DIAGNOSERS
+from harness.diagnosis.injected import truth_of_run
 from harness.judge.score import Evidence, Expectation, Scorecard, judge
 from harness.judge.verdict import Verdict
+from harness.log import reading
 from harness.report import run_report, view
 from harness.timeline.timeline import Beside
 
@@ -206,6 +212,29 @@ def test_any_decision_may_be_expected() -> None:
     assert set(get_args(Wanted)) == {*Decision, "restart", "right"}
     for wanted, expected in (("right", Verdict.PASS), ("restart-elsewhere", Verdict.FAIL), ("roll-back", Verdict.FAIL)):
         assert verdicts(told(**RIGHT), expect={"decision": wanted}) == {"decision": expected}
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(("diagnoser", "right_for"), [("right", {0, 1}), ("empty", set()), ("rank_0", {0})])
+def test_built_in_answers_get_the_verdict_that_they_deserve(
+    diagnoser: str, right_for: set[int], victim: int, tmp_path: pathlib.Path
+) -> None:
+    history = simulate(Job(nodes=3), [Outage(12, "rank", victim=victim)], seed=3)
+    truth = truth_of_run("run", reading.read(history.write(tmp_path) / "events"))
+    answers = [msgspec.to_builtins(answer) for answer in DIAGNOSERS[diagnoser](truth, 1)]
+    bends = [told(0.1, **{key: answer[key] for key in ("kind", "who", "decision")}) for answer in answers]
+    card = verdict(history, lambda logs: [bend(logs) for bend in bends], expect={"diagnosis": EXPECT})
+    assert card.verdict is (Verdict.PASS if victim in right_for else Verdict.FAIL)
+
+
+def test_random_answers_are_right_by_chance_only() -> None:
+    """One kind of ten, and one rank of three."""
+    dice, found = random.Random(1), []
+    for _ in range(60):
+        rank, kind = dice.randrange(3), dice.choice([*Kind])
+        found += [verdicts(told(kind=kind, who=[{"rank": rank}]))["right_within"] is Verdict.PASS]
+        assert found[-1] == ((kind, rank) == (Kind.CRASH, 1))
+    assert 0 < sum(found) < 10
 
 
 def test_answers_change_no_run_that_does_not_expect_them() -> None:

@@ -238,6 +238,19 @@ def test_a_diagnoser_that_knows_only_the_first_is_found_out_whatever_its_kinds(m
     )
 
 
+@pytest.mark.parametrize("elsewhere", [[], [Answer(Kind.CRASH, (Suspect(rank=0),))]])
+def test_a_diagnoser_that_is_right_only_for_rank_0_is_found_out(
+    elsewhere: list[Answer], matrix: list[RunTruth]
+) -> None:
+    def planted(truth: RunTruth, seed: int) -> list[Answer]:
+        first = any(fault.at_index_0 for fault in truth.faults)
+        return DIAGNOSERS["right"](truth, seed) if first else elsewhere if truth.faults else []
+
+    found = scored(matrix, planted)
+    assert (found.first, found.others) == (Share(3, 3), Share(0, 9)) and found.controls == Share(4, 4)
+    assert found.index_0_differs is True and "differs significantly" in found.index_0_in_words
+
+
 def test_the_baseline_is_right_wherever_the_victim_is(matrix: list[RunTruth]) -> None:
     found = scored(matrix, DIAGNOSERS["baseline"])
     assert found.total.recall == Share(12, 12) and found.controls == Share(4, 4) and not found.innocents
