@@ -117,17 +117,22 @@ def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expec
     """Counts the accused parts that no fault had struck. Beside a fault whose truth is not known, an answer that is
     true of no other fault may be about that one. On a busy host a rank may be slow without a fault."""
     slow = [each.at or 0 for each in grade.innocents.values() if each.kind is Failure.STRAGGLER]
-    busy = [share for at in slow if (share := others_share(run, at - BEFORE_NS, at)) > OTHERS_MAX]
-    found, doubt = len(grade.innocents), lost
+    found, doubt, excused = len(grade.innocents), lost, sum(not _was_idle(run, at) for at in slow)
     why = f"accused, though no fault had struck it: {'; '.join(grade.innocents)}"
     if found > allowed:
-        doubt = f"{why}; other programs took {max(busy):.0%} of the host's CPUs" if found - len(busy) <= allowed else ""
+        doubt = f"{why}; the host was not known to be idle then" if found - excused <= allowed else ""
     elif grade.truth.not_graded and not lost:
         judged, (fault, reason) = {(each.kind, each.who) for each, _ in grade.judged}, grade.truth.not_graded[0]
         accusing = [each for each in grade.answers if each.kind in BROKEN and each.who]
         if any((each.kind, each.who) not in judged for each in accusing):
             doubt = f"an answer may be about {fault}: {reason}"
     return INNOCENTS.line(allowed, None if doubt else found, doubt or why)
+
+
+def _was_idle(run: Timeline, at: int) -> bool:
+    """Tells whether the log shows that other programs left the host's CPUs alone before this time."""
+    known = any(at - BEFORE_NS <= each["at"] <= at for each in run.host_load)
+    return known and others_share(run, at - BEFORE_NS, at) <= OTHERS_MAX
 
 
 def _decision(fault: GradedFault, wanted: str, lost: str) -> Expectation:
