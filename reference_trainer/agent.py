@@ -138,9 +138,14 @@ class ForkingAgent(SimpleElasticAgent):
         self._crashes = self._crashes + 1 if soon and CRASHED & set(failed.values()) else 0
         if HOPELESS & set(failed.values()) or self._crashes >= CRASHES_MAX:
             self._remaining_restarts = 0
+        if any(map(_is_stopped, self._running)):
+            self._wait(2 * STOPPED_S)  # one that hangs is named before it is killed with the others
+        decision = "restart-in-place" if self._remaining_restarts else "stop"
         failures = {}
         for local_rank, code in failed.items():
             worker = worker_group.workers[local_rank]
+            if code in CRASHED or code == -signal.SIGKILL:
+                self._diagnose("crash", local_rank, decision, f"exit code {code}")
             failures[worker.global_rank] = ProcessFailure(local_rank, worker.id, code, "")
         return RunResult(WorkerState.FAILED, failures=failures)
 
@@ -189,6 +194,10 @@ class ForkingAgent(SimpleElasticAgent):
                 rank = self._worker_group.workers[local_rank].global_rank
                 self._emit("worker.exit", local_rank=local_rank, rank=rank, pid=pid, code=code)
 
+    def _diagnose(self, kind: str, local_rank: int, decision: str, why: str) -> None:
+        rank = self._worker_group.workers[local_rank].global_rank
+        self._emit("diagnosis", kind=kind, who=[{"rank": rank}], decision=decision, why=why)
+
     def _wait(self, limit_s: float) -> None:
         """Until all workers have ended. One that somebody has stopped can't obey any signal: it is killed."""
         deadline = time.monotonic() + limit_s
@@ -202,6 +211,7 @@ class ForkingAgent(SimpleElasticAgent):
                 stopped_since = time.monotonic()
             elif time.monotonic() - stopped_since > STOPPED_S:
                 for pid in stopped:
+                    self._diagnose("hang", self._running[pid], "restart-in-place", f"process {pid} is stopped")
                     os.kill(pid, signal.SIGKILL)
 
     def _stop(self, number: signal.Signals, grace_s: float) -> None:

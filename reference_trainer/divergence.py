@@ -44,6 +44,7 @@ class Divergence:
         detail += f": far above the usual since step {since}"
         if self._rank == 0:
             self._emit("anomaly", kind=abnormal.DIVERGENCE, detail=detail, at_step=step)
+            self._emit("diagnosis", kind="bad-data", decision="roll-back", why=detail)
         raise Spike(detail, since - 1 - abnormal.SPIKE_MARGIN_STEPS, step, self._around(since))
 
     def _around(self, step: int) -> tuple[int, int]:

@@ -27,10 +27,13 @@ def switch_on() -> None:
     os.environ.setdefault("NCCL_DEBUG", "WARN")
 
 
-def tell(emit: Emitter) -> None:
-    """One event for each process group: its newest collective, and whether it was still going on."""
-    for newest in last_collectives():
+def tell(emit: Emitter) -> bool:
+    """One event for each process group: its newest collective, and whether it was still going on. Whether all of them
+    are over: then this rank waits for no other one."""
+    found = list(last_collectives())
+    for newest in found:
         emit("flight_recorder", **newest)
+    return bool(found) and all(newest["over"] for newest in found)
 
 
 def last_collectives() -> Iterator[dict[str, Any]]:

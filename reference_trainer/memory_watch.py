@@ -30,6 +30,8 @@ class MemoryWatch:
         detail += f": {_mib(room.free)} of {_mib(room.limit)} are left, for {growth.full_in_s:.0f} s"
         told = {"rate_bytes": round(growth.bytes_per_s), "free_bytes": room.free}
         self._emit("anomaly", kind=abnormal.MEMORY, detail=detail, at_step=step, suspect=self._rank, **told)
+        who = [{"rank": self._rank}]
+        self._emit("diagnosis", kind="crash", who=who, decision="restart-in-place", why=detail)
         print(f"rank {self._rank}: {detail}", file=sys.stderr, flush=True)
         return True
 

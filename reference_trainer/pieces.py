@@ -34,9 +34,12 @@ class Pieces:
             self.number = number
         else:
             text += f"gradients were being summed already, so this rank ends; try --accumulate {number}"
+        goes_on = may_try_again and size > 1
         self._emit("anomaly", kind="out_of_memory", detail=text, at_step=step)
+        decision = "ignore" if goes_on else "restart-in-place"
+        self._emit("diagnosis", kind="gpu", who=[{"rank": self._rank}], decision=decision, why=text)
         print(text, file=sys.stderr, flush=True)
-        return may_try_again and size > 1
+        return goes_on
 
 
 def _pieces(number: int, size: int) -> str:

@@ -81,6 +81,8 @@ class Replicas:
             suspects: list[int | None] = [*drifted] or [None]
             for suspect in suspects:
                 self._emit("anomaly", kind="replica", detail=detail, at_step=step, suspect=suspect)
+            who = [{"rank": rank} for rank in drifted]
+            self._emit("diagnosis", kind="corruption", who=who, decision="roll-back", why=detail)
         raise Setback(detail)
 
 

@@ -27,9 +27,12 @@ def compare(step: int, batch: Batch, tallies: Sequence[tuple[float, float]], emi
     wrong = list(_wrong(batch, tallies))
     if not wrong:
         return
+    why = f"at step {step} {'; '.join(detail for _, detail in wrong)}"
     for suspect, detail in wrong if rank == 0 else ():
         emit("anomaly", kind="data_skew", detail=f"at step {step} {detail}", at_step=step, suspect=suspect)
-    raise Setback(f"at step {step} {'; '.join(detail for _, detail in wrong)}")
+    if rank == 0:
+        emit("diagnosis", kind="bad-data", who=[{"rank": each} for each, _ in wrong], decision="roll-back", why=why)
+    raise Setback(why)
 
 
 def _wrong(batch: Batch, tallies: Sequence[tuple[float, float]]) -> Iterator[tuple[int, str]]:

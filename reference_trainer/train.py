@@ -130,11 +130,12 @@ class Worker:
         """Start up, meet the others, restore, train. Returns exit code and reason."""
         options, emit = self.options, self.emit
         self.preemption = Preemption(emit)
-        self.watchdog = Watchdog(emit, options.hang_floor_s, options.hang_factor, options.startup_s)
+        self.watchdog = Watchdog(emit, self.rank, options.hang_floor_s, options.hang_factor, options.startup_s)
         self.rhythm = Rhythm(options.checkpoint_every, options.checkpoint_every_s)
         self.trends = Trends(emit, self.rank, self.rhythm)
         self.memory = MemoryWatch(emit, self.rank)
-        self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor)
+        exclude = options.exclude_stragglers
+        self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor, excluded_after=exclude)
         if self.local_rank == 0:
             usage.watch(emit)
             if options.metadata != "off":
@@ -205,6 +206,9 @@ class Worker:
         self.divergence.load(kept)
         if self.rank == 0:
             self.checkpoints.sweep()
+        for passed_over in restored.fallback if self.rank == 0 else ():
+            who, why = [{"file": passed_over["source"]}], passed_over["reason"]
+            self.emit("diagnosis", kind="corruption", who=who, decision="roll-back", why=why)
         self.emit("restored", step=restored.step, source=restored.source, fallback=restored.fallback)
         self.step = restored.step
         return restored.step
@@ -281,7 +285,7 @@ class Worker:
             self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
             if not seeks_scale:
                 self.divergence.step_done(step, loss, grad_norm)
-            if 0 < options.exclude_stragglers <= self.stragglers.in_a_row:
+            if self.stragglers.excluded:
                 self.preemption.give_up()
             if options.memory_leak == "restart" and self.memory.runs_out(step):
                 self.preemption.start_again()

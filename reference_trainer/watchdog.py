@@ -27,26 +27,27 @@ class Watchdog:
     break, the agents restart everybody.
     """
 
-    def __init__(self, emit: Emitter, floor_s: float, factor: float, startup_s: float):
-        self._emit = emit
+    def __init__(self, emit: Emitter, rank: int, floor_s: float, factor: float, startup_s: float):
+        self._emit, self._rank = emit, rank
         self._floor_s = floor_s
         self._factor = factor
         self._steps_s: collections.deque[float] = collections.deque(maxlen=50)
         self._last_beat = time.monotonic()
         self._limit_s = startup_s
         self._step = 0
+        self._in_step = False
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def step_done(self, step: int) -> None:
         now = time.monotonic()
-        self._step = step
+        self._step, self._in_step = step, True
         self._steps_s.append(now - self._last_beat)
         self._limit_s = max(self._floor_s, self._factor * statistics.median(self._steps_s))
         self._last_beat = now
 
     def allow(self, limit_s: float) -> None:
         """What comes next is no step and may take this long."""
-        self._limit_s = limit_s
+        self._limit_s, self._in_step = limit_s, False
         self._last_beat = time.monotonic()
 
     def _watch(self) -> None:
@@ -69,7 +70,9 @@ class Watchdog:
         detail = f"no step for {silent_s:.2f} s (limit {self._limit_s:.2f} s)"
         print(f"watchdog: {detail}\n{stacks}", file=sys.stderr, flush=True)
         self._emit("anomaly", kind="hang", detail=f"{detail}\n{stacks[:STACK_CHARS_MAX]}")
-        flight_recorder.tell(self._emit)
+        if flight_recorder.tell(self._emit) and self._in_step:  # it is this rank that the others wait for
+            who = [{"rank": self._rank}]
+            self._emit("diagnosis", kind="hang", who=who, decision="restart-in-place", why=detail)
         self._emit("exiting", code=EXIT_HUNG, reason="hang", step=self._step)
         os._exit(EXIT_HUNG)
 
@@ -80,13 +83,19 @@ class StragglerReport:
     Told once a window, by the slow rank itself: its median compute is above `factor` × the median of all ranks.
     """
 
-    def __init__(self, emit: Emitter, rank: int, factor: float, window: int = 20):
+    def __init__(self, emit: Emitter, rank: int, factor: float, window: int = 20, excluded_after: int = 0):
+        """`excluded_after`: so many reports in a row end in the exclusion of the rank's node; 0: they never do."""
         self._emit = emit
         self._rank = rank
         self._factor = factor
         self._window = window
+        self._excluded_after = excluded_after
         self._seconds: list[Sequence[float]] = []
         self.in_a_row = 0  # reports, up to now
+
+    @property
+    def excluded(self) -> bool:
+        return 0 < self._excluded_after <= self.in_a_row
 
     def step_done(self, compute_s: Sequence[float]) -> None:
         """`compute_s`: one entry a rank."""
@@ -104,3 +113,5 @@ class StragglerReport:
             excess_ns = round((mine - usual) * 1e9)
             told = {"rank": self._rank, "slowdown": mine / usual, "excess_ns": excess_ns}
             self._emit("anomaly", kind="straggler", detail=detail, **told)
+            decision = "evict-node" if self.excluded else "ignore"
+            self._emit("diagnosis", kind="straggler", who=[{"rank": self._rank}], decision=decision, why=detail)

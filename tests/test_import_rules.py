@@ -86,7 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # A wing imports the trunk and never another wing. What judges in a wing is pure: logs, judged runs and its like.
 WINGS = {
     "adopt": (),
-    "diagnosis": ("truth", "injected", "grading", "scores", "built_in"),
+    "diagnosis": ("injected", "grading", "scores", "built_in", "bounds", "question"),
     "forecast": ("spot_policies",),
     "gameday": ("codes", "day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
@@ -106,7 +106,10 @@ for wing, judging in WINGS.items():
 
 for name in WINGS["diagnosis"]:
     MAY_IMPORT[f"diagnosis.{name}"] |= _NEUTRAL
+MAY_IMPORT["diagnosis.bounds"] = {"judge.bounds"}
+MAY_IMPORT["diagnosis.question"] |= {"judge.thresholds"}
 MAY_IMPORT["diagnosis"] |= _NEUTRAL | {"diagnosis.incident"}
+MAY_IMPORT["diagnosis.injected"] |= {"faults"}  # each says the right answers about it
 MAY_IMPORT |= {"diagnosis.answer": {"log"}, "diagnosis.view": {"log"}}
 # The baseline sees a part of the log, and nothing that reads the rest of it.
 for name in ("incident", "outages", "slowness", "signs", "baseline"):

@@ -2,8 +2,11 @@
 
 import json
 import pathlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from harness.diagnosis.answer import Answer, Decision, Kind, Suspect, answer_told
+from harness.log import checked_lines
 from harness.node.emitter import Emitter
 
 
@@ -18,6 +21,19 @@ class Told(Emitter):
 
     def kinds(self) -> list[tuple[int, str]]:
         return [(event["at_step"], event["kind"]) for event in self.events]
+
+    def answers(self) -> list[Answer]:
+        return answers(self.events)
+
+
+def answers(events: Iterable[Mapping[str, Any]]) -> list[Answer]:
+    """The answers to "who was it?" among these events, checked as a reader checks them, without words."""
+    told = [dict(event) | {"mono_ns": 0, "why": ""} for event in events if event["event"] == "diagnosis"]
+    return [answer_told(checked_lines.event(each, "trainer"), None) for each in told]
+
+
+def answer(kind: Kind, decision: Decision, *ranks: int) -> Answer:
+    return Answer(kind, tuple(map(Suspect, ranks)), decision)
 
 
 def ordered(folder: pathlib.Path, **what: Any) -> tuple[pathlib.Path, pathlib.Path]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.errors import UsageError
-from harness.judge.bounds import BOUNDS
+from harness.judge.bounds import bounds_by_score
 from harness.plan import stored
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan
@@ -21,7 +21,7 @@ ASKED_PLAN = "asked-plan.json"  # plan that was asked for, if a failed fault-fre
 
 def score_bounds() -> ScoreBounds:
     """Returns the model of the bounds of each score, by its name in `expect:`."""
-    return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in BOUNDS.items()}
+    return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in bounds_by_score().items()}
 
 
 def load_scenario(

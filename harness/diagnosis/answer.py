@@ -12,52 +12,28 @@ that counts steps writes `step` instead. The file is hostile: sizes, numbers and
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
-from enum import StrEnum
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import msgspec
 
 from harness.errors import UsageError
+from harness.log import vocabulary
+from harness.log.truth import Decision as Decision
+from harness.log.truth import Kind as Kind
 
 LINE_BYTES_MAX = 64 * 2**10
-SUSPECTS_MAX = 1024  # of one answer
-RANK_MAX = 131071  # as in the event log
-GPU_MAX = 1024
-STEP_MAX = 10**9
-NAME_MAX = 1000  # characters
+SUSPECTS_MAX = vocabulary.SUSPECTS_MAX  # of one answer
+RANK_MAX = vocabulary.RANKS_MAX - 1
+GPU_MAX = vocabulary.GPUS_PER_NODE_MAX
+STEP_MAX = vocabulary.STEP_MAX
+NAME_MAX = vocabulary.NAME_CHARS_MAX
 WORDS_MAX = 2000  # characters of `why`
 SHOWN_MAX = 200  # characters of a bad value, as shown
-WALL_NS_MAX = 2**62  # as in the event log: the year 2116
-
-
-class Kind(StrEnum):
-    """The kind of failure. `NONE`: nothing is wrong. `UNKNOWN`: something is, and the diagnoser does not know what."""
-
-    HANG = "hang"
-    STRAGGLER = "straggler"
-    CRASH = "crash"
-    BAD_DATA = "bad-data"
-    CORRUPTION = "corruption"
-    NETWORK = "network"
-    STORAGE = "storage"
-    GPU = "gpu"
-    NONE = "none"
-    UNKNOWN = "unknown"
+WALL_NS_MAX = vocabulary.WALL_NS_MAX
 
 
 BROKEN = tuple(kind for kind in Kind if kind not in (Kind.NONE, Kind.UNKNOWN))
-
-
-class Decision(StrEnum):
-    RESTART_IN_PLACE = "restart-in-place"
-    RESTART_ELSEWHERE = "restart-elsewhere"
-    EVICT_NODE = "evict-node"
-    ROLL_BACK = "roll-back"
-    STOP = "stop"
-    IGNORE = "ignore"
-
-
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
 _Rank = Annotated[int, msgspec.Meta(ge=0, le=RANK_MAX)]
@@ -90,6 +66,15 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     at: int | None = None
     step: _Step | None = None
     sure: _Share | None = None
+
+
+def answer_told(event: Mapping[str, Any], at: int | None) -> Answer:
+    """Returns the answer in a checked `diagnosis` event. `at`: ns of the wall clock."""
+    names, decision = Suspect.__struct_fields__, event.get("decision")
+    told = [{name: each[name] for name in names if each.get(name) not in (None, "")} for each in event.get("who", ())]
+    why = str(event.get("why", ""))[:WORDS_MAX]
+    who = tuple(Suspect(**each) for each in told)
+    return Answer(Kind(event["kind"]), who, decision and Decision(decision), why, at, None, event.get("sure"))
 
 
 class _Line(Answer, frozen=True, forbid_unknown_fields=True):

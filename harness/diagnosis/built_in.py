@@ -1,4 +1,4 @@
-"""Diagnosers that need no file: the baseline, a trainer's own alarms, and four whose scores are known beforehand. Pure.
+"""Diagnosers that need no file: the baseline, a trainer's alarms and answers, and four whose scores are known. Pure.
 
 `right`, `empty`, `rank_0` and `random` show the ends of the scale: a score means something only between them.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from harness.diagnosis.answer import BROKEN, WORDS_MAX, Answer, Decision, Kind, Suspect
+from harness.diagnosis.answer import BROKEN, WORDS_MAX, Answer, Decision, Kind, Suspect, answer_told
 from harness.diagnosis.baseline import explain
 from harness.diagnosis.injected import Injected, RunTruth
-from harness.diagnosis.truth import Place
 from harness.diagnosis.view import view_of
+from harness.log.truth import Place
+from harness.timeline.sorted_events import diagnoses
 
 ALARMS = {  # kind of an answer, by the kind of a trainer's `anomaly`; others are no diagnosis
     **dict.fromkeys(("nonfinite", "gradient", "divergence", "data", "data_skew"), Kind.BAD_DATA),
@@ -38,6 +39,11 @@ def _alarms(truth: RunTruth, seed: int) -> list[Answer]:
             why = str(event.get("detail") or "").partition("\n")[0][:WORDS_MAX]
             found.append(Answer(kind, who, None, why, truth.wall_ns(event["at"])))
     return found
+
+
+def _told(truth: RunTruth, seed: int) -> list[Answer]:
+    """Returns the `diagnosis` events of the log."""
+    return [answer_told(event, truth.wall_ns(event["at"])) for event in diagnoses(truth.log)]
 
 
 def _right(truth: RunTruth, seed: int) -> list[Answer]:
@@ -75,6 +81,7 @@ def _random(truth: RunTruth, seed: int) -> list[Answer]:
 DIAGNOSERS: Mapping[str, Callable[[RunTruth, int], list[Answer]]] = {
     "baseline": _baseline,
     "alarms": _alarms,
+    "told": _told,
     "right": _right,
     "empty": _empty,
     "rank_0": _rank_0,

@@ -6,13 +6,13 @@ part that no fault had struck by then is an innocent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from harness.diagnosis.answer import BROKEN, Answer, Kind, Suspect
-from harness.diagnosis.injected import Injected, RunTruth, Victim
-from harness.diagnosis.truth import Place
+from harness.diagnosis.injected import Injected, RunFaults, Victim
+from harness.log.truth import Place
 
 EARLY_NS = 10**9  # an answer may come so much before a fault began, as other clocks differ
 CONTROL = "control"  # the host of the rendezvous store: no node of the job, so that nobody innocent is accused
@@ -53,13 +53,14 @@ class GradedFault:
 @dataclass(frozen=True)
 class RunGrade:
     """All grades of a run. `judged`: each answer that accuses, once, and whether it is true of a fault. In a run with a
-    fault that is not graded, only true answers are judged: the others may be about that fault."""
+    fault that is not graded, only true answers are judged: the others may be about that fault. `innocents`: each with
+    the first answer that accused it."""
 
-    truth: RunTruth
+    truth: RunFaults
     answers: Sequence[Answer]
     faults: Sequence[GradedFault]
     judged: Sequence[tuple[Answer, bool]]
-    innocents: Sequence[str]
+    innocents: Mapping[str, Answer]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class _Timed:
         return tuple(place for place, grade in enumerate(self.grades) if grade in FOUND)
 
 
-def grade_run(truth: RunTruth, answers: Iterable[Answer], within_ns: int) -> RunGrade:
+def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> RunGrade:
     """Grades the answers about a run. `within_ns`: a right answer that comes later after its fault is late."""
     timed = []
     for answer in answers:
@@ -84,13 +85,13 @@ def grade_run(truth: RunTruth, answers: Iterable[Answer], within_ns: int) -> Run
     timed.sort(key=lambda each: (each.at is None, each.at or 0))
     faults = [_best(fault, place, timed) for place, fault in enumerate(truth.faults)]
     judged: dict[object, tuple[Answer, bool]] = {}
-    innocents: dict[str, None] = {}
+    innocents: dict[str, Answer] = {}
     for each in timed:
         if each.answer.kind in BROKEN and (each.true_of or not truth.not_graded):
             said = each.answer.kind, each.answer.who, each.true_of
             judged.setdefault(said, (each.answer, bool(each.true_of)))
-            innocents |= dict.fromkeys(_innocents(truth, each))
-    return RunGrade(truth, [each.answer for each in timed], faults, [*judged.values()], [*innocents])
+            innocents |= {part: each.answer for part in _innocents(truth, each) if part not in innocents}
+    return RunGrade(truth, [each.answer for each in timed], faults, [*judged.values()], innocents)
 
 
 def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
@@ -160,7 +161,7 @@ def _same_file(told: str, true: str) -> bool:
     return name == whole[-1] or name in whole[1:-1]
 
 
-def _innocents(truth: RunTruth, each: _Timed) -> list[str]:
+def _innocents(truth: RunFaults, each: _Timed) -> list[str]:
     """Returns the accused ranks and nodes that no fault had struck when an answer was given."""
     begun = [fault for fault in truth.faults if each.at is None or fault.begin - EARLY_NS <= each.at]
     struck = [fault for fault in begun if fault.truth.place is not Place.JOB]

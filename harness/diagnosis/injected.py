@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
-from harness.diagnosis.truth import TRUTHS, Place, Truth, truth_of
+from harness.errors import UsageError
+from harness.faults.contract import build_fault
 from harness.log.reading import Log
+from harness.log.truth import Place, Truth
 from harness.timeline.sorted_events import FaultRecord, Story
+from harness.timeline.timeline import Timeline
 
+ELSEWHERE = "it belongs to another rehearsal"
 _FILE = re.compile(r"([^\s:]+/[^\s:]+)")
 
 
@@ -44,34 +49,41 @@ class Injected:
 
 
 @dataclass(frozen=True)
-class RunTruth:
-    """What happened in a run. `not_graded`: id and reason of each fault without a known truth."""
+class RunFaults:
+    """The faults of a run. `not_graded`: id and reason of each fault without a known truth. `wall_offset_ns`: the
+    answers' clock minus the run's clock."""
 
     name: str
-    log: Log
     faults: Sequence[Injected]
     not_graded: Sequence[tuple[str, str]]
-    ranks: Sequence[int]
+    wall_offset_ns: int = 0
 
     @property
     def is_control(self) -> bool:
         """Returns True for a run in which nothing was to be injected."""
         return not self.faults and not self.not_graded
 
-    @cached_property
-    def _wall_offset_ns(self) -> int:
-        clock = (self.log.harness or self.log.writers[0]).header
-        return int(clock["wall_ns"]) - int(clock["at"])
+    def moment(self, wall_ns: int | None, step: int | None) -> int | None:
+        """Returns the time of an answer on the run's clock; `None` if it is not known."""
+        return None if wall_ns is None else wall_ns - self.wall_offset_ns
+
+
+@dataclass(frozen=True)
+class RunTruth(RunFaults):
+    """The faults of a stored run, with its log."""
+
+    log: Log = field(kw_only=True, repr=False)
+    ranks: Sequence[int] = field(kw_only=True)
 
     def wall_ns(self, at: int) -> int:
-        return at + self._wall_offset_ns
+        return at + self.wall_offset_ns
 
     def moment(self, wall_ns: int | None, step: int | None) -> int | None:
         """Returns the time of an answer on the run's clock; `None` if it is not known. An answer that counts steps
         was given when the first rank ended that step."""
-        if wall_ns is not None:
-            return wall_ns - self._wall_offset_ns
-        return None if step is None else self._first_ends.get(step)
+        if wall_ns is None and step is not None:
+            return self._first_ends.get(step)
+        return super().moment(wall_ns, step)
 
     @cached_property
     def _first_ends(self) -> Mapping[int, int]:
@@ -80,36 +92,71 @@ class RunTruth:
         return dict(zip(steps[order].tolist(), ends[order].tolist(), strict=True))
 
 
+class _Life(NamedTuple):
+    """A worker process: its place since it started."""
+
+    rank: int
+    node: str
+    gpu: int
+    started: int
+
+
 def truth_of_run(name: str, log: Log) -> RunTruth:
     """Returns the truth of a run, from the plan in its log and the measured effects."""
     story = Story(log)
-    planned = {str(each.get("id")): each for each in story.plan.get("faults") or ()}
-    found = [(record.id, _injected(story, record, planned.get(record.id, {}))) for record in story.faults]
+    lives = [_Life(life.rank, life.key[0], life.local_rank, life.started) for life in story.lives]
+    nodes = [str(event["node"]) for event in story.told("node.allocated")]
+    clock = (log.harness or log.writers[0]).header
+    return RunTruth(
+        name,
+        *_truths(story.plan, story.faults, lives, nodes),
+        int(clock["wall_ns"]) - int(clock["at"]),
+        log=log,
+        ranks=sorted({life.rank for life in lives}),
+    )
+
+
+def faults_of(run: Timeline) -> RunFaults:
+    """Returns the faults of a run, or of one rehearsal, whose answers have times on its own clock."""
+    lives = [_Life(each.rank, each.node, each.local_rank, each.started) for each in run.processes]
+    others = {each.id for each in run.beside.earlier} | run.beside.faults
+    mine = [each for each in run.faults if each.id not in others]
+    found, not_graded = _truths(run.plan, mine, lives, run.nodes)
+    return RunFaults("", found, [*not_graded, *((each, ELSEWHERE) for each in sorted(others))])
+
+
+def _truths(
+    plan: Mapping[str, Any], records: Sequence[FaultRecord], lives: Sequence[_Life], nodes: Sequence[str]
+) -> tuple[list[Injected], list[tuple[str, str]]]:
+    """Returns the faults that are graded, in order of time, and the others, each with the reason."""
+    planned = {str(each.get("id")): each for each in plan.get("faults") or ()}
+    names = list(dict.fromkeys(nodes))
+    found = [(record.id, _injected(record, planned.get(record.id, {}), lives, names)) for record in records]
     found += [(each, "it was never injected") for each in planned.keys() - {name for name, _ in found}]
     faults = sorted((each for _, each in found if isinstance(each, Injected)), key=lambda fault: fault.begin)
-    not_graded = [(fault, why) for fault, why in found if isinstance(why, str)]
-    return RunTruth(name, log, faults, not_graded, sorted({life.rank for life in story.lives}))
+    return faults, [(fault, why) for fault, why in found if isinstance(why, str)]
 
 
-def _injected(story: Story, record: FaultRecord, planned: Mapping[str, Any]) -> Injected | str:
-    """Returns a fault for grading, or the reason why it is not graded."""
+def _injected(
+    record: FaultRecord, planned: Mapping[str, Any], lives: Sequence[_Life], names: Sequence[str]
+) -> Injected | str:
+    """Returns a fault for grading, or the reason why it is not graded. `names`: of all nodes."""
     fault, begin = record.kind or str(planned.get("fault") or ""), record.injected
     truth = truth_of(fault, planned.get("parameters") or {})
-    if truth is None:
-        return "nobody knows the right answer" if fault in TRUTHS else f"the table of truths has no row for {fault!r}"
+    if isinstance(truth, str):
+        return truth
     if begin is None or not any(effect.get("ok") for effect in record.effects):
         return "its effect was not measured"
     nodes, gpus = dict[int, str](), dict[int, int]()
-    for life in sorted(story.lives, key=lambda life: (life.started > begin, abs(begin - life.started))):
-        nodes.setdefault(life.rank, life.key[0])  # the newest process counts, else the next one that started
-        gpus.setdefault(life.rank, life.local_rank)
+    for life in sorted(lives, key=lambda life: (life.started > begin, abs(begin - life.started))):
+        nodes.setdefault(life.rank, life.node)  # the newest process counts, else the next one that started
+        gpus.setdefault(life.rank, life.gpu)
     victims = [
         Victim(str(target.get("node") or nodes.get(target.get("rank", -1), "")), rank, gpus.get(rank))
         if (rank := target.get("rank")) is not None
         else Victim(str(target.get("node")))
         for target in record.targets
     ]
-    names = list(dict.fromkeys(str(event["node"]) for event in story.told("node.allocated")))
     if truth.either_side and len(names) == 2:
         victims = list(map(Victim, names))
     at_index_0 = None
@@ -117,6 +164,18 @@ def _injected(story: Story, record: FaultRecord, planned: Mapping[str, Any]) -> 
         rank = victims[0].rank if truth.place is Place.RANK else None
         at_index_0 = victims[0].node == names[0] if rank is None and names else rank == 0
     return Injected(record.id, fault, truth, begin, tuple(victims), tuple(_files(record)), nodes, at_index_0)
+
+
+def truth_of(fault: str, parameters: Mapping[str, Any]) -> Truth | str:
+    """Returns the right answers about a fault with these parameters, or why nobody knows them here."""
+    try:
+        truth = build_fault(fault, parameters).true_answers()
+    except UsageError as error:
+        return str(error)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{fault}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return truth if isinstance(truth, Truth) else f"{fault} does not say which answers are right"
 
 
 def _files(record: FaultRecord) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pydantic import Field
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, TakesNodes, Target, name_nodes
 from harness.faults.shared.rank_launcher import launcher_of
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
 GONE_WITHIN_S = 5.0
@@ -26,6 +27,7 @@ class AgentLoss(TakesNodes):
 
     runbook = "F7"
     needs = frozenset({Verb.SIGNAL, Verb.KILL})
+    truth = Truth((Kind.CRASH,), Place.NODE, (Decision.RESTART_ELSEWHERE, Decision.RESTART_IN_PLACE))
 
     def describe(self, targets: Sequence[Target]) -> str:
         then = f"the node is taken {self.orphans_for} later; {self.describe_replacement()}"

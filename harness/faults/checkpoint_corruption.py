@@ -23,6 +23,8 @@ from harness.faults.shared import checkpoint_damage
 from harness.faults.shared.checkpoint_damage import OF_POINTERS, PARTS, Damage, Kind, Order, Part
 from harness.log import untrusted_files
 from harness.log.consequences import May
+from harness.log.truth import Decision, Place, Truth
+from harness.log.truth import Kind as Failure
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
@@ -62,6 +64,7 @@ class CheckpointCorruption(Fault):
     damages = True
     needs = frozenset({Verb.FILES})
     may = frozenset({May.SPOIL})
+    truth = Truth((Failure.CORRUPTION, Failure.STORAGE), Place.FILE, (Decision.ROLL_BACK,))
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

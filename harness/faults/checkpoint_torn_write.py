@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr
 from harness.backends.contract import Disturbance, Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Folder, TakesNodes, Target, name_nodes
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import StorageRule
 from harness.units import Duration, Size
 
@@ -37,6 +38,7 @@ class CheckpointTornWrite(TakesNodes):
     runbook = "F4"
     damages = True
     needs = frozenset({Verb.KILL, Verb.STORAGE})
+    truth = Truth((Kind.CRASH, Kind.STORAGE), Place.NODE, (Decision.RESTART_ELSEWHERE,))
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
 
     def mounts(self) -> Sequence[str]:

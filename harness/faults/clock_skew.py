@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr
 from harness.backends.contract import Verb
 from harness.errors import FaultError, NodeGone
 from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Target, name_nodes
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node import skew
 from harness.units import Duration
 
@@ -31,6 +32,7 @@ class ClockSkew(Fault):
     runbook = "F2"
     needs = frozenset({Verb.CLOCK})
     clocks = True
+    truth = Truth((Kind.NONE,), Place.NODE, (Decision.IGNORE,))
     _before_s: dict[int, float] = PrivateAttr(default_factory=dict)  # rank → how far its clock was off
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:

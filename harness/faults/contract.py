@@ -38,6 +38,7 @@ from harness.errors import UsageError
 from harness.extras import how_to_install
 from harness.log import untrusted_files
 from harness.log.consequences import Consequences, May
+from harness.log.truth import Truth
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO
@@ -198,6 +199,7 @@ class Fault(Parameters, abc.ABC):
     preempts: ClassVar[bool] = False  # the owner of a node takes it back
     damages: ClassVar[bool] = False  # it damages checkpoints that are written, so the last one may be lost
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
+    truth: ClassVar[Truth | None] = None  # the right answers to "who was it?"; none: answers about it are not graded
     runbook: ClassVar[str] = ""  # `docs/runbooks/<this>.md` says what to do about the failure that it rehearses
     packages: ClassVar[Mapping[str, str]] = {}  # Python packages it needs here, and the extra each comes with
 
@@ -232,6 +234,10 @@ class Fault(Parameters, abc.ABC):
     def spoilt_steps(self) -> int | None:
         """Returns the number of steps whose batches it spoils; `None` if it spoils none."""
         return None
+
+    def true_answers(self) -> Truth | None:
+        """Returns the right answers to "who was it?": `truth`, unless a fault overrides this."""
+        return self.truth
 
     def consequences(self) -> Consequences:
         """Returns all its consequences, for `fault.injected`."""

@@ -17,6 +17,7 @@ from harness.errors import FaultError
 from harness.faults.contract import Context, Folder, RunPath, Target, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log import untrusted_files
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
 
@@ -43,6 +44,11 @@ class DataCorruption(orders.OrderedFault):
         if given.get("duration") is not None:
             raise ValueError("duration: a NaN batch is that of one step; only a damaged shard lasts")
         return given | {"duration": None}
+
+    def true_answers(self) -> Truth:
+        if self.kind == "nan_batch":
+            return Truth((Kind.BAD_DATA,), Place.RANK, (Decision.IGNORE, Decision.ROLL_BACK))
+        return Truth((Kind.BAD_DATA, Kind.STORAGE), Place.FILE, (Decision.IGNORE, Decision.RESTART_IN_PLACE))
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return super().environment(run_dir) if self.kind == "nan_batch" else {}

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.strikes import NEXT_BATCH
 from harness.units import Duration
 
@@ -22,6 +23,10 @@ class DataLoaderStall(inside.InsideFault):
     )
 
     runbook = "F10"
+
+    def true_answers(self) -> Truth:
+        kinds = (Kind.HANG, Kind.BAD_DATA, Kind.STORAGE, Kind.STRAGGLER)
+        return Truth(kinds, Place.RANK, (Decision.IGNORE, Decision.RESTART_IN_PLACE)).of_pause(self.duration)
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.stuck_at(NEXT_BATCH, targets, self.duration.s)

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from harness.backends.contract import Node
 from harness.faults.contract import Context, Folder, Target
 from harness.faults.shared.storage_faults import StorageFault
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter import abnormal
 from harness.node.types import StorageRule
 from harness.units import Duration
@@ -21,6 +22,7 @@ class DataStarved(StorageFault):
     latency: Duration = Field(Duration("100ms"), description="Each read waits so long.")
 
     runbook = "F10"
+    truth = Truth((Kind.STORAGE, Kind.BAD_DATA), Place.JOB, (Decision.IGNORE,))
 
     @model_validator(mode="after")
     def _ends_in_time(self) -> DataStarved:

@@ -14,6 +14,7 @@ from harness.errors import FaultError
 from harness.faults.contract import END_SEEN_WITHIN_S, Context, Figures, Target, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter import abnormal
 
 BEFORE_STEPS = 20  # whose median is the usual
@@ -39,6 +40,7 @@ class Divergence(orders.OrderedFault):
 
     runbook = "F5"
     may = frozenset({May.STOP, May.DIVERGE})
+    truth = Truth((Kind.BAD_DATA, Kind.CORRUPTION), Place.JOB, (Decision.ROLL_BACK,))
     _first: int = PrivateAttr(0)  # the step at which it begins to act
     _usual: dict[int, float] = PrivateAttr(default_factory=dict)  # by rank, before that
 

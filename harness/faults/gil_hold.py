@@ -8,6 +8,7 @@ from pydantic import Field
 
 from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.strikes import LET_GO, SEIZED
 from harness.units import Duration
 
@@ -22,6 +23,10 @@ class GilHold(inside.InsideFault):
     duration: Duration = Field(Duration("5s"), description="For so long.")
 
     runbook = "F2"
+
+    def true_answers(self) -> Truth:
+        decisions = (Decision.IGNORE, Decision.RESTART_IN_PLACE)
+        return Truth((Kind.HANG, Kind.STRAGGLER), Place.RANK, decisions).of_pause(self.duration)
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.at_the_next_step(targets, "seize", self.duration.s)

@@ -15,6 +15,7 @@ from harness.errors import NodeGone
 from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
 from harness.faults.shared.rank_launcher import launcher_of
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import ProcessState
 from harness.units import Duration
 
@@ -38,6 +39,15 @@ class Hang(inside.InsideFault):
     duration: Duration = Field(Duration("60s"), description="Processes that are still there afterwards go on.")
 
     runbook = "F9"
+
+    def true_answers(self) -> Truth:
+        place = Place.NODE if self.how in ("freeze_node", "freeze_launcher") else Place.RANK
+        more = {
+            "freeze_node": (Decision.RESTART_ELSEWHERE, Decision.EVICT_NODE),
+            "freeze_launcher": (Decision.IGNORE,),
+        }
+        decisions = (Decision.RESTART_IN_PLACE, *more.get(self.how, ()))
+        return Truth((Kind.HANG,), place, decisions).of_pause(self.duration)
 
     def freezes(self) -> bool:
         return self.how in ("freeze_rank", "freeze_node")

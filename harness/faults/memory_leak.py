@@ -14,6 +14,7 @@ from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
 from harness.faults.shared.memory_faults import see_memory_end
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.strikes import LEAKING
 from harness.units import Duration, Size
 
@@ -34,6 +35,7 @@ class MemoryLeak(inside.InsideFault):
     runbook = "F6"
     needs = frozenset({Verb.SIGNAL, Verb.MEMORY, Verb.MEMORY_KERNEL})
     may = frozenset({May.STOP, May.LEAK})
+    truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE,))
     _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:

@@ -9,6 +9,7 @@ from pydantic import Field
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.memory_faults import BEYOND_BYTES, LimitedMemory
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration, Size
 
 TOLERANCE = 0.25  # of what is free: the node goes on using memory while it is measured
@@ -21,6 +22,7 @@ class MemoryPressure(LimitedMemory):
     duration: Duration = Field(Duration("20s"), description="How long it lasts.")
 
     may = frozenset({May.STOP})
+    truth = Truth((Kind.NONE, Kind.STRAGGLER, Kind.CRASH), Place.NODE, (Decision.IGNORE,))
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"{name_nodes(targets)} left with {self.free} of free memory for {self.duration}"

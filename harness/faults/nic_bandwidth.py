@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network_faults import TOLERANCE, NicFault, near, way
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.parameters import Percentage
 from harness.units import Rate
 
@@ -25,6 +26,7 @@ class NicBandwidth(NicFault):
 
     runbook = "F3"
     needs = frozenset({Verb.NET_RATE})
+    truth = Truth((Kind.NETWORK,), Place.NODE, (Decision.EVICT_NODE, Decision.IGNORE))
     _limited: list[tuple[Node, Node | None, int]] = PrivateAttr(default_factory=list)  # node, partner, bits a second
 
     @model_validator(mode="after")

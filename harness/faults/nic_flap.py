@@ -11,6 +11,7 @@ from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network_faults import INTERVAL_S, PACKETS, NetworkFault, way
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
 BACK_S = 10.0  # until packets must come through again
@@ -29,6 +30,7 @@ class NicFlap(NetworkFault):
     needs = frozenset({Verb.NET_LINK})
     may = frozenset({May.STOP})
     cuts = True
+    truth = Truth((Kind.NETWORK,), Place.NODE, (Decision.EVICT_NODE, Decision.IGNORE))
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"{name_nodes(targets)}: link down for {self.down}, then up for {self.up}, {self.cycles} times"

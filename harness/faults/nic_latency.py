@@ -12,6 +12,7 @@ from harness.backends.contract import Node, Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network_faults import NicFault, median_ms, near, way
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import Arrivals, Impairment
 from harness.parameters import Percentage
 from harness.units import Duration
@@ -34,6 +35,7 @@ class NicLatency(NicFault):
 
     runbook = "F3"
     needs = frozenset({Verb.NET_DELAY})
+    truth = Truth((Kind.NETWORK,), Place.NODE, (Decision.EVICT_NODE, Decision.IGNORE))
     _usual_ms: dict[tuple[Node, bool], float] = PrivateAttr(default_factory=dict)  # node and direction → before it
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network_faults import NicFault, near, way
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import Impairment
 from harness.parameters import Percentage
 
@@ -30,6 +31,7 @@ class NicLoss(NicFault):
     runbook = "F3"
     needs = frozenset({Verb.NET_LOSS})
     may = frozenset({May.STOP})
+    truth = Truth((Kind.NETWORK,), Place.NODE, (Decision.EVICT_NODE, Decision.IGNORE))
 
     @model_validator(mode="after")
     def _something(self) -> NicLoss:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, TakesNodes, Target, name_nodes
+from harness.log.truth import Decision, Kind, Place, Truth
 
 
 class NodeLoss(TakesNodes):
@@ -16,6 +17,7 @@ class NodeLoss(TakesNodes):
     silent: bool = Field(False, description="Without a reset of its connections: the link goes down first.")
 
     runbook = "F7"
+    truth = Truth((Kind.CRASH,), Place.NODE, (Decision.RESTART_ELSEWHERE, Decision.EVICT_NODE))
 
     def needed(self) -> frozenset[Verb]:
         return super().needed() | {Verb.NET_LINK} if self.silent else super().needed()

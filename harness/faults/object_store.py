@@ -19,6 +19,7 @@ from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
 from harness.log import untrusted_files
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
 TOLERANCE = 0.25
@@ -50,6 +51,7 @@ class ObjectStore(Fault):
     may = frozenset({May.STOP, May.SPOIL})
 
     packages: ClassVar = {"moto": "s3", "s3fs": "s3"}
+    truth = Truth((Kind.STORAGE,), Place.JOB, (Decision.IGNORE,))
 
     def describe(self, targets: Sequence[Target]) -> str:
         how = _WORDS[self.kind].format(delay=self.delay)

@@ -11,6 +11,7 @@ from harness.faults.contract import Context, Target, name_ranks, ranks_of
 from harness.faults.shared.inside import is_gone
 from harness.faults.shared.memory_faults import LimitedMemory
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration, Size
 
 GONE_WITHIN_S = 5.0
@@ -24,6 +25,7 @@ class Oom(LimitedMemory):
 
     may = frozenset({May.KILL})
     aims_at = "rank"
+    truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE,))
 
     def describe(self, targets: Sequence[Target]) -> str:
         limit = f"{self.headroom} above what it uses"

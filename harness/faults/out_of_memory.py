@@ -8,6 +8,7 @@ from pydantic import Field
 
 from harness.faults.contract import Context, Target, name_ranks, ranks_of
 from harness.faults.shared import orders
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
 STRUCK_WITHIN_S = 60.0
@@ -21,6 +22,7 @@ class OutOfMemory(orders.OrderedFault):
     duration: Duration = Field(Duration("3s"), description="How long memory is short.")
 
     runbook = "F6"
+    truth = Truth((Kind.GPU, Kind.CRASH), Place.RANK, (Decision.RESTART_IN_PLACE, Decision.IGNORE))
 
     def describe(self, targets: Sequence[Target]) -> str:
         what = f"pieces of more than {self.fits} sequences fail"

@@ -28,6 +28,7 @@ class OwnCode(inside.InsideFault):
     duration_max: Duration = Field(Duration("60s"), description="The harness waits no longer than this for the code.")
 
     runbook = "F1"
+    # No `truth`: the code does what its user wrote, so nobody else knows the right answer.
 
     @field_validator("source")
     @classmethod

@@ -12,6 +12,7 @@ from harness.backends.contract import Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network_faults import INTERVAL_S, PACKETS, LastingFault, way
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 
 _WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": "everything"}
 
@@ -29,6 +30,10 @@ class Partition(LastingFault):
     needs = frozenset({Verb.NET_PARTITION})
     may = frozenset({May.STOP})
     cuts = True
+
+    def true_answers(self) -> Truth:
+        either_side = self.cut_off_from != "control"
+        return Truth((Kind.NETWORK,), Place.NODE, (Decision.IGNORE, Decision.RESTART_IN_PLACE), either_side)
 
     def describe(self, targets: Sequence[Target]) -> str:
         ways = {"both": "both ways", "egress": "in what they send", "ingress": "in what they receive"}[self.direction]

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Cancelled, Context, TakesNodes, Target, name_nodes
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
 ENGINE_S_MAX = 300.0  # beyond the notice: until the engine has taken the node; a cloud takes minutes
@@ -26,6 +27,10 @@ class Preemption(TakesNodes):
 
     runbook = "F7"
     preempts = True
+
+    def true_answers(self) -> Truth:
+        without = () if self.replaced() else (Decision.RESTART_IN_PLACE, Decision.EVICT_NODE)
+        return Truth((Kind.CRASH,), Place.NODE, (Decision.RESTART_ELSEWHERE, *without))
 
     def needed(self) -> frozenset[Verb]:
         if self.via == "engine":

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.strikes import RAISED
 
 ENDS_WITHIN_S = 5.0
@@ -22,6 +23,7 @@ class ProcessException(inside.InsideFault):
     text: str = Field("raised by a rehearsal", max_length=200, description="What the exception says.")
 
     runbook = "F1"
+    truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE, Decision.STOP))
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.at_the_next_step(targets, "raise", self.text)

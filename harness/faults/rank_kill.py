@@ -13,6 +13,7 @@ from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Target, name_ranks, ranks_of
 from harness.faults.shared.inside import is_gone
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 
 GONE_WITHIN_S = 5.0
 
@@ -26,6 +27,7 @@ class RankKill(Fault):
     needs = frozenset({Verb.SIGNAL})
     may = frozenset({May.KILL})
     aims_at = "rank"
+    truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE,))
 
     def graceful(self) -> bool:
         return self.signal == "SIGTERM"

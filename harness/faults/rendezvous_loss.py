@@ -10,6 +10,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Target
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
 
@@ -23,6 +24,8 @@ class RendezvousLoss(Fault):
     runbook = "F3"
     needs = frozenset({Verb.CONTROL})
     may = frozenset({May.STOP})
+    # The host `control` may be named all the same.
+    truth = Truth((Kind.NETWORK, Kind.CRASH), Place.JOB, (Decision.IGNORE, Decision.RESTART_IN_PLACE))
 
     def describe(self, targets: Sequence[Target]) -> str:
         if self.restart_after == "never":

@@ -12,6 +12,7 @@ from pydantic import Field
 from harness.faults.contract import Context, Target, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log.consequences import Consequences, May
+from harness.log.truth import Decision, Kind, Place, Truth
 
 
 class SilentDataCorruption(orders.OrderedFault):
@@ -21,6 +22,7 @@ class SilentDataCorruption(orders.OrderedFault):
     bit: int = Field(29, ge=0, le=31, description="Which bit of the float32: 31 sign, 23–30 exponent, below: fraction.")
 
     runbook = "F5"
+    truth = Truth((Kind.CORRUPTION,), Place.RANK, (Decision.ROLL_BACK, Decision.EVICT_NODE))
 
     def consequences(self) -> Consequences:
         said = super().consequences()  # a gradient is summed over all ranks: they stay alike

@@ -11,6 +11,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Hold, Target, name_ranks
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
 STARTED = "started"  # the first event of a worker
@@ -35,6 +36,7 @@ class StartFailure(Fault):
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
     may = frozenset({May.STOP})
+    truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE,))
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         match, wrong = {"event": STARTED}, _VARIABLES[self.kind]

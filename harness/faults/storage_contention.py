@@ -17,6 +17,7 @@ from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
 from harness.faults.shared.programs import started
 from harness.log import untrusted_files
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration, Size
 
 _LOAD = pathlib.Path(__file__).resolve().parent / "load"
@@ -39,6 +40,7 @@ class StorageContention(Fault):
     runbook = "F8"
     needs = frozenset({Verb.FILES})
     packages: ClassVar = {"locust": "load"}
+    truth = Truth((Kind.NONE, Kind.STORAGE), Place.JOB, (Decision.IGNORE,))  # others may use a disk
 
     def describe(self, targets: Sequence[Target]) -> str:
         mix = f"{self.reads} % reads of {self.block}"

@@ -11,6 +11,7 @@ from pydantic import Field
 from harness.faults.contract import Context, Target
 from harness.faults.shared.storage_faults import StorageFault
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import StorageRule
 from harness.units import Size
 
@@ -30,6 +31,7 @@ class StorageError(StorageFault):
 
     runbook = "F4"
     may = frozenset({May.STOP, May.SPOIL})
+    truth = Truth((Kind.STORAGE,), Place.JOB, (Decision.IGNORE, Decision.STOP))
 
     def describe(self, targets: Sequence[Target]) -> str:
         what = ", ".join(self.operations)

@@ -9,6 +9,7 @@ from pydantic import Field
 from harness.faults.contract import Context, Target
 from harness.faults.shared.storage_faults import StorageFault
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import StorageRule
 from harness.units import Size
 
@@ -20,6 +21,7 @@ class StorageFull(StorageFault):
 
     runbook = "F4"
     may = frozenset({May.STOP, May.SPOIL})
+    truth = Truth((Kind.STORAGE,), Place.JOB, (Decision.IGNORE, Decision.STOP))
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"no space left after {self.free}: {self.where(targets)}"

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from harness.faults.contract import Context, Target
 from harness.faults.shared.storage_faults import TOLERANCE, StorageFault
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import StorageRule
 from harness.units import Duration, Rate
 
@@ -19,6 +20,7 @@ class StorageSlow(StorageFault):
     rate: Rate | None = Field(None, description="The rate of all reads and writes together.")
 
     runbook = "F8"
+    truth = Truth((Kind.STORAGE,), Place.JOB, (Decision.IGNORE,))
 
     @model_validator(mode="after")
     def _something_asked(self) -> StorageSlow:

@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr
 from harness.backends.contract import Node, Verb
 from harness.errors import CannotRunError, FaultError, NodeGone, UsageError
 from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Target, name_nodes
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import CpuUse
 from harness.units import Duration
 
@@ -53,6 +54,7 @@ class Straggler(Fault):
 
     runbook = "F2"
     needs = frozenset({Verb.CPU})
+    truth = Truth((Kind.STRAGGLER,), Place.NODE, (Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE, Decision.IGNORE))
     _hold_seen: Hold | None = PrivateAttr(None)
 
     def needed(self) -> frozenset[Verb]:

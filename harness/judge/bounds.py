@@ -3,6 +3,7 @@
 A command that only reads scenarios imports from `harness/judge` only this file and `thresholds.py`.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -13,6 +14,7 @@ from harness import units
 from harness.judge.thresholds import SLOWDOWN_MAX
 from harness.node.emitter import abnormal
 from harness.parameters import Parameters
+from harness.plugins import Family
 
 OFF = "off"  # switches a default score off
 WASTED_BY_FAULTS = "GPU time wasted by faults"  # name of this item in lists of items that are not judged
@@ -240,15 +242,23 @@ _SET: Mapping[str, type[Bounds]] = {
     "wasted_gpu_hours": WasteBounds,
 }
 BOUNDS = dict(sorted({**_SET, **{name: _nothing_to_set(name, *told) for name, *told in _SWITCHED}}.items()))
-"""Bounds by score name, sorted."""
+"""Bounds by score name, sorted; those of wings are in `bounds_by_score` only."""
+_FAMILY = Family("bounds", "harness", "BOUNDS", part="bounds")  # this file's, and those of a wing
+
+
+@functools.cache
+def bounds_by_score() -> Mapping[str, type[Bounds]]:
+    """Returns the bounds by score name, sorted: those of this file, and of the file `bounds.py` of each wing."""
+    found = (item for name in _FAMILY.names() for item in _FAMILY.load(name).items())
+    return dict(sorted(found))
 
 
 def expects_something(expect: Mapping[str, Any]) -> bool:
     """Returns True if a scenario's `expect:` sets any limit. An entry such as `recovery_time: {}` sets no limit."""
     for name, written in expect.items():
-        if name in BOUNDS and isinstance(written, Mapping):
+        if isinstance(written, Mapping) and (bounds := bounds_by_score().get(name)):
             try:
-                if BOUNDS[name].model_validate(written).asks():
+                if bounds.model_validate(written).asks():
                     return True
             except ValidationError:
                 return True  # an invalid bound is reported elsewhere

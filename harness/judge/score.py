@@ -1,9 +1,9 @@
 """Defines criteria (class `Score`) such as the recovery time, and the scorecard, which is the contents of a report.
 
-Each file in `harness/judge/questions/` defines `SCORES`, a tuple of criteria. A criterion has a `name` (its key in
-`expect:`) and a method `score(evidence, bounds)`, which measures a run from the evidence and facts alone.
-`harness/judge/bounds.py` defines the keys of `expect:`. Every criterion is measured in every run. A limit in a scenario
-only adds an expectation: a line of the report that compares a measured value with the limit.
+Each file in `harness/judge/questions/` defines `SCORES`, a tuple of criteria, and so may a wing's `question.py`. A
+criterion has a `name` (its key in `expect:`) and a method `score(evidence, bounds)`, which measures a run from the
+evidence and facts alone. `harness/judge/bounds.py` defines the keys of `expect:`. Every criterion is measured in every
+run. A limit in a scenario only adds an expectation: a line of the report that compares a measured value with the limit.
 """
 
 import abc
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from harness import units
 from harness.judge import weighing
 from harness.judge.assumption import assumptions, spoilt
-from harness.judge.bounds import BOUNDS, OFF, Bounds, expects_something
+from harness.judge.bounds import OFF, Bounds, bounds_by_score, expects_something
 from harness.judge.facts import reported
 from harness.judge.facts.after_the_run import restore_drill, second_restart
 from harness.judge.facts.analysis import Analysis
@@ -77,7 +77,7 @@ class Score(abc.ABC):
     @property
     def bounds(self) -> type[Bounds]:
         """Returns the class of the limits that a scenario can set for this criterion, or `Bounds` if there are none."""
-        return BOUNDS.get(self.name, Bounds)
+        return bounds_by_score().get(self.name, Bounds)
 
     @property
     def by_default(self) -> str:
@@ -132,12 +132,14 @@ def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> 
 
 
 _FAMILY = Family("question", "harness.judge.questions", "SCORES")
+_OF_WINGS = Family("question of a wing", "harness", "SCORES", part="question")
 
 
 @functools.cache
 def questions() -> Mapping[str, Score]:
-    """Returns all criteria in `harness/judge/questions/`, by name."""
-    return {score.name: score for file in _FAMILY.names() for score in _FAMILY.load(file)}
+    """Returns all criteria by name: those in `harness/judge/questions/`, and those of a wing's file `question.py`."""
+    found = (score for family in (_FAMILY, _OF_WINGS) for name in family.names() for score in family.load(name))
+    return {score.name: score for score in found}
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     placed = [(_place(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
     findings = [finding for _, finding in sorted(placed, key=operator.itemgetter(0))]
-    strange = (name for name in expect if name not in BOUNDS)
+    strange = (name for name in expect if name not in bounds_by_score())
     findings += [unknown(Code.EXPECT_UNKNOWN, f"expect: unknown score {name!r}") for name in strange]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     stopped = [each.text for each in findings if each.code == "end-known"]

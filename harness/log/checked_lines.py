@@ -40,6 +40,7 @@ def kind_of(field: Field, within: str = "") -> Any:
     kinds: dict[str, Any] = {
         vocabulary.INTEGER: Annotated[int, msgspec.Meta(ge=field.least, le=field.most)],
         vocabulary.NUMBER: float | Literal["nan", "inf", "-inf"],
+        vocabulary.SHARE: Annotated[float, msgspec.Meta(ge=0, le=1)],
         vocabulary.TEXT: Annotated[str, msgspec.Meta(max_length=field.most)],
         vocabulary.FLAG: bool,
         vocabulary.LABEL: Annotated[str, msgspec.Meta(max_length=field.most)]
@@ -189,6 +190,7 @@ def allowed(field: Field) -> str:
     words = {
         vocabulary.INTEGER: f"an integer from {field.least} to {field.most}",
         vocabulary.NUMBER: 'a number, "nan", "inf" or "-inf"',
+        vocabulary.SHARE: "a number from 0 to 1",
         vocabulary.TEXT: "a text" + (f" of at most {field.most} characters" if field.most else ""),
         vocabulary.FLAG: "true or false",
         vocabulary.LABEL: f"a text of at most {field.most} characters or an integer of 64 bits",

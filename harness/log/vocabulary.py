@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind
 from harness.node.emitter import AXES, BYTES_MAX, SCHEMA_VERSION, TELLS
 
 # Kinds of values.
 INTEGER = "integer"
 NUMBER = "number"  # or one of NOT_FINITE, which JSON has no number for
+SHARE = "share"  # from 0 to 1
 TEXT = "text"
 FLAG = "flag"
 LABEL = "label"  # a text or an integer that is only compared
@@ -34,6 +36,7 @@ WALL_NS_MAX = 2**62  # the year 2116
 OFFSET_NS_MAX = 2**61
 STEP_MAX = 10**9
 SAMPLE_MAX = 2**60
+SUSPECTS_MAX = 1024  # of one answer
 LINE_MAX = 2**53
 RUNS_MAX = 2**16  # in one step
 SAMPLES_MAX = 2**24  # of one rank in one step
@@ -212,6 +215,13 @@ _AXIS = (
     Field(INTEGER, "index", "where this rank is on it", least=0, most=RANKS_MAX - 1),
     _size("size", "how many there are", "ranks", optional=False),
 )
+_SUSPECT = (
+    _rank("rank", "the rank"),
+    _name("node", "the node", optional=True),
+    _size("gpu", "the GPU, by its number on `node`", most=GPUS_PER_NODE_MAX),
+    _name("link", "the link", optional=True),
+    _name("file", "the file", optional=True),
+)
 _LAYER = (
     _name("name", "the layer"),
     _number("gradient", "norm of its gradient, before it was clipped"),
@@ -363,6 +373,14 @@ _TRAINER: _Events = {
         _size("rate_bytes", "of memory that grows: how much more it becomes in a second", "bytes/s", BYTES_MAX),
         _bytes("free_bytes", "of memory that grows: how much is left"),
     ),
+    "diagnosis": (
+        "An answer to “who was it?”, told when it is known.",
+        Field(TEXT, "kind", "what broke", values=tuple(each.value for each in Kind), closed=True),
+        Field(OBJECTS, "who", "each accused part; none: nobody", optional=True, most=SUSPECTS_MAX, fields=_SUSPECT),
+        Field(SHARE, "sure", "how sure it is", optional=True),
+        Field(TEXT, "decision", "what is done", "", True, values=tuple(each.value for each in Decision), closed=True),
+        _text("why", "in words"),
+    ),
     "usage": (
         "What the node's network links, memory and GPUs did, read now and then by its first worker.",
         _bytes("memory_bytes", "in use, by all that share its memory limit"),
@@ -409,7 +427,7 @@ _TRAINER: _Events = {
         _text("error", "the first error that this process met, with its type"),
     ),
 }
-_LAUNCHERS_TOO = ("notice", "observer.failed", "failpoint", "exiting")
+_LAUNCHERS_TOO = ("notice", "diagnosis", "observer.failed", "failpoint", "exiting")
 
 _AGENT: _Events = {
     "agent.started": ("The launcher's code runs.",),

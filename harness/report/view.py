@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.judge.bounds import BOUNDS, WASTED_BY_FAULTS
+from harness.judge.bounds import WASTED_BY_FAULTS, bounds_by_score
 from harness.judge.verdict import Verdict
 from harness.report.commands import as_here, copied, run_again
 from harness.report.run_report import NOT_HERE, Episode, Expectation, Report
@@ -86,7 +86,7 @@ def in_words(reason: str) -> str:
     """Returns a reason as a sentence; names of scores and bounds before a colon become words."""
 
     def named(match: re.Match[str]) -> str:
-        return expectation_name(match[0]) if match[0].partition(".")[0] in BOUNDS else match[0]
+        return expectation_name(match[0]) if match[0].partition(".")[0] in bounds_by_score() else match[0]
 
     text = _NAME.sub(named, reason.strip())
     return text[:1].upper() + text[1:]

@@ -228,6 +228,13 @@ class Story:
         return grouped(((key_of(each), int(each["rank"])), at) for each, at in hit if each.get("rank") is not None)
 
 
+def diagnoses(log: reading.Log) -> list[dict[str, Any]]:
+    """Returns the answers to "who was it?" that workers and launchers logged, in order of time."""
+    writers = (writer for writer in log.writers if writer.role in ("trainer", "agent"))
+    found = (event for writer in writers for event in writer.events if event["event"] == "diagnosis")
+    return sorted(found, key=lambda event: event["at"])
+
+
 def key_of(event: Mapping[str, Any]) -> Key:
     """Returns a node's name and incarnation, as in an event, a log header or a fault's target."""
     incarnation = event.get("incarnation")  # it may be null in a target

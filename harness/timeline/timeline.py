@@ -30,7 +30,7 @@ from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.lookups import grouped
 from harness.timeline.phase_names import PHASES
 from harness.timeline.phases import Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
-from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, acted_at, key_of
+from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, acted_at, diagnoses, key_of
 from harness.units import Duration
 
 __all__ = [
@@ -194,6 +194,7 @@ class Timeline:
     data_sizes: Sequence[int] = ()  # told numbers of samples in one pass over the data, each once
     usage: Sequence[dict[str, Any]] = field(default=())  # counters of links and GPUs, by node
     host_load: Sequence[dict[str, Any]] = field(default=())  # `host.load`, about one a second: `at`, `others`
+    diagnoses: Sequence[dict[str, Any]] = field(default=())  # `diagnosis` events of workers and launchers
     collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder` events of ranks that hung
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
     nodes: Sequence[str] = field(default=())  # node names in order of their allocation, also before a window
@@ -322,6 +323,7 @@ def build(log: reading.Log) -> Timeline:
         unseen=[str(event.get("why")) for event in story.told(save_events.UNSEEN)],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
+        diagnoses=diagnoses(log),
         collectives=story.of_trainers("flight_recorder"),
         usage=story.of_trainers("usage"),
         host_load=story.told("host.load"),

@@ -154,6 +154,7 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
         checkpoints=_checkpoints(whole, process, start),
         notices=_events(whole.notices, process, start),
         anomalies=_events(whole.anomalies, process, start),
+        diagnoses=[event for event in whole.diagnoses if event["at"] > start],
         collectives=_events(whole.collectives, process, start),
         usage=_events(whole.usage, process, start),
         exits=[event for event in whole.exits if event["at"] > start],

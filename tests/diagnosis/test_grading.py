@@ -100,7 +100,7 @@ def test_a_shared_store_has_no_culprit(tmp_path: pathlib.Path) -> None:
     assert grade(truth, said(truth, Kind.STORAGE)).faults[0].grade is Grade.RIGHT
     assert grade(truth, said(truth, Kind.STORAGE, Suspect(file="/ckpt"))).faults[0].grade is Grade.RIGHT
     found = grade(truth, said(truth, Kind.STORAGE, Suspect(node="node0")))
-    assert found.faults[0].grade is Grade.WRONG and found.innocents == ["node node0"]
+    assert found.faults[0].grade is Grade.WRONG and [*found.innocents] == ["node node0"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_in_a_control_each_accusation_is_false(tmp_path: pathlib.Path) -> None:
     found = grade(
         truth, said(truth, Kind.STRAGGLER, Suspect(node="node0")), said(truth, Kind.NONE), said(truth, Kind.UNKNOWN)
     )
-    assert [true for _, true in found.judged] == [False] and found.innocents == ["node node0"]
+    assert [true for _, true in found.judged] == [False] and [*found.innocents] == ["node node0"]
     assert scores_of([found]).controls == Share(0, 1) and scores_of([grade(truth)]).controls == Share(1, 1)
 
 
@@ -236,6 +236,19 @@ def test_a_diagnoser_that_knows_only_the_first_is_found_out_whatever_its_kinds(m
         and found.index_0_differs is None
         and "cannot be told" in found.index_0_in_words
     )
+
+
+@pytest.mark.parametrize("elsewhere", [[], [Answer(Kind.CRASH, (Suspect(rank=0),))]])
+def test_a_diagnoser_that_is_right_only_for_rank_0_is_found_out(
+    elsewhere: list[Answer], matrix: list[RunTruth]
+) -> None:
+    def planted(truth: RunTruth, seed: int) -> list[Answer]:
+        first = any(fault.at_index_0 for fault in truth.faults)
+        return DIAGNOSERS["right"](truth, seed) if first else elsewhere if truth.faults else []
+
+    found = scored(matrix, planted)
+    assert (found.first, found.others) == (Share(3, 3), Share(0, 9)) and found.controls == Share(4, 4)
+    assert found.index_0_differs is True and "differs significantly" in found.index_0_in_words
 
 
 def test_the_baseline_is_right_wherever_the_victim_is(matrix: list[RunTruth]) -> None:

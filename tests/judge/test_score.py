@@ -13,7 +13,7 @@ from simulator import Logs, Outage, simulate
 
 from harness.judge import score, weighing
 from harness.judge.assumption import Assumption
-from harness.judge.bounds import BOUNDS
+from harness.judge.bounds import bounds_by_score
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence
 from harness.judge.guarantee import RUN, Guarantee, guarantees
@@ -64,7 +64,7 @@ def test_a_lower_bound(observed: float, found: Verdict, reason: str) -> None:
 
 
 def test_each_name_in_expect_is_a_question() -> None:
-    assert questions().keys() == BOUNDS.keys()
+    assert questions().keys() == bounds_by_score().keys()
 
 
 def test_a_cause_is_as_bad_as_what_it_explains_and_stands_before_it() -> None:

@@ -376,6 +376,7 @@ def _value(field: vocabulary.Field) -> st.SearchStrategy[Any]:
     kinds: dict[str, st.SearchStrategy[Any]] = {
         vocabulary.INTEGER: st.integers(field.least, field.most),
         vocabulary.NUMBER: st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(vocabulary.NOT_FINITE),
+        vocabulary.SHARE: st.floats(0, 1),
         vocabulary.TEXT: text,
         vocabulary.FLAG: st.booleans(),
         vocabulary.LABEL: text | st.integers(-(2**63), 2**63 - 1),

@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from told import Told
+from told import Told, answer
 
+from harness.log.truth import Decision, Kind
 from harness.node.emitter import Emitter, abnormal
 from reference_trainer.checkpoint import Checkpoints
 from reference_trainer.data import Corpus, Samples, Shard
@@ -43,8 +44,9 @@ def test_every_rank_goes_back_and_one_of_them_tells(rank: int) -> None:
     divergence.load({})
     divergence.gone_back(spike)
     assert data.left_out == [(first, count)]
-    told = [(each["event"], each["at_step"]) for each in emit.events]
-    assert told == [("anomaly", 33), ("samples.left_out", 33)] * (rank == 0)
+    told = [(each["event"], each.get("at_step")) for each in emit.events]
+    assert told == [("anomaly", 33), ("diagnosis", None), ("samples.left_out", 33)] * (rank == 0)
+    assert emit.answers() == [answer(Kind.BAD_DATA, Decision.ROLL_BACK)] * (rank == 0)
 
 
 def going_back(checkpoint_there: bool = True) -> Worker:

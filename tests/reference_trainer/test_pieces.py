@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from job import Job, Nursery, completed
-from told import ordered
+from told import Told, answer, answers, ordered
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from harness.log.truth import Decision, Kind
 from harness.node.emitter import Emitter
 from reference_trainer.damage import Damage
 from reference_trainer.data import Batch, Loaded, share
@@ -25,24 +26,26 @@ from reference_trainer.train import GradientSync
 
 @given(sequences=st.integers(1, 70), number=st.integers(1, 9), fits=st.integers(1, 20))
 def test_smaller_until_they_fit_and_every_sequence_once(sequences: int, number: int, fits: int) -> None:
-    told: list[dict[str, Any]] = []
-    pieces = Pieces(lambda _, **fields: told.append(fields), 3, number)  # type: ignore[arg-type]
+    emit = Told()
+    pieces = Pieces(emit, 3, number)
     share = torch.arange(sequences).view(sequences, 1)
     while max(len(piece) for piece, _ in pieces.of(share, share)) > fits:
         before = pieces.number
         assert pieces.did_not_fit(7, sequences, may_try_again=True) and pieces.number > before
     cut = pieces.of(share, share)
     assert torch.cat([piece for piece, _ in cut]).equal(share)
-    if told:
+    if told := [event for event in emit.events if event["event"] == "anomaly"]:
         assert f"--accumulate {len(cut)}" in told[-1]["detail"] and told[-1]["kind"] == "out_of_memory"
         assert told[-1]["at_step"] == 7
+    assert emit.answers() == [answer(Kind.GPU, Decision.IGNORE, 3)] * len(told)
 
 
 @pytest.mark.parametrize(("sequences", "may"), [(1, True), (8, False)])
 def test_no_second_try_for_one_sequence_or_while_gradients_are_summed(sequences: int, may: bool) -> None:
-    pieces = Pieces(Emitter(None), 0, 1)
+    emit = Told()
+    pieces = Pieces(emit, 0, 1)
     assert not pieces.did_not_fit(7, sequences, may_try_again=may)
-    assert pieces.number == 1
+    assert pieces.number == 1 and emit.answers() == [answer(Kind.GPU, Decision.RESTART_IN_PLACE, 0)]
 
 
 def test_an_order_refuses_large_pieces_while_it_is_there(tmp_path: pathlib.Path) -> None:
@@ -100,12 +103,12 @@ def compared(whole: Batch, read: list[np.ndarray[Any, Any]], rank: int = 0) -> l
     told: list[dict[str, Any]] = []
 
     def emit(event: str, **fields: Any) -> None:
-        told.append(fields)
+        told.append({"event": event} | fields)
 
     try:
         compare(7, whole, [tally(each) for each in read], emit, rank)  # type: ignore[arg-type]
     except Setback:
-        told.append({"kind": "setback"})
+        told.append({"event": "setback"})
     return told
 
 
@@ -123,9 +126,10 @@ def test_a_rank_with_other_samples_is_named_by_rank_0_and_all_go_back(how: str, 
     wrong = {"fewer": read[victim][:-1], "duplicate": read[victim].repeat(2)[: len(read[victim])]}
     read[victim] = wrong.get(how, read[(victim + 2) % 4][: len(read[victim])])
     told = compared(whole, read)
-    assert [each.get("suspect") for each in told] == [victim, None]
+    assert [each["event"] for each in told] == ["anomaly", "diagnosis", "setback"] and told[0]["suspect"] == victim
+    assert answers(told) == [answer(Kind.BAD_DATA, Decision.ROLL_BACK, victim)]
     assert told[0]["kind"] == "data_skew" and f"rank {victim} read" in told[0]["detail"]
-    assert compared(whole, read, rank=1) == [{"kind": "setback"}], "the others only go back"
+    assert compared(whole, read, rank=1) == [{"event": "setback"}], "the others only go back"
 
 
 @pytest.mark.parametrize(("kind", "share_of", "expected"), [

@@ -10,7 +10,9 @@ import time
 
 import pytest
 from job import Job, Nursery, completed
+from told import answer, answers
 
+from harness.log.truth import Decision, Kind
 from reference_trainer.preemption import EXIT_DRAINED
 
 
@@ -138,6 +140,8 @@ def test_killed_run_repeats_the_undisturbed_one_bit_for_bit(
         assert job.code("a") == 0
         restored = {event["step"] for event in job.seen("restored", rank=0)}
         assert len(restored) >= 2, "nothing was restored, so nothing was shown"
+        crash = answer(Kind.CRASH, Decision.RESTART_IN_PLACE, ranks - 1)
+        assert answers(job.seen("diagnosis", kind="crash")) == [crash] * 2
     assert job.losses() == fault_free.losses()
     assert len(fault_free.losses()) == STEPS
 

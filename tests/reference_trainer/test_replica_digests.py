@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from told import Told
+from told import Told, answer
 from torch import nn
 
+from harness.log.truth import Decision, Kind
 from reference_trainer.damage import flip_bit
 from reference_trainer.replicas import MODULUS, Replicas, Setback, digest, named, outvoted
 
@@ -49,14 +50,16 @@ def test_every_rank_goes_back_and_one_of_the_majority_says_why(rank: int) -> Non
     replicas.compare(20, [3.0, 3.0, 3.0])
     with pytest.raises(Setback, match="at step 21 rank 0 holds other weights than the majority"):
         replicas.compare(21, [4.0, 3.0, 3.0])
-    assert [(e["kind"], e["suspect"], e["at_step"]) for e in emit.events] == [("replica", 0, 21)] * (rank == 1)
+    told = [(e["kind"], e["suspect"], e["at_step"]) for e in emit.events if e["event"] == "anomaly"]
+    assert told == [("replica", 0, 21)] * (rank == 1)
+    assert emit.answers() == [answer(Kind.CORRUPTION, Decision.ROLL_BACK, 0)] * (rank == 1)
 
 
 def test_of_two_nobody_is_named() -> None:
     emit = Told()
     with pytest.raises(Setback, match="ranks 0 and 1 hold different weights; no majority says whose are right"):
         Replicas(model(), emit, 0, every=10).compare(21, [4.0, 3.0])
-    assert [event["suspect"] for event in emit.events] == [None]
+    assert emit.events[0]["suspect"] is None and emit.answers() == [answer(Kind.CORRUPTION, Decision.ROLL_BACK)]
 
 
 def test_a_digest_is_due_at_the_first_step_and_at_the_same_steps_in_every_run() -> None:

@@ -6,16 +6,21 @@ import pathlib
 import signal
 import subprocess
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 from event_files import read_log
 from job import QUICK, ROOT, Job, Nursery, completed, hold_after, let_go
+from told import Told, answer, answers
 from waiting import until
 
+from harness.diagnosis.answer import Answer, Suspect
+from harness.log.truth import Decision, Kind
 from harness.node.emitter import Emitter
-from reference_trainer import train
+from reference_trainer import flight_recorder, train
+from reference_trainer.checkpoint import Restored
 from reference_trainer.options import Options, parse
-from reference_trainer.watchdog import EXIT_HUNG, StragglerReport
+from reference_trainer.watchdog import EXIT_HUNG, StragglerReport, Watchdog
 
 
 def test_any_number_of_ranks_trains_alike(nursery: Nursery, tmp_path: pathlib.Path) -> None:
@@ -103,19 +108,56 @@ def test_hang_is_named_with_stacks_and_recovered_from(nursery: Nursery, tmp_path
         detail = job.seen("anomaly", kind="hang")[0]["detail"]
         assert "forward_backward" in detail or "exchange" in detail, "the stacks must show where it hangs"
         assert {"local_rank": 0, "code": EXIT_HUNG}.items() <= job.seen("worker.exit")[0].items()
+        assert answers(job.seen("diagnosis", kind="hang")) == [answer(Kind.HANG, Decision.RESTART_IN_PLACE, 1)]
+
+
+@pytest.mark.parametrize(
+    ("over", "in_step", "named"),
+    [([True, True], True, True), ([True, False], True, False), ([True], False, False), ([], True, False)],
+)
+def test_a_rank_that_hangs_outside_of_all_collectives_names_itself(
+    over: list[bool], in_step: bool, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = [{"group": "0", "number": 7, "operation": "gloo:all_reduce", "over": each} for each in over]
+    monkeypatch.setattr(flight_recorder, "last_collectives", lambda: iter(newest))
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    emit = Told()
+    watchdog = Watchdog(emit, 3, floor_s=900, factor=20, startup_s=900)
+    watchdog.step_done(4)
+    if not in_step:
+        watchdog.allow(900)
+    watchdog._fail(901)
+    assert emit.answers() == [answer(Kind.HANG, Decision.RESTART_IN_PLACE, 3)] * named
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_checkpoint_that_is_passed_over_is_named_once(rank: int) -> None:
+    emit = Told()
+    worker = train.Worker(Options(), emit, rank, 0, 2)
+    worker.divergence = worker.checkpoints = MagicMock()
+    passed = {"source": "/c/step-20", "reason": "its checksum is wrong"}
+    worker.checkpoints.restore.return_value = Restored(10, "/c/step-10", None, [passed])
+    worker.restore()
+    expected = Answer(Kind.CORRUPTION, (Suspect(file="/c/step-20"),), Decision.ROLL_BACK)
+    assert emit.answers() == [expected] * (rank == 0)
 
 
 def test_only_the_slow_rank_reports_itself(tmp_path: pathlib.Path) -> None:
     emitters = [Emitter(tmp_path / f"{rank}.jsonl") for rank in range(3)]
-    reports = [StragglerReport(emit, rank, factor=1.5, window=5) for rank, emit in enumerate(emitters)]
+    reports = [
+        StragglerReport(emit, rank, factor=1.5, window=5, excluded_after=2) for rank, emit in enumerate(emitters)
+    ]
     for _ in range(10):
         for report in reports:
             report.step_done([0.01, 0.02, 0.011])
     found = [[event for event in log.events] for log in read_log(tmp_path)]
-    assert [len(events) for events in found] == [0, 2, 0]
+    assert [len(events) for events in found] == [0, 4, 0]
+    decisions = (Decision.IGNORE, Decision.EVICT_NODE)
+    assert answers(found[1]) == [answer(Kind.STRAGGLER, decision, 1) for decision in decisions]
     assert found[1][0]["kind"] == "straggler"
     assert "rank 1 computes 20 ms a step, usual is 11 ms" in found[1][0]["detail"]
     assert [report.in_a_row for report in reports] == [0, 2, 0]
+    assert [report.excluded for report in reports] == [False, True, False]
     for _ in range(5):
         reports[1].step_done([0.01, 0.01, 0.011])
     assert reports[1].in_a_row == 0  # it was slow, and is no more

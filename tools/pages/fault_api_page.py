@@ -12,7 +12,7 @@ from harness import units
 from harness.backends import contract as backends
 from harness.faults import contract
 from harness.faults.shared import programs
-from harness.log import consequences, untrusted_files
+from harness.log import consequences, truth, untrusted_files
 from harness.node import types
 
 CLASSES: tuple[type, ...] = (
@@ -20,7 +20,7 @@ CLASSES: tuple[type, ...] = (
     *(types.Impairment, types.StorageRule, types.ProcessState, types.CpuUse, types.MemoryUse, types.Arrivals),
     *(types.Connections, types.Connection, types.StorageAnswers),
     *(contract.Target, contract.CheckpointPlace, contract.Figures, contract.Hold, contract.TakesNodes),
-    *(consequences.May, backends.Verb),
+    *(truth.Truth, truth.Kind, truth.Place, truth.Decision, consequences.May, backends.Verb),
 )
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(contract.name_nodes, contract.name_ranks, contract.ranks_of, contract.build_fault, programs.started),

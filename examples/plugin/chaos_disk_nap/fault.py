@@ -11,6 +11,7 @@ from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
 from harness.faults.contract import Context, Fault, Target, name_ranks, ranks_of
 from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 from pydantic import Field
 
@@ -26,6 +27,9 @@ class DiskNap(Fault):
     needs = frozenset({Verb.SIGNAL})  # of the backend; a plan that needs more is refused before anything runs
     may = frozenset({May.STOP})  # a healthy job may have to restart over it; without this line: it only slows the job
     aims_at = "rank"
+
+    def true_answers(self) -> Truth:
+        return Truth((Kind.HANG,), Place.RANK, (Decision.IGNORE,)).of_pause(self.duration)
 
     def freezes(self) -> bool:
         return True

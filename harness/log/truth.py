@@ -1,0 +1,69 @@
+"""The words of answers to "who was it?", and the right answers about a fault: the fault's file says them.
+
+An answer names what broke (`Kind`), who it was, and what to do about it (`Decision`). `chaos diagnose` and
+`expect: {diagnosis: …}` compare answers with the `Truth` of each fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Self
+
+from harness.units import Duration
+
+PAUSE_S = 5.0  # a shorter pause is benign: no watchdog of a real job fires so soon
+
+
+class Kind(StrEnum):
+    """The kind of failure. `NONE`: nothing is wrong. `UNKNOWN`: something is, and the diagnoser does not know what."""
+
+    HANG = "hang"
+    STRAGGLER = "straggler"
+    CRASH = "crash"
+    BAD_DATA = "bad-data"
+    CORRUPTION = "corruption"
+    NETWORK = "network"
+    STORAGE = "storage"
+    GPU = "gpu"
+    NONE = "none"
+    UNKNOWN = "unknown"
+
+
+class Decision(StrEnum):
+    """What the job, or its operator, does about a failure."""
+
+    RESTART_IN_PLACE = "restart-in-place"
+    RESTART_ELSEWHERE = "restart-elsewhere"
+    EVICT_NODE = "evict-node"
+    ROLL_BACK = "roll-back"
+    STOP = "stop"
+    IGNORE = "ignore"
+
+
+class Place(StrEnum):
+    """How exactly a victim can be named."""
+
+    RANK = "rank"
+    NODE = "node"
+    FILE = "file"
+    JOB = "job"  # no rank or node is to blame, so accusing one accuses an innocent
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The right answers about a fault: what a diagnoser can know at best."""
+
+    kinds: tuple[Kind, ...]  # the first one names the fault in tables; with `Kind.NONE` nobody need say anything
+    place: Place  # coarser is "right, but coarse"
+    decisions: tuple[Decision, ...]  # those that help
+    either_side: bool = False  # in a job of two nodes, the other node looks the same
+
+    @property
+    def benign(self) -> bool:
+        """Returns True if silence is right."""
+        return Kind.NONE in self.kinds
+
+    def of_pause(self, lasts: Duration | None) -> Self:
+        """Returns the right answers about a pause: one below 5 s is benign."""
+        return replace(self, kinds=(Kind.NONE, *self.kinds)) if lasts and lasts.s < PAUSE_S else self
