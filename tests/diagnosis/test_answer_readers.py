@@ -141,6 +141,14 @@ def test_nvrx_attribution() -> None:
     assert answer.who == (Suspect(rank=3), Suspect(rank=4))
 
 
+def test_nvrx_analysis_of_flight_recorders_alone() -> None:
+    """`CollectiveAnalyzer` of NVRx at d8686d9 wrote it of the dumps in `real/recorder`, without a language model."""
+    (answer,) = read("nvrx", (REAL / "nvrx_fr_analysis.json").read_bytes())
+    assert (answer.kind, answer.who, answer.decision) == (Kind.HANG, (Suspect(rank=1),), None)
+    with pytest.raises(AnswersError, match="no result"):
+        read("nvrx", {"analysis_text": ""})
+
+
 def test_lm_resiliency_localization() -> None:
     sdc = {"training_iteration": 37, "failed_ranks": [3], "kind": "sdc", "scope": "rank", "sources": ["hidden.output"]}
     slow: dict[str, object] = {
