@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,7 @@ def _build(setup: Setup) -> None:
     with stage("node mounts"):
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("proc", "/proc", "proc", NOTHING_SPECIAL)
+        _number_processes(setup)
         _mount_names(setup.hosts)
         if not os.path.realpath(setup.run_dir).startswith(f"{SHARED_MEMORY}/"):
             _mount_shared_memory()
@@ -95,6 +97,13 @@ def _build(setup: Setup) -> None:
         net_links.set_up("eth0")
         net_links.add_route("eth0", setup.control)
         net_links.add_route("eth0", None, gateway=setup.control)
+
+
+def _number_processes(setup: Setup) -> None:
+    """Starts process ids elsewhere on each node, as real ones do: they share /tmp, where programs name files by ids."""
+    run, node = zlib.crc32(setup.run_dir.encode()), int.from_bytes(socket.inet_aton(setup.address)[2:])
+    with contextlib.suppress(OSError):  # a kernel without CONFIG_CHECKPOINT_RESTORE
+        pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(1024 + (run + 331 * node) % 30_011))
 
 
 def _mount_names(hosts: str) -> None:

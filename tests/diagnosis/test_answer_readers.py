@@ -141,6 +141,14 @@ def test_nvrx_attribution() -> None:
     assert answer.who == (Suspect(rank=3), Suspect(rank=4))
 
 
+def test_nvrx_analysis_of_flight_recorders_alone() -> None:
+    """`CollectiveAnalyzer` of NVRx at d8686d9 wrote it of the dumps in `real/recorder`, without a language model."""
+    (answer,) = read("nvrx", (REAL / "nvrx_fr_analysis.json").read_bytes())
+    assert (answer.kind, answer.who, answer.decision) == (Kind.HANG, (Suspect(rank=1),), None)
+    with pytest.raises(AnswersError, match="no result"):
+        read("nvrx", {"analysis_text": ""})
+
+
 def test_lm_resiliency_localization() -> None:
     sdc = {"training_iteration": 37, "failed_ranks": [3], "kind": "sdc", "scope": "rank", "sources": ["hidden.output"]}
     slow: dict[str, object] = {
@@ -151,9 +159,12 @@ def test_lm_resiliency_localization() -> None:
     }
     slow |= {"endpoint_id": "n7", "confidence": 0.75}
     group = {"failed_ranks": [0, 1, 2], "kind": "data_stall", "scope": "peer_group"}
-    found = read("lm_resiliency", {"campaign": "c", "reports": [sdc, slow, group]})
-    assert [each.kind for each in found] == [Kind.CORRUPTION, Kind.NETWORK, Kind.HANG]
-    assert [each.who for each in found] == [(Suspect(rank=3),), (Suspect(node="n7"),), ()]
+    switch = {"kind": "fabric:switch", "switch": "leaf-1", "failed_ranks": [], "blast_radius": [0, 1]}
+    daemon = {"kind": "oob_daemon_failure", "failed_ranks": [2], "scope": "rank", "sources": ["oob_daemon"]}
+    found = read("lm_resiliency", {"campaign": "c", "reports": [sdc, slow, group, switch, daemon]})
+    kinds = [Kind.CORRUPTION, Kind.NETWORK, Kind.HANG, Kind.NETWORK, Kind.UNKNOWN]
+    assert [each.kind for each in found] == kinds
+    assert [each.who for each in found] == [(Suspect(rank=3),), (Suspect(node="n7"),), (), (), (Suspect(rank=2),)]
     assert (found[0].step, found[0].decision, found[1].sure) == (37, Decision.ROLL_BACK, 0.75)
 
 

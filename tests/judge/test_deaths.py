@@ -124,6 +124,16 @@ def at_once(logs: Logs) -> None:
     change((logs.told("fault.taking"), logs.told("process.exit")), mono_ns=lambda line: line["mono_ns"] + 1000 * MS)
 
 
+def at_once_without_a_launchers_log(logs: Logs) -> None:
+    """ft_launcher tells no exit of a worker: the end of the node's command is seen long after that of the peer."""
+    at_once(logs)
+    for name in [name for name in logs if name.startswith("agent-")]:
+        del logs[name]
+    notice = logs.told("fault.injected")
+    logs.told("process.exit").update(clocks(notice, 500 * MS), code=1)
+    put(logs.trainers(rank=0, life=0)[0], {"event": "exiting", "reason": "peer lost", "code": 1} | clocks(notice, 20))
+
+
 def struck_before(logs: Logs) -> None:
     """The fault struck, and the job went back in place before the node was lost."""
     back = find(logs.trainers(rank=0)[0], "anomaly")
@@ -155,6 +165,7 @@ ERROR = "1, after it reported an error,"
         (nothing, [NOTICE], []),
         (crashes_before_anybody_left, [NOTICE], [f"{R0}1"]),
         (at_once, [NOTICE], []),
+        (at_once_without_a_launchers_log, [NOTICE], []),
         (leaves_early, [NOTICE], []),
         (together(leaves_early, lambda logs: logs.lose("notice")), [NOTICE], [f"{R0}75"]),
         (DULL, [CRASH], [f"{R0}1", f"{R1}1"]),

@@ -55,6 +55,23 @@ def train(loader: Any, net: nn.Module | None = None, optimizer: Any = None, skip
 
 
 @case
+def begun_again_in_process() -> Any:
+    """An exception ends a step between `backward` and `step`, and the process begins again in another world."""
+    torch.manual_seed(0)
+    batches = [(x, y.unsqueeze(1)) for x, y in zip(torch.randn(4, 8, 8), torch.randn(4, 8), strict=True)]
+    losses = []
+    for world, whole in enumerate((2, 4)):
+        met = (OUT / f"met-{world}").absolute()
+        torch.distributed.init_process_group("gloo", init_method=f"file://{met}", rank=0, world_size=1)
+        net = model()
+        losses += train(batches[:whole], net)
+        for x, y in batches[whole : whole + 1]:
+            nn.functional.mse_loss(net(x), y).backward()
+        torch.distributed.destroy_process_group()
+    return losses
+
+
+@case
 def plain() -> Any:
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)

@@ -62,6 +62,12 @@ def test_a_loss_whose_gradients_are_thrown_away_is_of_no_step(told: pathlib.Path
     assert [step["loss"] for step in steps(told, "thrown_away")] == result(told, "thrown_away")
 
 
+def test_a_step_that_another_world_begins_with_has_nothing_of_the_one_broken_off(told: pathlib.Path) -> None:
+    events = steps(told, "begun_again_in_process")
+    assert [event["loss"] for event in events] == pytest.approx(result(told, "begun_again_in_process"))
+    assert [event.get("digest") for event in events[2:4]] == [event["digest"] for event in events[:2]]
+
+
 def test_a_skipped_update_is_a_step_that_was_not_applied(told: pathlib.Path) -> None:
     found = steps(told, "scaler")
     assert [step.get("applied", True) for step in found] == [True, True, False, True, True, True]

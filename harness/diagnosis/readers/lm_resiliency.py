@@ -24,6 +24,7 @@ from harness.diagnosis.readers.contract import (
 )
 
 KINDS = {"sdc": Kind.CORRUPTION, "hang": Kind.HANG, "data_stall": Kind.HANG, "process_failure": Kind.CRASH}
+KINDS |= {"fabric:switch": Kind.NETWORK, "oob_daemon_failure": Kind.UNKNOWN}  # the daemon watches; it does not train
 
 
 class LmResiliency(AnswerReader):

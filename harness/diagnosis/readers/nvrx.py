@@ -1,9 +1,10 @@
-"""Attribution of NVIDIA Resiliency Extension: the answer of its service (`GET /logs` of nvrx-attrsvc), as JSON.
+"""Attribution of NVIDIA Resiliency Extension, as JSON: the answer of its service (`GET /logs` of nvrx-attrsvc), or
+that of its analyzer of flight recorders alone.
 
 The form is that of its sources of 2026 (`attribution/orchestration/types.py`): `recommendation.action` (STOP, RESTART,
 CONTINUE), `result.result[]` with `attribution_text` and `primary_issues`, and of the flight recorder `hanging_ranks`
-("hanging ranks: [1]") or `hanging_rank_list`. It was not tried on the real service, which asks a language model. The
-form has no time. Its kind is free text, so that its words decide.
+("hanging ranks: [1]") or `hanging_rank_list`. It was tried on the real analyzer, but not on the service, which asks a
+language model. The form has no time. Its kind is free text, so that its words decide.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ DECISIONS = {"STOP": Decision.STOP, "RESTART": Decision.RESTART_IN_PLACE, "CONTI
 class Nvrx(AnswerReader):
     def answers(self, file: File) -> Iterator[Answer]:
         told = mapping(json_of(file))
-        result = mapping(told.get("result"))
+        result = told if "hanging_ranks" in told else mapping(told.get("result"))
         if not result:
             raise AnswersError(file.name, None, "it has no result, so it is no answer of nvrx-attrsvc")
         items = mappings(result.get("result"))
         words = [each.get(name) for each in items for name in ("primary_issues", "attribution_text")]
         why = text("; ".join(str(each)[:1000] for each in words if each))
-        recorder = mapping(mapping(result.get("fr")).get("result")) or mapping(result.get("result"))
+        recorder = mapping(mapping(result.get("fr")).get("result")) or mapping(result.get("result")) or result
         hanging = recorder.get("hanging_rank_list")
         if hanging is None:
             hanging = re.findall(r"\d{1,6}", text(recorder.get("hanging_ranks"), 10_000))

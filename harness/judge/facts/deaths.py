@@ -323,9 +323,10 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Returns the time of a worker's last log line, because exits are logged later than they happen."""
+        """Returns the time of the last log line of a worker, or of a node's workers. Exits are logged later than they
+        happen, and a launcher ends after its workers."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
-        return death.at if death.rank is None else max(seen, default=death.started)
+        return max(seen, default=death.at if death.rank is None else death.started)
 
 
 def _moments(fault: FaultRecord) -> tuple[int, ...]:

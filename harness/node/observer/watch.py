@@ -79,6 +79,7 @@ class Watch:
         self.spent_ns = 0  # time in our own hooks, as far as measured
         self.accumulated: Callable[[], dict[str, int] | None] = dict  # fields of a save: see the signal `batches`
         self.discarded: Callable[[], Any] = dict  # forgets what was gathered of a step: see the signal `loss`
+        self.look_again: Callable[[], Any] = dict  # watches models that are made from now on: see the signal `batches`
         self.in_child = _belongs_to_another()
         self._began = began
         self._offers: dict[str, int] = {}
@@ -173,6 +174,12 @@ class Watch:
                 late = isinstance(first, Later) or isinstance(value, Later)
                 self._frozen[name] = _Both(first, value) if late else first + value
         self._fields = {}
+
+    def begin_anew(self) -> None:
+        """Forgets the step under way, as this process begins again in another world, mostly with another model."""
+        self.freeze()
+        self._frozen = {}
+        self.look_again()
 
     def stepped(self, at: Moment, applied: bool = True) -> None:
         """Counts one more step, with the frozen fields: called by the signal `steps`. A step of unknown number is not

@@ -266,7 +266,7 @@ def _nodes_left(lab: Opened) -> list[leftovers.Leftover]:
 def test_namespaces_hide_the_rest_of_the_machine(open_lab: OpenLab) -> None:
     code = (
         "import os, pathlib, socket, time\n"
-        "print(sorted(p.name for p in pathlib.Path('/proc').glob('[0-9]*')), os.getpid())\n"
+        "print(sorted(p.name for p in pathlib.Path('/proc').glob('[0-9]*')) == ['1', str(os.getpid())])\n"
         "name = socket.gethostname()\n"
         "print(sorted(os.listdir('/sys/class/net')), name, socket.gethostbyname(name))\n"
         "try: time.clock_settime(time.CLOCK_REALTIME, time.time()); print('clock set')\n"
@@ -275,8 +275,19 @@ def test_namespaces_hide_the_rest_of_the_machine(open_lab: OpenLab) -> None:
     lab = open_lab(script(code))
     lab.wait_exits(1)
     address = lab.cluster.nodes[0].address
-    wanted = ["['1', '2'] 2", f"['eth0', 'lo'] node0 {address}", "clock safe"]
+    wanted = ["True", f"['eth0', 'lo'] node0 {address}", "clock safe"]
     assert lab.log("node0.1").splitlines() == wanted
+
+
+@pytest.mark.parametrize("mode", NAMESPACES, indirect=True)
+def test_no_two_nodes_count_their_processes_from_the_same_number(open_lab: OpenLab) -> None:
+    """A launcher names its sockets in /tmp, which nodes share, by its process id: ranks of two nodes met in one."""
+    lab = open_lab(script("import os, time; print(os.getpid(), flush=True); time.sleep(300)"), nodes=2)
+    until(lambda: lab.log("node0.1") and lab.log("node1.1"), "a process of each node")
+    lab.cluster.nodes[0].kill()
+    lab.cluster.replace(lab.cluster.nodes[0])
+    until(lambda: lab.log("node0.2"), "a process of the replacement")
+    assert len({lab.log(name) for name in ("node0.1", "node1.1", "node0.2")}) == 3
 
 
 @pytest.mark.parametrize("mode", NAMESPACES, indirect=True)

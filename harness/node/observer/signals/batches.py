@@ -246,6 +246,7 @@ def install(watch: Watch, module: Any) -> None:
     watch.of_step(batches.of_step)
     watch.after_step(batches.step_over)
     watch.accumulated = guard(batches.accumulated)
+    watch.look_again = batches._looked.clear
 
 
 _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")

@@ -14,15 +14,19 @@ AFTER = "torch.distributed"
 def install(watch: Watch, module: Any) -> None:
     if not module.is_available():
         return
+    worlds: list[int | None] = []  # the size of each that this process was in
 
     @watch.guard("worlds")
     def begun(*_: Any, **__: Any) -> Watch:
+        if worlds:
+            watch.begin_anew()
         watch.emit("phase", name="rendezvous", edge="begin")
         return watch
 
     @watch.guard("worlds")
     def formed(*_: Any) -> None:
         watch.emit("phase", name="rendezvous", edge="end")
+        worlds.append(watch.world)
         watch.emit("rendezvous", world_size=watch.world)
 
     around(module, "init_process_group", begun, formed, also_in=("torch.distributed.distributed_c10d",))
