@@ -149,6 +149,12 @@ def test_nvrx_analysis_of_flight_recorders_alone() -> None:
         read("nvrx", {"analysis_text": ""})
 
 
+def test_lm_resiliency_names_the_rank_that_was_stopped() -> None:
+    """The watching daemons of 0.2.0 told it, over gloo, when rank 2 of four was stopped by SIGSTOP."""
+    (answer,) = read("lm_resiliency", (REAL / "lm_resiliency_hang.json").read_bytes())
+    assert (answer.kind, answer.who) == (Kind.HANG, (Suspect(rank=2),))
+
+
 def test_lm_resiliency_localization() -> None:
     sdc = {"training_iteration": 37, "failed_ranks": [3], "kind": "sdc", "scope": "rank", "sources": ["hidden.output"]}
     slow: dict[str, object] = {

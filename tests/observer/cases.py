@@ -61,10 +61,10 @@ def begun_again_in_process() -> Any:
     batches = [(x, y.unsqueeze(1)) for x, y in zip(torch.randn(4, 8, 8), torch.randn(4, 8), strict=True)]
     losses = []
     for world, whole in enumerate((2, 4)):
-        met = (OUT / f"met-{world}").absolute()
+        net, met = model(), (OUT / f"met-{world}").absolute()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
         torch.distributed.init_process_group("gloo", init_method=f"file://{met}", rank=0, world_size=1)
-        net = model()
-        losses += train(batches[:whole], net)
+        losses += train(batches[:whole], net, optimizer)
         for x, y in batches[whole : whole + 1]:
             nn.functional.mse_loss(net(x), y).backward()
         torch.distributed.destroy_process_group()

@@ -2,7 +2,7 @@
 
 The form is that of its sources of 2026 (`SCOUTFaultReport`, `examples/fault_injection/compare.py`): `reports[]` with
 `kind` (sdc, straggler, hang, data_stall, process_failure), `failed_ranks`, `scope`, `endpoint_id`, `confidence`,
-`training_iteration`. It was not tried on the real program, which needs GPUs. The form counts iterations and has no
+`training_iteration`. Reports of hangs were tried on 0.2.0; its replay needs GPUs. The form counts iterations and has no
 time, so an answer holds a step. A report about a whole `peer_group` accuses nobody.
 """
 

@@ -79,7 +79,7 @@ class Watch:
         self.spent_ns = 0  # time in our own hooks, as far as measured
         self.accumulated: Callable[[], dict[str, int] | None] = dict  # fields of a save: see the signal `batches`
         self.discarded: Callable[[], Any] = dict  # forgets what was gathered of a step: see the signal `loss`
-        self.look_again: Callable[[], Any] = dict  # watches models that are made from now on: see the signal `batches`
+        self.look_again: Callable[[], Any] = dict  # watches models made since: see the signal `batches`
         self.in_child = _belongs_to_another()
         self._began = began
         self._offers: dict[str, int] = {}

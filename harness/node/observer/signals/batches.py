@@ -98,6 +98,10 @@ class Batches:
                     self._roots.add(root)
                     self._watch_root(root)
 
+    def look_again(self) -> None:
+        self._looked.clear()
+        self.look("world")
+
     def _watch_root(self, root: Any) -> None:
         compiling = self._torch.compiler.is_compiling
         given = self._watch.guard("batches")(self._given)
@@ -246,7 +250,7 @@ def install(watch: Watch, module: Any) -> None:
     watch.of_step(batches.of_step)
     watch.after_step(batches.step_over)
     watch.accumulated = guard(batches.accumulated)
-    watch.look_again = batches._looked.clear
+    watch.look_again = guard(batches.look_again)
 
 
 _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
