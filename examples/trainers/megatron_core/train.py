@@ -5,8 +5,8 @@
 Beyond the quick start it has what Megatron-LM adds: Megatron's optimizer with its state in shards, the random states of
 the tensor-parallel ranks, consumed samples, and a start from the newest checkpoint.
 
-Megatron Core puts some buffers on `cuda` and has no setting for it. Without a GPU `OnCPU` answers with the CPU. Gradient
-clipping, the distributed optimizer and the tracker of random states need CUDA and are left out: only the dropout of the
+Megatron Core puts some buffers on `cuda` and has no setting for it. Without a GPU `OnCPU` answers with the CPU.
+Gradient clipping, the distributed optimizer and the tracker of random states need CUDA and are left out: only the dropout of the
 attention draws, from the CPU's generator.
 """
 
