@@ -6,8 +6,8 @@ Beyond the quick start it has what Megatron-LM adds: Megatron's optimizer with i
 the tensor-parallel ranks, consumed samples, and a start from the newest checkpoint.
 
 Megatron Core puts some buffers on `cuda` and has no setting for it. Without a GPU `OnCPU` answers with the CPU.
-Gradient clipping, the distributed optimizer and the tracker of random states need CUDA and are left out: only the dropout of the
-attention draws, from the CPU's generator.
+Gradient clipping, the distributed optimizer and the tracker of random states need CUDA and are left out: only the
+dropout of the attention draws, from the CPU's generator.
 """
 
 import argparse
@@ -83,7 +83,7 @@ class PretrainingSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         first = self._consumed + self._rank * MICRO_BATCH
-        for start in range(first, self._total - self._together + 1, self._together):
+        for start in range(first, self._total - MICRO_BATCH + 1, self._together):
             yield list(range(start, start + MICRO_BATCH))
 
 
