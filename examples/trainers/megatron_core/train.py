@@ -98,7 +98,8 @@ def train_iterator(samples: int, consumed: int) -> Iterator[dict[str, torch.Tens
         mid_level_dataset_surplus=0.005,
     )
     dataset = BlendedMegatronDatasetBuilder(MockGPTDataset, [samples, None, None], lambda: True, config).build()[0]
-    return iter(DataLoader(dataset, batch_sampler=PretrainingSampler(samples, consumed)))
+    own = torch.Generator()  # else the loader draws from the generator that was just restored
+    return iter(DataLoader(dataset, batch_sampler=PretrainingSampler(samples, consumed), generator=own))
 
 
 def forward_step(iterator: Iterator[dict[str, torch.Tensor]], model: torch.nn.Module):
