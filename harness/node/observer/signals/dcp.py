@@ -25,7 +25,7 @@ def install(watch: Watch, module: ModuleType) -> None:
     if module.__name__ == STATES:
         return _install_setters(watch, module, state)
     guard = watch.guard("dcp")
-    saves, loads = _Saves(state), _Loads(state)
+    saves, loads = Saves(state), Loads(state)
     also = f"{PACKAGE}.state_dict_saver", f"{PACKAGE}.state_dict_loader"
     around(module, "save", guard(saves.before), guard(saves.after), guard(saves.failed), also)
     around(module, "async_save", guard(saves.before_async), guard(saves.after_async), guard(saves.failed), also)
@@ -68,7 +68,7 @@ def _folder(arguments: Mapping[str, Any], storage: str) -> str | None:
     return path_of(where) if where is not None else None
 
 
-class _Saves:
+class Saves:
     def __init__(self, state: Checkpointing):
         self._state = state
         self._in_background: set[str] = set()
@@ -87,9 +87,9 @@ class _Saves:
 
     def after(self, token: tuple[Save | None, str], _: Any) -> None:
         self._state.quiet.on = False
-        self._whole(token)
+        self.whole(token)
 
-    def _whole(self, token: tuple[Save | None, str]) -> None:
+    def whole(self, token: tuple[Save | None, str]) -> None:
         save, folder = token
         if save is not None:
             self._state.saves.whole(save, folder)
@@ -115,10 +115,10 @@ class _Saves:
     def _done(self, token: tuple[Save | None, str], future: Any) -> None:
         self._in_background.discard(token[1])
         error = future.exception()
-        self.failed(token, error) if error is not None else self._whole(token)
+        self.failed(token, error) if error is not None else self.whole(token)
 
 
-class _Loads:
+class Loads:
     def __init__(self, state: Checkpointing):
         self._state = state
 
