@@ -79,5 +79,7 @@ def _call(node: ast.FunctionDef) -> str:
     of_value = any(ast.unparse(each) == "property" for each in node.decorator_list)
     arguments = "" if of_value else f"({ast.unparse(node.args)})"
     back = ast.unparse(node.returns) if node.returns else "None"
-    text = f"{node.name}{arguments}" + (f" -> {back}" if back != "None" else "")
+    of_class = any(ast.unparse(each) == "classmethod" for each in node.decorator_list)
+    shape = "@classmethod " if of_class else "@property " if of_value else ""
+    text = f"{shape}{node.name}{arguments}" + (f" -> {back}" if back != "None" else "")
     return _text(text.replace("=493", "=0o755").replace("=420", "=0o644"))
