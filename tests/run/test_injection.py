@@ -121,9 +121,19 @@ def test_a_rank_that_moves_while_the_fault_acts_changes_nothing() -> None:
     assert injection.node(target).name == "node1", "undone where it was done"
 
 
-def test_a_rank_that_has_not_started_is_where_it_was_planned_and_one_whose_node_is_gone_nowhere() -> None:
+def test_a_rank_that_has_not_started_is_where_it_was_planned_and_one_whose_node_is_gone_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     injection, cluster, _ = injection_of("hang", LiveProgress())
     assert injection.node(injection.targets[0]).name == "node0"
+    with monkeypatch.context() as patched:
+        patched.setattr("harness.run.injection.RANK_APPEARS_S", 0.0)
+        with pytest.raises(
+            FaultError, match=r"rank 0 has not started, .*; no rank has told a start: .* only whole nodes"
+        ):
+            injection.pid_of(0)
+        with pytest.raises(FaultError, match=r"rank 1 has not started, so the fault cannot act on it$"):
+            injection_of("hang", living_on(1))[0].pid_of(1)
     injection, cluster, _ = injection_of("hang", living_on(1))
     cluster.nodes[1].alive = False
     with pytest.raises(NodeGone, match="node1"):
