@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from checkpoint_files import POINTED, WRITERS, write
-from faults.fault_context import FaultContext, means
+from faults.fault_context import means
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.api.testing import FaultContext
 from harness.errors import FaultError
 from harness.faults import checkpoint_corruption as corruption
 from harness.faults.contract import CheckpointPlace, Target, build_fault

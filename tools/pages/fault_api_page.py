@@ -9,6 +9,7 @@ from typing import Any
 from pages.reference_pages import MADE, _text
 
 from harness import units
+from harness.api import testing
 from harness.backends import contract as backends
 from harness.faults import contract
 from harness.faults.shared import programs
@@ -20,7 +21,7 @@ CLASSES: tuple[type, ...] = (
     *(types.Impairment, types.StorageRule, types.ProcessState, types.CpuUse, types.MemoryUse, types.Arrivals),
     *(types.Connections, types.Connection, types.StorageAnswers),
     *(contract.Target, contract.CheckpointPlace, contract.Figures, contract.Hold, contract.TakesNodes),
-    *(consequences.May, backends.Verb),
+    *(consequences.May, backends.Verb, testing.FaultContext, testing.FakeNode),
 )
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(contract.name_nodes, contract.name_ranks, contract.ranks_of, contract.build_fault, programs.started),
