@@ -27,10 +27,6 @@ class Context(FaultContext):
     def __init__(self, run_dir: pathlib.Path, seed: int = 1):
         super().__init__(run_dir, seed)
         self.checkpoints = CheckpointPlace()
-        self.logged: list[dict[str, Any]] = []
-
-    def log(self, event: str, **fields: Any) -> None:
-        self.logged.append({"event": event} | fields)
 
 
 def make(run_dir: pathlib.Path, steps: tuple[int, ...] = (20, 40)) -> pathlib.Path:
