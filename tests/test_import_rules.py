@@ -80,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "spec",
         "adopt",
     },  # calls the command line; a command of the caller becomes a workload
+    "api.testing": {"backends", "faults", "node"},  # stand-ins for the tests of a fault
     "": set(),
 }
 

@@ -1,12 +1,17 @@
 """Plug-ins are found by their file names, and one that is not there is told with those that are."""
 
 import importlib
+import json
 import pathlib
 import sys
 from collections.abc import Iterator
 
 import pytest
+from typer.testing import CliRunner
 
+from harness.backends.contract import Capability, Verb
+from harness.cli.machine import fault_table
+from harness.cli.main import make_app
 from harness.cli.plugins import LOADED, added
 from harness.errors import FaultError, UsageError
 from harness.faults.contract import fault_names, load_fault
@@ -117,6 +122,9 @@ def test_a_fault_of_another_package_is_one_like_ours(bringing: Bringing) -> None
         ("import nothing_of_that_name", "cannot be loaded: ModuleNotFoundError: .*; mend it or uninstall it"),
         ("raise SystemError('no')", "cannot be loaded: SystemError: no"),
         ("CONTRACT = 1", "defines no fault: its FAULT is missing"),
+        ("CONTRACT = 1\nFAULT = len", r"^brought\.py: FAULT must be a class of a Fault$"),
+        (NAP.replace("'It naps.'", "def lacks(self): ..."), r"^brought\.py: write @classmethod above `def lacks`"),
+        (NAP.replace("'It naps.'", "def notice_s(self): ..."), r"^brought\.py: write @property above `def notice_s`"),
     ],
 )
 def test_one_that_cannot_be_used_is_named_with_its_package(bringing: Bringing, text: str, words: str) -> None:
@@ -129,7 +137,7 @@ def test_one_that_cannot_be_used_is_named_with_its_package(bringing: Bringing, t
     with pytest.raises(UsageError) as refused:
         load_fault("nap")
     assert told.wrong == str(refused.value)
-    with pytest.raises(FaultError, match="undo action 'faults.nap'" if "FAULT is" not in words else "no undo function"):
+    with pytest.raises(FaultError, match="no undo function" if "CONTRACT = 1" in text else "undo action 'faults.nap'"):
         undo.resolve("faults.nap")
 
 
@@ -139,6 +147,27 @@ def test_what_each_fault_has_is_no_parameter(bringing: Bringing) -> None:
         bringing("brought", text, nap="brought")
         (told,) = added()
     assert told.wrong == "brought: with a type, `may` is a parameter; write `may = …`, as each fault has it"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "words"),
+    [
+        ("def lacks(self): ...", "brought.py: write @classmethod above"),
+        (
+            "@classmethod\n    def lacks(cls): return 1 / 0",
+            "brought: lacks() raised ZeroDivisionError: division by zero",
+        ),
+        ("@classmethod\n    def lacks(cls): return 'root'", "brought: lacks() returned 'root'; it must return a list"),
+    ],
+)
+def test_one_that_breaks_hinders_no_other(lacks: str, words: str, bringing: Bringing) -> None:
+    bringing("brought", NAP.replace("'It naps.'", f"'It naps.'\n    {lacks}"), nap="brought")
+    here = {"local": Capability(True, "", frozenset(Verb))}
+    rows = {name: can["local"] for name, _, can in fault_table(here)}
+    assert rows["nap"].startswith(words) and rows["rank_kill"] == "yes"
+    shown = CliRunner().invoke(make_app(), ["faults", "--json"])
+    (nap,) = (each for each in json.loads(shown.stdout) if each["name"] == "nap")
+    assert shown.exit_code == 0 and words in nap["backends"]["local"]["lacking"]
 
 
 def test_a_name_that_two_have_names_both(bringing: Bringing) -> None:

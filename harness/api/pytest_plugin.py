@@ -50,6 +50,8 @@ class Chaos:
         return self._one_at_a_time(functools.partial(api.gate, suite, reports=self.reports, **options))
 
     def _one_at_a_time(self, call: Callable[[], T]) -> T:
+        from harness.cli import default_folders
+        from harness.report import commands
         from harness.report.words import one_line
 
         self.reports.mkdir(parents=True, exist_ok=True)
@@ -62,7 +64,12 @@ class Chaos:
             except ChaosError as error:
                 raise error.with_traceback(None) from None  # its words say what is wrong
         why = () if result.passed else getattr(result, "reasons", None) or (getattr(result, "reason", ""),)
-        self._tell(TOLD, "\n".join([f"{result.verdict}  {result.page}", *(f"  - {one_line(each)}" for each in why)]))
+        commands.here.reports, commands.here.docs = str(self.reports), default_folders.docs()
+        report = getattr(result, "report", None)
+        steps = report.next_steps if report else getattr(result, "values", {}).get("next_steps", ())
+        told = [f"{result.verdict}  {result.page}", *(f"  - {one_line(each)}" for each in why)]
+        told += [f"  Next: {one_line(commands.step_here(each))}" for each in steps]
+        self._tell(TOLD, "\n".join(told))
         return result
 
 
@@ -100,7 +107,7 @@ def chaos(request: pytest.FixtureRequest, record_property: Callable[[str, object
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Names the page of each run, and why it did not pass; properties bring both from other workers."""
+    """Names the page of each run, why it did not pass and what is next; properties bring them from other workers."""
     told = [
         (report.nodeid, value)
         for reports in terminalreporter.stats.values()

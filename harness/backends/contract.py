@@ -55,6 +55,7 @@ class Verb(enum.StrEnum):
     MEMORY = "limit memory"  # kept by the kernel, or by a watchdog that kills
     MEMORY_KERNEL = "kernel memory limit"  # with the kernel's own OOM killer
     FILES = "share files"  # the harness and the job see the same files of the run
+    HOST = "share the host"  # the nodes run under the kernel of the harness's host, with its page cache and its disk
     STORAGE = "disturb storage"
     CLOCK = "skew clock"
     CONTROL = "restart control"  # the control command dies and starts again

@@ -137,6 +137,8 @@ def faults(
     table = [row for row in machine.fault_table(capabilities) if name in ("", row[0])]
     if not table:
         raise UsageError(f"unknown fault {short(name)!r}; {choice(name, fault_names())}")
+    if name:
+        load_fault(name)  # one that cannot be used says why
     if json:
         values = []
         for name, about, can in table:
@@ -168,7 +170,11 @@ def faults(
 
 
 def _parameters(name: str) -> list[dict[str, Any]]:
-    schema = load_fault(name).model_json_schema()["properties"]
+    try:
+        fault = load_fault(name)
+    except UsageError:  # its row says why
+        return []
+    schema = fault.model_json_schema().get("properties", {})
     return [
         {
             "name": key,
@@ -177,7 +183,7 @@ def _parameters(name: str) -> list[dict[str, Any]]:
             "default": None if field.is_required() or field.default is None else str(field.default),
             "choices": [str(each) for each in schema.get(key, {}).get("enum", ())],
         }
-        for key, field in load_fault(name).model_fields.items()
+        for key, field in fault.model_fields.items()
     ]
 
 

@@ -23,7 +23,7 @@ from harness.cli.output import mark, out, print_json, safe, say
 from harness.cli.shared_options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.errors import ChaosError, UsageError
 from harness.extras import how_to_install
-from harness.faults.contract import fault_names, load_fault
+from harness.faults.contract import fault_names, load_fault, missing_here
 from harness.log.journal import JOURNAL
 from harness.plan.capabilities import lacking
 from harness.plan.making import make_plan
@@ -86,10 +86,17 @@ def scenarios_here(
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
-    """Returns each fault: name, description, and per backend `yes` or the reason against it."""
+    """Returns each fault: name, description, and per backend `yes` or the reason against it.
+
+    A plug-in that cannot be used has its row, too, and hinders no other.
+    """
     rows = []
     for name in fault_names():
-        fault = load_fault(name)
+        try:
+            fault = load_fault(name)
+        except UsageError as error:
+            rows.append((name, f"Cannot be used: {error}", dict.fromkeys(capabilities, str(error))))
+            continue
         about = (fault.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
         can = {}
         for backend, capability in capabilities.items():
@@ -97,7 +104,7 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
                 can[backend] = capability.summary
                 continue
             verbs = sorted(fault.needs - capability.verbs)
-            lacking = [capability.missing.get(verb, verb.value) for verb in verbs] + fault.lacks()
+            lacking = [capability.missing.get(verb, verb.value) for verb in verbs] + missing_here(fault)
             can[backend] = "; ".join(lacking) or "yes"
         rows.append((name, about, can))
     return rows

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import abc
 import importlib.util
+import inspect
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from pydantic import (
@@ -120,7 +122,8 @@ class Context(Protocol):
         `Cancelled` when the run ends."""
 
     def log(self, event: str, **fields: Any) -> None:
-        """Writes an event of this fault into the event log."""
+        """Writes an event of this fault into the event log. Readers ignore a name that docs/events.md lacks: take one
+        of your own, without `fault.` before it."""
 
     def undo(self, action: str, **arguments: Any) -> None:
         """Writes the undo record with its arguments, fsynced, *before* the fault touches anything that outlives the
@@ -134,7 +137,8 @@ class Context(Protocol):
         """Notes that the fault acts from this moment on."""
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        """Reports the measured effect. `ok=False`, or no effect at all, makes the run invalid."""
+        """Reports a measured effect. May be called several times, and each counts: one with `ok=False`, or no call at
+        all, makes the run invalid."""
 
     def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
         """Reports how many bytes of the training passed the disturbed path on this node in these seconds.
@@ -190,7 +194,8 @@ class Cancelled(Exception):
 
 
 class Fault(Parameters, abc.ABC):
-    """Parameters of one fault. Subclasses add fields; an unknown key in the YAML is an error."""
+    """Parameters of one fault. Subclasses add fields; an unknown key in the YAML is an error. It must define `describe`
+    and `inject`; all else has a default."""
 
     needs: ClassVar[frozenset[Verb]] = frozenset()  # what it uses of a backend; where one is missing, a plan is refused
     may: ClassVar[frozenset[May]] = frozenset()  # what may come of it: without one, its targets must go on
@@ -205,8 +210,8 @@ class Fault(Parameters, abc.ABC):
 
     @classmethod
     def lacks(cls) -> list[str]:
-        """Lists what must be so on this machine before it can act, one sentence each, by default `packages`. A plan
-        with such a fault is refused. A fault that works as root only says so here."""
+        """Returns what is missing on this machine, one sentence each: by default those of `packages` that are not
+        installed. A plan with such a fault is refused. Called on the class, before there are parameters."""
         missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
         return [f"{name} is not installed: {how_to_install(cls.packages[name])}" for name in missing]
 
@@ -260,7 +265,9 @@ class Fault(Parameters, abc.ABC):
         return []
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
-        """Returns variables that processes must be started with, so that the fault can act on them later."""
+        """Returns variables that processes must be started with, so that the fault can act on them later. Called once,
+        before the first start: every node gets them, replacements too, and no later start gets others. `PYTHONPATH`
+        replaces that of the workload; the harness's comes before it, and its `sitecustomize` runs yours."""
         return {}
 
     def mounts(self) -> Sequence[str]:
@@ -324,7 +331,8 @@ class TakesNodes(Fault):
         return "no replacement: the job must go on with fewer nodes"
 
     def take(self, nodes: Sequence[Node], reason: str, context: Context) -> None:
-        """Kills the nodes, measures that nothing of them is left, and brings the replacements."""
+        """Kills the nodes, measures that nothing of them is left, and brings the replacements. Does not call
+        `context.injected()`: call it before."""
         for node in nodes:
             before = len(node.pids())
             context.log("fault.taking", node=node.name)
@@ -365,6 +373,7 @@ def name_ranks(targets: Sequence[Target]) -> str:
 
 
 _FLAGS = [f"{each}s" for each in May]  # how faults of older versions said what may come of them
+_DECORATED = {classmethod: "@classmethod", property: "@property"}
 _FAMILY = Family("fault", "harness.faults", "FAULT")
 fault_names = _FAMILY.names
 fault_module = _FAMILY.module
@@ -377,13 +386,31 @@ def load_fault(name: str) -> type[Fault]:
     except PydanticUserError as error:
         _refuse_flags(name, [flag for flag in _FLAGS if f"`{flag} = " in str(error)])
         raise
+    if not (isinstance(fault, type) and issubclass(fault, Fault)):
+        raise UsageError(f"{fault_module(name).__name__.replace('.', '/')}.py: FAULT must be a class of a Fault")
     _refuse_flags(name, [flag for flag in _FLAGS if hasattr(fault, flag)])
     if shadowed := sorted(fault.model_fields.keys() & set(dir(Fault))):
         said = f"with a type, `{shadowed[0]}` is a parameter; write `{shadowed[0]} = …`, as each fault has it"
         raise UsageError(f"{fault.__module__}: {said}")
+    where = fault_module(name).__name__.replace(".", "/") + ".py"
     if lacking := sorted(getattr(fault, "__abstractmethods__", ())):
-        raise UsageError(f"harness/faults/{name}.py: {fault.__name__} does not define {' or '.join(lacking)}")
+        raise UsageError(f"{where}: {fault.__name__} does not define {' or '.join(lacking)}")
+    for member, ours in vars(Fault).items():
+        needs = _DECORATED.get(type(ours))
+        if member[0] != "_" and needs and isinstance(inspect.getattr_static(fault, member), FunctionType):
+            raise UsageError(f"{where}: write {needs} above `def {member}`, as docs/fault-api.md shows it")
     return fault
+
+
+def missing_here(fault: type[Fault]) -> list[str]:
+    """Returns `fault.lacks()`. If the code of a fault breaks there, the error is what is missing."""
+    try:
+        found = fault.lacks()
+        if isinstance(found, list) and all(isinstance(each, str) for each in found):
+            return found
+        return [f"{fault.__module__}: lacks() returned {found!r}; it must return a list of texts"]
+    except Exception as error:  # it may be another's code
+        return [f"{fault.__module__}: lacks() raised {type(error).__name__}: {error}"]
 
 
 def _refuse_flags(name: str, found: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.backends.contract import Capability, Verb, backend_names, load_backend
 from harness.errors import CannotRunError
+from harness.faults.contract import missing_here
 from harness.plan.run_plan import Plan
 
 
@@ -21,7 +22,7 @@ def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]
     found: list[tuple[Verb | None, str]] = []
     for fault in plan.faults:
         name = f"fault {fault.id} ({fault.kind})"
-        found += [(None, f"{name}: {what}") for what in fault.action.lacks()]
+        found += [(None, f"{name}: {what}") for what in missing_here(type(fault.action))]
         for verb in sorted(fault.action.needed() - capability.verbs):
             reason = capability.missing.get(verb, f"backend {plan.backend} does not have it")
             found.append((verb, f"{name} needs '{verb.value}': {reason}"))

@@ -152,4 +152,9 @@ def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:
     planned = {each.get("id"): str(each.get("fault")) for each in card.evidence.run.plan.get("faults") or ()}
     for kind in dict.fromkeys(fault.kind or planned.get(fault.id, "") for fault in mine):
         yield f"What the fault needs, and which backends can do it here: chaos faults {copied(kind)}"
-    yield "What this machine lacks: chaos doctor"
+    weak = [fault for fault in mine if not all(effect.get("ok") for effect in fault.effects)]
+    for target in (target for fault in weak for target in fault.targets):
+        log = f"logs/{target.get('node')}.{target.get('incarnation')}.log"
+        yield f"It was measured, and did too little; what the node printed meanwhile: {log} in the run's folder"
+    if len(weak) < len(mine):
+        yield "What this machine lacks: chaos doctor"

@@ -109,7 +109,9 @@ class Injection:
         self.wait(RANK_APPEARS_S, until=lambda: rank in self.progress.workers)
         worker = self.progress.workers.get(rank)
         if worker is None:
-            raise FaultError(f"rank {rank} has not started, so the fault cannot act on it")
+            nobody = "; no rank has told a start: of a trainer that tells none, only whole nodes can be struck"
+            more = "" if self.progress.workers else nobody
+            raise FaultError(f"rank {rank} has not started, so the fault cannot act on it{more}")
         node = self._home(rank)
         if node is None or not node.alive:
             raise NodeGone(f"rank {rank} was on {worker.node}, which is gone")

@@ -43,12 +43,14 @@ def test_of_words():
 """
 FAILS = """
 import pathlib
+import types
 from harness import api
 
 def test_fails(chaos, monkeypatch):
     def run(scenario, **options):
         assert pathlib.Path(scenario).read_text() == "here"
-        return api.Result("fail", ("the first reason", "the second"), options["reports"] / "own-1", "much " * 1000)
+        report = types.SimpleNamespace(much="much " * 1000, next_steps=("Again: chaos run --plan own-1",))
+        return api.Result("fail", ("the first reason", "the second"), options["reports"] / "own-1", report)
 
     monkeypatch.setattr(api, "run", run)
     result = chaos.run("chaos/own.yaml")
@@ -99,6 +101,7 @@ def test_a_failure_shows_all_reasons_and_none_of_our_code(tmp_path: pathlib.Path
     out = pytest_in(tmp_path / "tests", "--chaos")
     page = tmp_path / "reports" / "own-1" / "report.html"
     end = f"fail  {page}  (tests/test_job.py::test_fails)\n  - the first reason\n  - the second\n"
+    end += f"  Next: Again: chaos run --plan own-1 --reports {tmp_path / 'reports'}\n"
     assert end in out and "where False = <fail: own-1>.passed" in out and "much much" not in out, out
     assert f"looked for {tmp_path / 'chaos' / 'nope.yaml'}" in out and "def _called" not in out, out
     assert "harness/api" not in out and out.count("UsageError: ") == 2, out

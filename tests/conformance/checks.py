@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from conformance.places import STORE, Job
+from conformance.places import STORE, Job, processes_of
 from waiting import until
 
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
@@ -234,6 +234,13 @@ def files_are_shared(job: Job) -> None:
     for node in job.nodes:
         answer = job.run_dir / "answers" / node.name / "answer"
         until(lambda file=answer: file.exists() and file.read_text() == "who is there?", f"an answer of {node.name}")  # type: ignore[misc]
+
+
+@check(Verb.HOST)
+def nodes_share_our_host(job: Job) -> None:
+    """processes of each node, as this machine's own kernel lists them"""
+    here = processes_of(job.run_id)
+    assert all(any(f" of {node.key}: " in each for each in here) for node in job.nodes), here
 
 
 @check(Verb.STORAGE)

@@ -10,18 +10,16 @@ import sys
 import tarfile
 import tomllib
 import types
-from collections.abc import Callable
 
 import pytest
-import waiting
 import yaml
-from faults.fault_context import FaultContext
 from jsonschema import Draft202012Validator
 from pages.__main__ import DOCS, PAGES
 from pages.events_page import page
 from pydantic import validate_call
 from typer.testing import CliRunner
 
+from harness.api.testing import FaultContext
 from harness.backends import run_folder
 from harness.campaign.checked_files import load_scenario
 from harness.cli import listing
@@ -168,14 +166,10 @@ def test_whatever_is_written_in_this_project_is_declared() -> None:
 
 
 def test_the_example_of_a_fault_acts_ends_and_is_undone(tmp_path: pathlib.Path) -> None:
-    class Waiting(FaultContext):
-        def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-            return until is None or waiting.until(until, "it")
-
     (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "adding-a-fault.md").read_text(), re.DOTALL)
     module = sys.modules["disk_burn"] = types.ModuleType("disk_burn")
     exec(compile(example, "disk_burn", "exec", dont_inherit=True), vars(module))
-    fault, context = module.FAULT(size="64KiB"), Waiting(tmp_path)
+    fault, context = module.FAULT(size="64KiB", duration="100ms"), FaultContext(tmp_path, waits=True)
     fault.inject([Target(0)], context)
     (path,) = (arguments["path"] for arguments in context.undos)
     assert [effect[3] for effect in context.effects] == [True] and (tmp_path / path).exists()

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from checkpoint_files import POINTED, WRITERS, write
-from faults.fault_context import FaultContext, means
+from faults.fault_context import means
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.api.testing import FaultContext
 from harness.errors import FaultError
 from harness.faults import checkpoint_corruption as corruption
 from harness.faults.contract import CheckpointPlace, Target, build_fault
@@ -26,10 +27,6 @@ class Context(FaultContext):
     def __init__(self, run_dir: pathlib.Path, seed: int = 1):
         super().__init__(run_dir, seed)
         self.checkpoints = CheckpointPlace()
-        self.logged: list[dict[str, Any]] = []
-
-    def log(self, event: str, **fields: Any) -> None:
-        self.logged.append({"event": event} | fields)
 
 
 def make(run_dir: pathlib.Path, steps: tuple[int, ...] = (20, 40)) -> pathlib.Path:

@@ -4,9 +4,10 @@ import pathlib
 from typing import Any
 
 import pytest
-from faults.fault_context import FaultContext, means
+from faults.fault_context import means
 from pydantic import ValidationError
 
+from harness.api.testing import FaultContext
 from harness.faults.contract import build_fault
 
 

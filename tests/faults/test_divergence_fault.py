@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from faults.fault_context import FaultContext
 
+from harness.api.testing import FaultContext
 from harness.errors import FaultError
 from harness.faults.contract import Figures, Target, build_fault
 from harness.faults.shared import orders
@@ -59,7 +59,7 @@ class Training(FaultContext):
         loss = self.spiked if targets.any() else 2.0
         self.told.append(Figures(self.step, loss, norm, self.optimizer.param_groups[0]["lr"]))
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: object = None) -> bool:
         for _ in range(200):
             if until is None or until():
                 return until is not None
@@ -166,7 +166,7 @@ class Context(FaultContext):
         self.answer = answer
         orders.environment(run_dir)
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: object = None) -> bool:
         for file in (self.run_dir / orders.FOLDER).glob("*.json"):
             assert json.loads(file.read_text()) == {"rank": 0, "kind": "out_of_memory", "fits": 3}
             if self.answer:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 import waiting
-from faults.fault_context import FaultContext, means
+from faults.fault_context import means
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.api.testing import FaultContext
 from harness.errors import FaultError
 from harness.faults import data_corruption
 from harness.faults.contract import Target, build_fault
@@ -34,7 +35,7 @@ class Context(FaultContext):
         self.answered = answered
         self.during: list[dict[str, bytes]] = []
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: object = None) -> bool:
         if until is None:
             self.during.append(shards(self.run_dir))
             return False

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from faults.fault_context import FaultContext, means
+from faults.fault_context import means
 
+from harness.api.testing import FaultContext
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault
 from harness.node.node_paths import KEY_ENV, KEY_NAME
@@ -89,7 +90,7 @@ class Context(FaultContext):
         super().__init__(store.run_dir, seed=11)
         self.during = during
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: object = None) -> bool:
         self.during()
         return True
 

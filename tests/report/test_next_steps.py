@@ -122,6 +122,17 @@ def test_a_fault_that_did_not_act_is_looked_up() -> None:
         ]
 
 
+def test_a_fault_that_was_measured_and_did_too_little_is_not_sought_in_the_machine() -> None:
+    card = replace(report_runs.spot_evict(), verdict=Verdict.INVALID, findings=())
+    [lost] = card.evidence.run.faults
+    weak = replace(lost, effects=({"measured": 0, "expected": 5, "unit": "bytes", "ok": False, "at": 0},))
+    node = "{node}.{incarnation}".format(**lost.targets[0])
+    for faults, doctor in (([weak], False), ([weak, replace(lost, id="x")], True)):
+        told = next_steps(replace(card, evidence=replace(card.evidence, run=replace(card.evidence.run, faults=faults))))
+        assert sum(f"logs/{node}.log in the run's folder" in each for each in told) == 1
+        assert any("chaos doctor" in each for each in told) == doctor
+
+
 def test_a_phase_is_named_only_where_the_recovery_is_what_failed_and_a_stopped_run_is_run_again() -> None:
     card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
     assert not any("most: " in step or "longest: " in step for step in next_steps(card))

@@ -6,38 +6,19 @@ from typing import Any, cast
 
 import pytest
 
+from harness.api.testing import FakeNode
 from harness.errors import FaultError, NodeGone
 from harness.faults import oom
 from harness.faults.contract import RunPath, Target
-from harness.node.types import MemoryUse, ProcessState
+from harness.node.types import MemoryUse
 from harness.plan.run_plan import Plan, PlannedFault, When
 from harness.run.injection import Injection, LiveJob
 from harness.run.live_progress import LiveProgress
 from harness.run.trigger import Firing
 
 
-class FakeNode:
-    """Remembers what was done to it."""
-
-    def __init__(self, index: int):
-        self.name, self.index, self.incarnation, self.alive = f"node{index}", index, 1, True
-        self.done: list[str] = []
-
-    def pids(self) -> list[int]:
-        return [10]
-
-    def freeze(self) -> None:
-        self.done.append("freeze")
-
-    def thaw(self) -> None:
-        self.done.append("thaw")
-
-    def signal(self, signum: Any, pid: int | None = None) -> int:
-        self.done.append("stop")
-        return 1
-
-    def processes(self) -> list[ProcessState]:
-        return [ProcessState(10, "T", 0)]
+class RoomyNode(FakeNode):
+    """Its memory can be filled, too."""
 
     def memory_use(self) -> MemoryUse:
         return MemoryUse(2**20, self.done.count("fill"))
@@ -57,7 +38,7 @@ class FakeCluster:
     tells_changes = False
 
     def __init__(self) -> None:
-        self.nodes = [FakeNode(0), FakeNode(1)]
+        self.nodes = [RoomyNode(0), RoomyNode(1)]
 
 
 class FakeJournal:
@@ -96,7 +77,7 @@ def living_on(node: int) -> LiveProgress:
     ("fault", "parameters", "done"),
     [
         ("hang", {"how": "freeze_node", "duration": "0s"}, ["freeze", "thaw"]),
-        ("hang", {"how": "freeze_rank", "duration": "0s"}, ["stop", "thaw"]),
+        ("hang", {"how": "freeze_rank", "duration": "0s"}, ["signal", "thaw"]),
         ("oom", {}, ["limit", "fill", "lift", "fill"]),
     ],
 )
@@ -121,9 +102,19 @@ def test_a_rank_that_moves_while_the_fault_acts_changes_nothing() -> None:
     assert injection.node(target).name == "node1", "undone where it was done"
 
 
-def test_a_rank_that_has_not_started_is_where_it_was_planned_and_one_whose_node_is_gone_nowhere() -> None:
+def test_a_rank_that_has_not_started_is_where_it_was_planned_and_one_whose_node_is_gone_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     injection, cluster, _ = injection_of("hang", LiveProgress())
     assert injection.node(injection.targets[0]).name == "node0"
+    with monkeypatch.context() as patched:
+        patched.setattr("harness.run.injection.RANK_APPEARS_S", 0.0)
+        with pytest.raises(
+            FaultError, match=r"rank 0 has not started, .*; no rank has told a start: .* only whole nodes"
+        ):
+            injection.pid_of(0)
+        with pytest.raises(FaultError, match=r"rank 1 has not started, so the fault cannot act on it$"):
+            injection_of("hang", living_on(1))[0].pid_of(1)
     injection, cluster, _ = injection_of("hang", living_on(1))
     cluster.nodes[1].alive = False
     with pytest.raises(NodeGone, match="node1"):
@@ -134,10 +125,10 @@ def test_a_rank_that_has_not_started_is_where_it_was_planned_and_one_whose_node_
 def test_a_mistake_in_the_code_of_a_fault_is_told_with_its_line(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.faults.hang.WATCHED_S", 0.0)
     injection, _, log = injection_of("hang", living_on(1), how="freeze_node", duration="0s")
-    monkeypatch.delattr(FakeNode, "freeze" if method == "inject" else "thaw")
+    monkeypatch.setattr(FakeNode, "freeze" if method == "inject" else "thaw", None)
     injection.run()
     (failed,) = [entry for entry in log if entry["event"] == "fault.failed"]
-    assert re.search(r"AttributeError: .* \(harness/faults/hang\.py, line \d+\)$", failed["error"])
+    assert re.search(r"TypeError: .* \(harness/faults/hang\.py, line \d+\)$", failed["error"])
 
 
 @pytest.mark.parametrize(

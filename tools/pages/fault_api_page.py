@@ -9,6 +9,7 @@ from typing import Any
 from pages.reference_pages import MADE, _text
 
 from harness import units
+from harness.api import testing
 from harness.backends import contract as backends
 from harness.faults import contract
 from harness.faults.shared import programs
@@ -20,7 +21,8 @@ CLASSES: tuple[type, ...] = (
     *(types.Impairment, types.StorageRule, types.ProcessState, types.CpuUse, types.MemoryUse, types.Arrivals),
     *(types.Connections, types.Connection, types.StorageAnswers),
     *(contract.Target, contract.CheckpointPlace, contract.Figures, contract.Hold, contract.TakesNodes),
-    *(truth.Truth, truth.Kind, truth.Place, truth.Decision, consequences.May, backends.Verb),
+    *(truth.Truth, truth.Kind, truth.Place, truth.Decision),
+    *(consequences.May, backends.Verb, testing.FaultContext, testing.FakeNode),
 )
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(contract.name_nodes, contract.name_ranks, contract.ranks_of, contract.build_fault, programs.started),
@@ -79,5 +81,7 @@ def _call(node: ast.FunctionDef) -> str:
     of_value = any(ast.unparse(each) == "property" for each in node.decorator_list)
     arguments = "" if of_value else f"({ast.unparse(node.args)})"
     back = ast.unparse(node.returns) if node.returns else "None"
-    text = f"{node.name}{arguments}" + (f" -> {back}" if back != "None" else "")
+    of_class = any(ast.unparse(each) == "classmethod" for each in node.decorator_list)
+    shape = "@classmethod " if of_class else "@property " if of_value else ""
+    text = f"{shape}{node.name}{arguments}" + (f" -> {back}" if back != "None" else "")
     return _text(text.replace("=493", "=0o755").replace("=420", "=0o644"))

@@ -37,6 +37,7 @@ from harness.node import container_storage, metadata, owner_names
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
 
+LACKS = {Verb.HOST: "containers may run on another host, or in a virtual machine"}
 PROBE = "probe"  # the kind of name that what a probe makes has
 
 
@@ -193,14 +194,15 @@ class DockerBackend(Backend):
     def probe(self) -> Capability:
         if self._probed is None:
             try:
-                summary, missing = _try_out()
+                summary, refused = _try_out()
             except ChaosError as error:
                 return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
+            missing = LACKS | refused
             self._probed = Capability(True, summary, frozenset(Verb) - set(missing), missing)
         return self._probed
 
     def lacks(self) -> dict[str, dict[Verb, str]]:
-        return {self.name: {}}
+        return {self.name: LACKS}
 
     def render(self, workload: Launch) -> dict[str, Any]:
         return request.render(workload, request.DockerRun())

@@ -13,6 +13,7 @@ from harness.errors import CannotRunError
 from harness.node import skew
 
 LACKS = {
+    Verb.HOST: "nodes are, or may be, other hosts than that of the harness",
     Verb.CPU_QUOTA: "limits of a running pod are left alone; `how: duty_cycle` needs none",
     Verb.MEMORY_KERNEL: "limits of a running pod are left alone; a watchdog kills instead",
     Verb.NET_LINK: "a pod's interface cannot be taken down without a privilege; partition it instead",

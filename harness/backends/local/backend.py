@@ -44,7 +44,7 @@ CALL_S_MAX = 30.0
 _EVERYWHERE = frozenset(
     {
         *(Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE),
-        *(Verb.CPU, Verb.MEMORY, Verb.CONTROL, Verb.FILES),
+        *(Verb.CPU, Verb.MEMORY, Verb.CONTROL, Verb.FILES, Verb.HOST),
     }
 )
 _TAKES_ROOT = "control groups for nodes take root"

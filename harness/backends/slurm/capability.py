@@ -20,6 +20,7 @@ PROBE_MINUTES_MAX = 5
 PROBE = "probe"
 
 LACKS = {
+    Verb.HOST: "nodes are, or may be, other hosts than that of the harness",
     Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
     Verb.CONTROL: "the control command is part of the job's own script, which Slurm runs once",
     Verb.CPU_QUOTA: "control groups of Slurm nodes are Slurm's own: use `how: duty_cycle`",
