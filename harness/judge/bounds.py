@@ -239,6 +239,7 @@ _SET: Mapping[str, type[Bounds]] = {
     "recovery_time": RecoveryBounds,
     "wasted_gpu_hours": WasteBounds,
 }
+OF_A_PLUGIN = _nothing_to_set("guarantee", "its breaches", "this guarantee of a plug-in is not judged")
 BOUNDS = dict(sorted({**_SET, **{name: _nothing_to_set(name, *told) for name, *told in _SWITCHED}}.items()))
 """Bounds by score name, sorted."""
 
