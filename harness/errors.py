@@ -63,6 +63,13 @@ class EventLogError(ChaosError):
     pass
 
 
+def described(error: BaseException) -> str:
+    """Returns the kind and the text of an error. For an unknown member of an enumeration, adds those there are."""
+    members = getattr(getattr(error, "obj", None), "__members__", ()) if isinstance(error, AttributeError) else ()
+    known = f"; choose one of: {', '.join(members)}" if members else ""
+    return f"{type(error).__name__}: {error}{known}"
+
+
 def choice(word: object, known: Iterable[object]) -> str:
     """Returns the end of a message about an unknown name: `did you mean b?`, or `choose one of: a, b`."""
     names = tuple(dict.fromkeys(str(name)[:WORD_MAX] for name in itertools.islice(known, CHOICES_MAX)))

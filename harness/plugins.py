@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from harness.errors import UsageError, choice
+from harness.errors import UsageError, choice, described
 from harness.extras import how_to_install
 
 CONTRACT = 1  # a plug-in of another package has the same `CONTRACT`
@@ -49,7 +49,7 @@ class Family:
     def names(self) -> tuple[str, ...]:
         """Returns the names of all plug-ins, sorted. Raises `UsageError` if two have the same name."""
         own = _names(tuple(importlib.import_module(self.package).__path__), self.part)
-        added = self._added()
+        added = self.added()
         for name in added:
             if name in own:
                 file = f"{self.package}.{name}".replace(".", "/")
@@ -61,11 +61,12 @@ class Family:
 
     def module(self, name: str) -> ModuleType:
         """Returns the plug-in's module. Raises `UsageError` for one of another package that cannot be used."""
-        if name in (added := self._added()):
+        if name in (added := self.added()):
             return _outside(added[name], self.kind)
         return importlib.import_module(".".join(filter(None, (self.package, name, self.part))))
 
-    def _added(self) -> Mapping[str, importlib.metadata.EntryPoint]:
+    def added(self) -> Mapping[str, importlib.metadata.EntryPoint]:
+        """Returns the plug-ins of other packages by name. Raises `UsageError` if two have the same name."""
         return entry_points(_GROUPS[self.package]) if self.package in _GROUPS else {}
 
     def known(self, name: str, also: tuple[str, ...] = ()) -> str:
@@ -113,12 +114,16 @@ def _has(folder: pkgutil.ModuleInfo, part: str) -> bool:
     return part in {each.name for each in pkgutil.iter_modules(places)}
 
 
+# All entry points, read once: this process may not be able to import a package that is installed while it runs.
+installed = functools.cache(importlib.metadata.entry_points)
+
+
 @functools.cache
 def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
     """Returns those of this group by name; none where this package was not installed. Raises `UsageError` if two have
     the same name."""
     known: dict[str, importlib.metadata.EntryPoint] = {}
-    for each in sorted(importlib.metadata.entry_points(group=group), key=lambda point: (point.name, point.value)):
+    for each in sorted(installed().select(group=group), key=lambda point: (point.name, point.value)):
         if (other := known.setdefault(each.name, each)) is not each:
             both = f"{_origin(other)} and {_origin(each)}"
             raise UsageError(f"two of {group} are called {each.name!r}: {both}; remove one")
@@ -130,8 +135,7 @@ def _outside(point: importlib.metadata.EntryPoint, kind: str) -> ModuleType:
     try:
         module = importlib.import_module(point.module)
     except Exception as error:  # it is another's code
-        why = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{what} cannot be loaded: {why}; mend it or uninstall it") from error
+        raise UsageError(f"{what} cannot be loaded: {described(error)}; mend it or uninstall it") from error
     version = getattr(module, "CONTRACT", None)
     if version != CONTRACT:
         other = f"version {version!r}" if version is not None else "no version (its CONTRACT is missing)"

@@ -5,18 +5,30 @@ import json
 import pathlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from judge.test_whole import BOTH, RESTORED, drill_card
+from judging import EXPECT, expecting
 from typer.testing import CliRunner
 
 from harness.backends.contract import Capability, Verb
+from harness.campaign.checked_files import score_bounds
+from harness.campaign.experiment import run_experiment
 from harness.cli.machine import fault_table
 from harness.cli.main import make_app
 from harness.cli.plugins import LOADED, added
 from harness.errors import FaultError, UsageError
 from harness.faults.contract import fault_names, load_fault
-from harness.plugins import OPEN, Family, entry_points
+from harness.gameday.day import run_day
+from harness.gate.suite_run import run_gate
+from harness.judge.guarantee import guarantees, load_guarantee
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
+from harness.plugins import OPEN, Family, entry_points, installed
+from harness.report.next_steps import next_steps
 from harness.run import undo
+from harness.spec.expected_scores import wrong_expectations
 
 FILES = {
     "contract.py": "",
@@ -80,23 +92,31 @@ class Bringing:
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
 
-    def __call__(self, package: str, text: str, **names: str) -> None:
-        """`names`: each plug-in of a fault, and its module."""
+    def __call__(self, package: str, text: str, group: str = "faults", **names: str) -> None:
+        self.install(package, text, group, **names)
+        forget()
+
+    def install(self, package: str, text: str, group: str, **names: str) -> None:
+        """`names`: each plug-in of the group, and its module."""
         (self._folder / f"{package}.py").write_text(text)
         info = self._folder / f"{package}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         points = "".join(f"{name} = {module}\n" for name, module in names.items())
-        (info / "entry_points.txt").write_text(f"[chaos_harness.faults]\n{points}")
+        (info / "entry_points.txt").write_text(f"[chaos_harness.{group}]\n{points}")
         importlib.invalidate_caches()
-        entry_points.cache_clear()
+
+
+def forget() -> None:
+    for each in (installed, entry_points, guarantees):
+        each.cache_clear()
 
 
 @pytest.fixture
 def bringing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bringing]:
     monkeypatch.syspath_prepend(str(tmp_path))
     yield Bringing(tmp_path)
-    entry_points.cache_clear()
+    forget()
     for name in [name for name in sys.modules if name.startswith("brought")]:
         del sys.modules[name]
 
@@ -187,3 +207,85 @@ def test_a_name_that_no_file_can_have_is_refused(bringing: Bringing) -> None:
 
 def test_chaos_plugins_knows_each_open_family() -> None:
     assert {group.rpartition(".")[2] for group in OPEN} == set(LOADED)
+
+
+GAP = """'''Saves are never far apart.'''
+from harness.judge.guarantee import Guarantee, breach
+
+CONTRACT = 1
+GUARANTEE = Guarantee(lambda evidence: iter([breach("30 s without a save")]))
+"""
+
+
+WRONG = {  # fields of a guarantee, or texts of its module, and what is said
+    "rests_on=('saves',)": "rests_on: unknown 'saves'; choose one of: steps, loss, .*checkpoints, ",
+    "rests_on=('loss')": r"rests_on is 'loss'; write a tuple, like \('steps',\)",
+    "holds_for=('Run',)": "holds_for: unknown 'Run'; choose one of: run, restore drill, second restart",
+    "holds_for=()": r"holds_for is \(\); write a tuple, like \('run',\)",
+    "explained_by=('saves_whole',)": r"explained_by: unknown 'saves_whole'; did you mean saves\.whole",
+    "switch='divergence'": "switch is 'divergence'; leave it out: `expect: {saves_gap: off}`",
+    "nothing=''": "nothing='': both are functions",
+    GAP.splitlines()[0]: "guarantee.py: it has no docstring; .* first line",
+    "GUARANTEE = G": "GUARANTEE is Breach.*; write GUARANTEE = Guarantee",
+    "CONTRACT = 1": "AttributeError: TIME; choose one of: ABSENCE, DURATION",
+}
+INSTEAD = {
+    "GUARANTEE = G": "GUARANTEE = breach('x') or G",
+    "CONTRACT = 1": "from harness.judge.verdict import Kind; Kind.TIME",
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_guarantee_that_cannot_be_judged_is_refused_before_a_job_starts(bringing: Bringing, what: str) -> None:
+    text = GAP.replace(what, INSTEAD.get(what, "")) if what in GAP else GAP.replace(")]))", f")]), {what})")
+    bringing("brought_guarantee", text, "guarantees", saves_gap="brought_guarantee")
+    (told,) = added()
+    for begins in (lambda: load_guarantee("saves_gap"), *BEGIN):
+        with pytest.raises(UsageError, match=WRONG[what]) as refused:
+            begins()
+        assert str(refused.value) == told.wrong and "brought_guarantee" in told.wrong
+
+
+BEGIN = (
+    lambda: run_experiment(*[None] * 3),  # type: ignore[arg-type]
+    lambda: run_day(*[None] * 4),  # type: ignore[arg-type]
+    lambda: run_gate(*[None] * 2),  # type: ignore[arg-type]
+)
+
+
+@pytest.mark.parametrize("name", ["quick", "last_checkpoint"])
+def test_a_guarantee_has_a_family_and_a_key_of_its_own(bringing: Bringing, name: str) -> None:
+    bringing("brought", GAP, "guarantees", **{name: "brought"})
+    with pytest.raises(UsageError, match=f"'{name}' is no name of a guarantee; write FAMILY_NAME"):
+        load_guarantee(name)
+
+
+def test_a_guarantee_of_another_package_breaks_and_is_switched_off_by_its_name(bringing: Bringing) -> None:
+    """`restart` is a family of ours, too, and means nothing of ours here. A drill is switched off with its run."""
+    for name in ("saves_gap", "restart_gap"):
+        bringing(f"brought_{name}", GAP, "guarantees", **{name: f"brought_{name}"})
+
+    def gaps(**expect: Any) -> tuple[Scorecard, dict[str, str]]:
+        card = drill_card(BOTH, lambda logs: expecting(logs, EXPECT | expect), **RESTORED)
+        return card, {each.name: each.why or each.state for each in card.guarantees if each.name.endswith(".gap")}
+
+    card, told = gaps()
+    assert told == dict.fromkeys(("restart.gap", "saves.gap"), "30 s without a save")
+    steps = next_steps(card)
+    assert "What this run did not keep: chaos guarantees restart.gap" in steps and len(steps) == 3, steps
+    card, told = gaps(saves_gap="off", restart_gap="off")
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert told == dict.fromkeys(("restart.gap", "saves.gap"), "the scenario switches it off")
+    assert [*wrong_expectations({"saves_gap": "off", "restart_gap": {}}, score_bounds())] == []
+    wrong = {"saves_gap": {"max": "30s"}, "saves_gpa": "off"}
+    assert [*wrong_expectations(wrong, score_bounds())] == [
+        (("expect", "saves_gap", "max"), "unknown key; none is defined here"),
+        (("expect", "saves_gpa"), "unknown score 'saves_gpa'; did you mean saves_gap?"),
+    ]
+
+
+def test_what_is_installed_while_a_command_is_at_work_is_not_its_own(bringing: Bringing) -> None:
+    forget()
+    before = installed()
+    bringing.install("late", "", "guarantees", saves_gap="late")
+    assert installed() is before and "saves.gap" not in guarantees()

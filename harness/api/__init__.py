@@ -139,21 +139,28 @@ def score(folder: Path) -> Result:
 def bend(
     folder: Path, change: Callable[[dict[str, Any]], object], event: str = "", logs: str = "events/**/*.jsonl"
 ) -> None:
-    """Changes the log of a copied run, to test a guarantee: `change` gets each line of this event, or each line of all.
-    The files come in order of their names: a node's own folder has one of each process, the earlier one first."""
+    """Changes the log of a copied run, to test a guarantee. `change` gets each line of this event, a dict, and changes
+    it. It removes the line with `line.clear()`, as if nobody had told it: later lines are numbered anew. Without
+    `event`, `change` gets all lines. The first line of a file, the header, has no `event`. It has the `rank`, `node`
+    and `incarnation` of the process that wrote the file. The files come in order of their names: a node's own folder
+    has one of each process, the earlier one first."""
     for path in sorted(pathlib.Path(folder).glob(logs)):
         lines = path.read_bytes().splitlines(keepends=True)
         cut = [lines.pop()] if lines and lines[-1][-1:] != b"\n" else []  # a killed process may leave such a line
-        told = [json.loads(line) for line in lines]
+        told, removed = [json.loads(line) for line in lines], 0
         for line in told:
             if event in ("", line.get("event")):
                 change(line)
-        path.write_bytes(b"".join([*(json.dumps(line).encode() + b"\n" for line in told), *cut]))
+            removed += not line
+            if "line" in line:
+                line["line"] -= removed
+        path.write_bytes(b"".join([*(json.dumps(line).encode() + b"\n" for line in told if line), *cut]))
 
 
 def delay(folder: Path, after_ns: int, by_ns: int) -> None:
-    """Makes all that the log of a copied run tells of after a moment happen later, as if the job had waited then. All
-    its logs share one clock, as on one host."""
+    """Makes all that the log of a copied run tells of after a moment happen later, as if the job had waited then. It
+    moves `mono_ns`, `wall_ns` and `begin_ns` in all logs, and changes no duration, such as `sync_ns`. `after_ns` is a
+    `mono_ns`. All logs share one clock, as on one host."""
 
     def later(line: dict[str, Any]) -> None:
         at = {"mono_ns": line["mono_ns"], "wall_ns": line["mono_ns"], "begin_ns": line.get("begin_ns") or 0}

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.errors import UsageError
-from harness.judge.bounds import bounds_by_score
+from harness.judge.bounds import OF_A_PLUGIN, bounds_by_score
 from harness.plan import stored
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan
+from harness.plugins import entry_points
 from harness.spec import scenario
 from harness.spec.expected_scores import Allowed, ScoreBounds
 from harness.spec.scenario import Scenario
@@ -20,8 +21,10 @@ ASKED_PLAN = "asked-plan.json"  # plan that was asked for, if a failed fault-fre
 
 
 def score_bounds() -> ScoreBounds:
-    """Returns the model of the bounds of each score, by its name in `expect:`."""
-    return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in bounds_by_score().items()}
+    """Returns the model of the bounds of each score, by its name in `expect:`. A plug-in's guarantee can be `off`."""
+    theirs = dict.fromkeys(entry_points("chaos_harness.guarantees"), OF_A_PLUGIN)
+    bounds_by_name = {**theirs, **bounds_by_score()}
+    return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in bounds_by_name.items()}
 
 
 def load_scenario(

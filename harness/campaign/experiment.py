@@ -30,6 +30,7 @@ from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, load_evidence
 from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME
 from harness.judge.facts.usual import Slowed, Usual
+from harness.judge.guarantee import guarantees
 from harness.judge.score import Scorecard, judge
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
@@ -56,6 +57,7 @@ def run_experiment(
 
     If the workload does not even finish without a fault, the folder is that of the fault-free run.
     """
+    guarantees()  # a plug-in that cannot be used is refused now, not after the run
     return _Experiment(plan, reports, backend, observer, stop or StopRequest()).run()
 
 

@@ -11,7 +11,7 @@ from harness.cli.output import note, print_json, print_rows
 from harness.cli.shared_options import JsonOption
 from harness.errors import ChaosError, UsageError
 from harness.faults.contract import load_fault
-from harness.judge.guarantee import FAMILY as GUARANTEES
+from harness.judge.guarantee import load_guarantee
 from harness.plugins import CONTRACT, entry_points
 from harness.trainers.checkpoints.contract import load_layout
 from harness.trainers.contract import load_trainer
@@ -21,7 +21,7 @@ LOADED = {
     "backends": load_backend,
     "checkpoints": load_layout,
     "faults": load_fault,
-    "guarantees": GUARANTEES.load,
+    "guarantees": load_guarantee,
     "readers": load_reader,
     "trainers": load_trainer,
 }

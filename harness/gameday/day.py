@@ -27,6 +27,7 @@ from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.gameday.starts_and_stops import Director
 from harness.judge.facts import losses
 from harness.judge.facts.evidence import FAULT_FREE, Evidence, beside, part_of
+from harness.judge.guarantee import guarantees
 from harness.judge.score import Scorecard, judge
 from harness.log import journal, reading, untrusted_files
 from harness.report import write_files, write_reports
@@ -62,6 +63,7 @@ def run_day(
     stop: StopRequest | None = None,
 ) -> Ended:
     """Runs a day into `reports/<run id>/` and judges it. Raises `ChaosError` if the job cannot be launched."""
+    guarantees()  # a plug-in that cannot be used is refused now, not after the day
     stop = stop or StopRequest()
     kept = _fault_free(day, reports, backend, observer, stop)
     run_dir = reports / day.job.run_id

@@ -32,6 +32,7 @@ from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s
 from harness.gate.stored_gate import LeftOut, Part, Run, Stored
 from harness.gate.suite_file import KnownFailure, Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.judge.facts.evidence import load_evidence
+from harness.judge.guarantee import guarantees
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict, merge
 from harness.plan.capabilities import check_capabilities
@@ -118,6 +119,7 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     suite or in a scenario. Raises `UsageError` if job or machine of the baseline differ from those of the gate, and
     `Stopped` if the user stops the gate."""
     begun = time.monotonic()
+    guarantees()  # a plug-in that cannot be used is refused now, not after the first run
     suite = load_suite(path)
     broken = load_scenario(find_blindness_check(suite, path, gate.scenarios))
     every = load_entries(path, suite, gate.scenarios)

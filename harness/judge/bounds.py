@@ -241,6 +241,7 @@ _SET: Mapping[str, type[Bounds]] = {
     "recovery_time": RecoveryBounds,
     "wasted_gpu_hours": WasteBounds,
 }
+OF_A_PLUGIN = _nothing_to_set("guarantee", "its breaches", "this guarantee of a plug-in is not judged")
 BOUNDS = dict(sorted({**_SET, **{name: _nothing_to_set(name, *told) for name, *told in _SWITCHED}}.items()))
 """Bounds by score name, sorted; those of wings are in `bounds_by_score` only."""
 _FAMILY = Family("bounds", "harness", "BOUNDS", part="bounds")  # this file's, and those of a wing

@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.errors import UsageError, choice
+from harness.judge.bounds import BOUNDS
 from harness.judge.facts.analysis import Analysis as Analysis
 from harness.judge.facts.faults import struck
 from harness.judge.facts.job_end import Waited
 from harness.judge.facts.known import By, Known, Odd, weakest
+from harness.judge.facts.reported import ITEMS
 from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord as FaultRecord
 
-RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # kinds of run
+RUN, DRILL, SECOND_RESTART = KINDS_OF_RUN = "run", "restore drill", "second restart"
+FACTS = "a save of evidence.saves.all, a restart of evidence.restarts, a restore of its members (docs/evidence.md)"
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,15 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """Returns a breach that `facts` show. If `facts` is empty, the breach counts as seen by the harness itself."""
+    """Returns a breach that `facts` show. If `facts` is empty, the breach counts as seen by the harness itself. Raises
+    `TypeError` for arguments of other kinds."""
+    if not isinstance(words, str) or not words.strip():
+        raise TypeError(f"breach(words): words is {words!r:.60}; write a sentence that says what is wrong")
+    for each in facts:
+        if not hasattr(each, "by"):
+            raise TypeError(f"breach(words, fact): {each!r:.60} is no fact; take one that has `by`: {FACTS}")
+    if not all(isinstance(each, Ground) for each in grounds):
+        raise TypeError(f"breach(grounds=[…]): {grounds!r:.60} holds more than Ground(Kind.…)")
     return Breach(words, weakest(*facts), tuple(grounds), of, idle)
 
 
@@ -68,12 +80,13 @@ class Guarantee:
     """A condition that must hold in each run. `breaches` yields each violation of the guarantee. If a run has no
     breach, `nothing` returns why this proves nothing (such as no restart), or an empty text if the guarantee held.
     `rests_on` names evidence without which the guarantee is not judged. A guarantee that is not judged leaves the
-    verdict as it is, and the report says why. `explained_by` names guarantees whose breach may cause a breach of this
-    one. `holds_for` names the kinds of run in which the guarantee is checked. A breach in a restore drill or second
-    restart is inconclusive and leaves the guarantee open, because only the restart's own log shows the breach. The
-    value `off` of the key `switch` in `expect:` switches the guarantee off. If `needs_steps` is True, the guarantee is
-    judged only if the job's steps are known. If `until_the_end` is True, a breach is inconclusive in a fault test that
-    people stopped early. If `of_a_fault` is True, a breach shows that a fault did not act as planned."""
+    verdict as it is, and the report says why. `explained_by` names guarantees (such as `restart.newest`) whose breach
+    may cause a breach of this one. `holds_for` names the kinds of run in which the guarantee is checked. A breach in a
+    restore drill or second restart is inconclusive and leaves the guarantee open, because only the restart's own log
+    shows the breach. The value `off` of the key `switch` in `expect:` switches the guarantee off. A plug-in leaves
+    `switch` out: its key is its own name. If `needs_steps` is True, the guarantee is judged only if the job's steps are
+    known. If `until_the_end` is True, a breach is inconclusive in a fault test that people stopped early. If
+    `of_a_fault` is True, a breach shows that a fault did not act as planned."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
@@ -124,7 +137,66 @@ def guarantees() -> Mapping[str, Guarantee]:
     samples come first: other samples give other losses."""
     place = {file: ORDER.get(file.partition("_")[0], len(FAMILY.names())) for file in FAMILY.names()}
     files = sorted(place, key=lambda file: (place[file], "samples" not in file, file))
-    return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
+    return {dotted(file): load_guarantee(file) for file in files}
+
+
+def load_guarantee(file: str) -> Guarantee:
+    """Returns the guarantee that this file, or plug-in, defines. Raises `UsageError` for one that cannot be judged."""
+    found: Guarantee = FAMILY.load(file)
+    if wrong := next(_mistakes(file, found), ""):
+        raise UsageError(f"{FAMILY.module(file).__file__}: {wrong}")
+    return replace(found, switch=file) if of_a_plugin(file) else found
+
+
+def _mistakes(file: str, found: Any) -> Iterator[str]:
+    if not isinstance(found, Guarantee):
+        yield f"GUARANTEE is {found!r:.60}; write GUARANTEE = Guarantee(breaches)"
+        return
+    if "_" not in file or file in BOUNDS:
+        yield f"{file!r} is no name of a guarantee; write FAMILY_NAME, like steps_small_loss, and no key of `expect:`"
+    if not FAMILY.sentence(file).strip():
+        yield "it has no docstring; write one, whose first line is the sentence that reports show"
+    if not callable(found.breaches) or not callable(found.nothing):
+        yield f"breaches={found.breaches!r:.60}, nothing={found.nothing!r:.60}: both are functions of the evidence"
+    names = [dotted(each) for each in FAMILY.names()]
+    for key, allowed in (("rests_on", ITEMS), ("holds_for", KINDS_OF_RUN), ("explained_by", names)):
+        given = getattr(found, key)
+        if not isinstance(given, tuple) or (key == "holds_for" and not given):
+            yield f"{key} is {given!r:.60}; write a tuple, like ({next(iter(allowed))!r},)"
+        for each in (each for each in given if each not in [*allowed]):
+            known = choice(each, allowed) if allowed is names else f"choose one of: {', '.join(allowed)}"
+            yield f"{key}: unknown {each!r:.60}; {known}"
+    if of_a_plugin(file) and found.switch not in ("", file):
+        yield f"switch is {found.switch!r:.60}; leave it out: `expect: {{{file}: off}}` switches it off"
+
+
+def breaches_of(guarantee: Guarantee, evidence: Analysis) -> Breaches:
+    """Yields the breaches in a run. Raises an error for a result that is none, as a plug-in may give it."""
+    run = evidence.run
+    for each in guarantee.breaches(evidence):
+        if not isinstance(each, Breach):
+            raise TypeError(f"`breaches` yields {each!r:.60}; yield breach(words)")
+        for begin, end in (ground.of for ground in each.grounds if type(ground.of) is tuple):
+            if not (begin <= end and begin <= run.end and run.begin <= end):
+                window = f"the window ({begin}, {end}) of a Ground is outside of the run"
+                raise ValueError(f"{window}, ({run.begin}, {run.end}); write (begin, end) in ns, as in evidence.run")
+        yield each
+
+
+def proves_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
+    """Returns why a run without a breach proves nothing, or an empty text. Raises `TypeError` for another result."""
+    text = guarantee.nothing(evidence)
+    if not isinstance(text, str):
+        raise TypeError(f"`nothing` returns {text!r:.60}; return a text: why the run proves nothing, or an empty one")
+    return text
+
+
+def dotted(file: str) -> str:
+    return file.replace("_", ".", 1)
+
+
+def of_a_plugin(name: str) -> bool:
+    return name.replace(".", "_", 1) in FAMILY.added()
 
 
 def family(name: str) -> str:

@@ -184,7 +184,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     placed = [(_place(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
     findings = [finding for _, finding in sorted(placed, key=operator.itemgetter(0))]
-    strange = (name for name in expect if name not in bounds_by_score())
+    switches = {each.switch for each in guarantees().values()}
+    strange = (name for name in expect if name not in bounds_by_score() and name not in switches)
     findings += [unknown(Code.EXPECT_UNKNOWN, f"expect: unknown score {name!r}") for name in strange]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     stopped = [each.text for each in findings if each.code == "end-known"]

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from harness.errors import described
+from harness.judge import guarantee as contract
 from harness.judge.assumption import assumptions, spoilt
 from harness.judge.bounds import OFF
 from harness.judge.facts.after_the_run import Made
@@ -23,7 +25,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.repeated_steps import Compared
 from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
-from harness.judge.guarantee import FAMILY, Breach, Guarantee, family, guarantees
+from harness.judge.guarantee import FAMILY, Breach, Guarantee, breaches_of, family, guarantees, proves_nothing
 from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
 from harness.timeline import window
 from harness.timeline.lookups import grouped
@@ -60,7 +62,8 @@ def judged_within(evidence: Analysis, kind: str, made: Made) -> tuple[list[Judge
     if log is None or not log.plan:
         return [], []
     beside = None if usual is None else window.fault_free_part(usual, log)
-    states, found = judged(Analysis.of(Evidence(replace(log, plan=log.plan | {"expect": {}}), beside)), kind)
+    off = {name: OFF for name, written in (evidence.run.plan.get("expect") or {}).items() if written == OFF}
+    states, found = judged(Analysis.of(Evidence(replace(log, plan=log.plan | {"expect": off}), beside)), kind)
     short = made.folder.partition("-")[0]
     odd = [replace(each, state="open", why=f"{kind}: {each.why}") for each in states if each.state in BROKEN.values()]
     return odd, [
@@ -85,7 +88,7 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
     """Returns a guarantee's worst finding on each subject, such as a fault, and of equally bad ones the first."""
     worst: dict[str, Finding] = {}
     try:
-        for breach in guarantee.breaches(evidence):
+        for breach in breaches_of(guarantee, evidence):
             finding = _weighed(name, guarantee, breach, evidence)
             if breach.idle and finding.doubt == "tail-whole":
                 continue
@@ -100,11 +103,12 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
 
 def _crashed(name: str, error: Exception) -> Finding:
     """Returns an inconclusive finding, which says where the code of the guarantee or assumption `name` crashed."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename != __file__]
+    ours = (__file__, contract.__file__)
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename not in ours]
     own = [f"{each.filename}:{each.lineno}" for each in frames if each.filename == frames[0].filename]
-    where = "/".join(own[-1].split(os.sep)[-2:]) if own else "its return value"
-    told = f"{name}: the judge crashed at {where}: {type(error).__name__}: {error}"
-    return Finding(Verdict.INCONCLUSIVE, told, name, "crashed")
+    where = f"its code crashed at {'/'.join(own[-1].split(os.sep)[-2:])}" if own else "its result cannot be used"
+    settles = "Mend its code, then judge this run again: {score}"
+    return Finding(Verdict.INCONCLUSIVE, f"{name}: {where}: {described(error)}", name, "crashed", settles)
 
 
 def _badness(finding: Finding | None) -> int:
@@ -156,4 +160,4 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
     """Returns why a guarantee without a breach still does not count as held, or an empty text if it counts as held."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
-    return f"the log does not report {', '.join(untold)}" if untold else guarantee.nothing(evidence)
+    return f"the log does not report {', '.join(untold)}" if untold else proves_nothing(guarantee, evidence)

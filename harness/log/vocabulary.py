@@ -568,7 +568,7 @@ _HARNESS: _Events = {
         _text("detail", "what was counted"),
     ),
     "fault.recovered": (
-        "Every rank passed the furthest step since the fault.",
+        "Every rank passed the furthest step before the fault. A replacement came earlier: `node.allocated`.",
         _FAULT,
         _step("that step", optional=True),
     ),

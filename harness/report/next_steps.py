@@ -11,6 +11,7 @@ import numpy as np
 from harness.judge.assumption import AGAIN
 from harness.judge.facts.deaths import ends_of
 from harness.judge.facts.evidence import Evidence
+from harness.judge.guarantee import of_a_plugin
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict
 from harness.report.commands import REHEARSALS, copied, run_again
@@ -70,11 +71,13 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
         first = min(failed, key=lambda end: end.at)
         yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {first.met}"
     struck = [fault.kind for fault in run.faults if fault.injected is not None]
-    failed_over = [each.code for each in card.findings if each.verdict is Verdict.FAIL]
+    codes = [each.code for each in card.findings if each.verdict is Verdict.FAIL]
+    failed_over = [code for code in codes if not of_a_plugin(code)]  # its family need not mean what ours does
+    yield from (f"What this run did not keep: chaos guarantees {code}" for code in codes if code not in failed_over)
     of_the_state = [code for code in failed_over if code.startswith(OF_THE_STATE)]
     if any(not code.startswith("files_beside_saves.") for code in of_the_state):
         yield "What a restart must take up again, and what shows which part it did not: docs/resumes.md"
-    for kind in dict.fromkeys(struck) if not failed_over or len(of_the_state) < len(failed_over) else ():
+    for kind in dict.fromkeys(struck) if not codes or len(of_the_state) < len(failed_over) else ():
         yield f"When this happens for real, its runbook is named by: chaos faults {copied(kind)}"
     yield f"Once it is mended, run the same again: {_again(card)}"
 
@@ -91,6 +94,7 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
         elif finding.verdict is Verdict.INCONCLUSIVE:
             steps.append(finding.settles or SETTLES.get(finding.doubt, plain))
     says_more = any(step != plain and step.endswith(": {run}") for step in steps)
+    steps = [step.replace("{score}", f"chaos score {kept_as(card).partition('/')[0]}") for step in steps]
     yield from (step.replace(": {run}", again) for step in steps if step != plain or not says_more)
 
 

@@ -68,7 +68,7 @@ class FaultRecord(Consequences):
     targets: tuple[dict[str, Any], ...]  # each {node, incarnation, rank, …}
     injected: int | None  # when it acted
     effects: tuple[dict[str, Any], ...]  # each {measured, expected, unit, ok, detail, at}
-    recovered: int | None  # when the replacement was there
+    recovered: int | None  # when the harness saw that every rank had passed the furthest step before it
     healed: int | None  # when it was undone; of one that kills: when it had killed, and brought the replacement
     error: str | None  # why it could not act
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`

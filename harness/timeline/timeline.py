@@ -63,7 +63,7 @@ class Steps:
     process: Ints  # row in Timeline.processes
     rank: Ints  # its rank
     step: Ints  # the number of the step
-    begin: Ints  # when the step began; untold: when this process's step before ended
+    begin: Ints  # when the step began; untold: when this process's step before ended, and so before an outage
     end: Ints  # when the step ended
     loss: Floats  # NaN: not told
     grad_norm: Floats  # NaN: not told
@@ -160,7 +160,9 @@ class Timeline:
     faults: Sequence[FaultRecord]  # the faults of the plan
     segments: Sequence[Segment]  # the phases of the whole job, gapless from `begin` to `end`
     episodes: Sequence[Episode]  # the outages, in order of time
-    checkpoints: Sequence[dict[str, Any]]  # started/part/committed/failed events with `at`, `rank`, `node`
+    checkpoints: Sequence[
+        dict[str, Any]
+    ]  # `checkpoint.*` of workers; `checkpoint.part`: a commit before the last rank's
     notices: Sequence[dict[str, Any]]  # notices that a node will be taken, with `at`, `node`
     anomalies: Sequence[dict[str, Any]]  # alarms that the trainer raised, with `at`, `rank`, `step`
     exits: Sequence[dict[str, Any]]  # node commands and workers: {at, node, incarnation, rank|None, code}

@@ -179,6 +179,15 @@ def test_a_log_is_bent_in_all_files_and_a_cut_line_stays(tmp_path: pathlib.Path)
     assert json.loads((tmp_path / "events" / "node1" / "b.jsonl").read_text().splitlines()[0])["wall_ns"] == 1006
 
 
+def test_a_line_that_is_emptied_is_removed_without_a_gap(tmp_path: pathlib.Path) -> None:
+    def numbered(names: str) -> str:
+        return "".join(json.dumps({"line": at, "event": name}) + "\n" for at, name in enumerate(names))
+
+    (tmp_path / "a.jsonl").write_text(numbered("hxsxxs"))
+    api.bend(tmp_path, dict.clear, event="x", logs="*")
+    assert (tmp_path / "a.jsonl").read_text() == numbered("hss")
+
+
 def test_what_it_measures_is_part_of_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("disk_nap")
     monkeypatch.setitem(sys.modules, "disk_nap", module)

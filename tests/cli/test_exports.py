@@ -12,6 +12,7 @@ import pytest
 from docs.test_metrics_doc import example
 from typer.testing import CliRunner
 
+from harness import plugins
 from harness.cli import exports as exports_module
 from harness.cli.exports import GROUP, Export, exports, offering
 from harness.errors import UsageError
@@ -33,7 +34,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def replace(*points: tuple[str, str]) -> None:
         found = [EntryPoint(name, value, GROUP) for name, value in points]
-        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
+        monkeypatch.setattr(plugins, "installed", lambda: importlib.metadata.EntryPoints(found))
         clear()
 
     yield replace
@@ -83,7 +84,7 @@ def test_an_export_may_not_be_called_like_an_option_of_the_command(known: Any) -
 @pytest.mark.parametrize("command", ["export last", "export last --perfetto x", "run rank-kill --otlp http://h:1"])
 def test_a_checkout_that_is_not_installed_says_so(command: str) -> None:
     script = (
-        "import importlib.metadata; importlib.metadata.entry_points = lambda **_: ();"
+        "import importlib.metadata as m; m.entry_points = lambda **_: m.EntryPoints();"
         "from harness.cli.main import main; main()"
     )
     done = subprocess.run(

@@ -10,13 +10,16 @@ import sys
 import tarfile
 import tomllib
 import types
+from typing import Any
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from judging import bent
 from pages.__main__ import DOCS, PAGES
 from pages.events_page import page
 from pydantic import validate_call
+from simulator import Job, Outage
 from typer.testing import CliRunner
 
 from harness.api.testing import FaultContext
@@ -29,6 +32,8 @@ from harness.gameday.attach import attach_command
 from harness.gameday.attach.striking import LOG
 from harness.gameday.day_report import PLAN, REPORT
 from harness.gate import baseline
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.evidence import Evidence
 from harness.log import vocabulary
 from harness.log.checked_lines import json_schema
 from harness.report.commands import REHEARSALS
@@ -211,13 +216,24 @@ def test_a_slow_step_contradicts_nothing(tmp_path: pathlib.Path) -> None:
 """
 
 
+CODE, BENT, TOOK_IN = re.findall(r"^```python\n(.*?)^```", (DOCS / "adding-a-guarantee.md").read_text(), re.M | re.S)
+
+
+def test_the_page_finds_the_restart_that_took_a_replacement_in() -> None:
+    names: dict[str, Any] = {}
+    exec(f"from __future__ import annotations\n{TOOK_IN}", names)
+    run = bent(Job(nodes=2, steps=60, every=10), outages=[Outage(15, "rank"), Outage(17, "node", victim=1)], seed=5)
+    evidence = Analysis.of(Evidence(run))
+    [came] = [slot for slot in run.slots if slot.incarnation > 1]
+    assert len(evidence.restarts) == 3 and names["took_in"](evidence, came) is evidence.restarts[2]
+    assert came.allocated < evidence.restarts[2].epoch.begin
+
+
 def test_the_guarantee_of_the_page_and_its_test_do_what_it_says(tmp_path: pathlib.Path) -> None:
-    text = (DOCS / "adding-a-guarantee.md").read_text()
-    code, slow = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     assert CliRunner().invoke(make_app(), ["new", "guarantee", NEW, "--folder", str(tmp_path)]).exit_code == 0
     place = tmp_path / "tests" / f"test_{NEW}.py"
-    assert code == (tmp_path / f"chaos_{NEW}" / "guarantee.py").read_text()
-    place.write_text(f"{place.read_text()}\n\n{slow}\n\n{SLOW}")
+    assert (tmp_path / f"chaos_{NEW}" / "guarantee.py").read_text() == CODE
+    place.write_text(f"{place.read_text()}\n\n{BENT}\n\n{SLOW}")
     [(group, points)] = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["entry-points"].items()
     info = tmp_path / "team-1.dist-info"
     info.mkdir()
@@ -226,8 +242,11 @@ def test_the_guarantee_of_the_page_and_its_test_do_what_it_says(tmp_path: pathli
     with tarfile.open(ROOT / "tests" / "rc1" / "rc1.tar.xz") as stored:
         stored.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
         stored.extractall(tmp_path)
-    next((tmp_path / "reports").glob("short-*")).rename(tmp_path / "tests" / "run")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     known = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    run = tmp_path / "tests" / "run"
+    done = subprocess.run([*command, "-k", "high"], cwd=tmp_path, env=known, capture_output=True, text=True)
+    assert f"copy the folder of a run in which steps.small_loss held to {run}" in done.stdout, done.stdout
+    next((tmp_path / "reports").glob("short-*")).rename(run)
     done = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True)
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 passed" in done.stdout, done.stdout + done.stderr

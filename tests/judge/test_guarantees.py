@@ -5,12 +5,19 @@ from __future__ import annotations
 import ast
 import inspect
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from judging import fault_free_of
+from simulator import Job
 
-from harness.judge import assumption, guarantee
-from harness.judge.facts import reported, tellers
-from harness.judge.guarantee import DRILL, ORDER, RUN, SECOND_RESTART, family, guarantees
+from harness.judge import assumption, guarantee, weighing
+from harness.judge.facts import tellers
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.evidence import Evidence
+from harness.judge.guarantee import ORDER, RUN, Guarantee, breach, family, guarantees
+from harness.judge.verdict import Ground, Kind, Verdict
 
 MAY_BE_NAMED = {"Ground", "Kind", "Figure", "UNTRUE"}  # of verdict.py: where evidence lies, and no weight of it
 WEIGHS = {"harness.judge.facts.known", "harness.judge.score", "harness.judge.weighing", "harness.judge.assumption"}
@@ -91,10 +98,45 @@ def weighs(source: str) -> list[str]:
 
 
 def test_each_has_a_sentence_and_names_what_there_is() -> None:
-    for name, each in guarantees().items():
+    for name in guarantees():
         assert guarantee.FAMILY.sentence(name).endswith("."), name
-        assert family(name) in ORDER and set(each.explained_by) <= guarantees().keys(), name
-        assert set(each.rests_on) <= reported.ITEMS.keys() and each.holds_for, name
-        assert set(each.holds_for) <= {RUN, DRILL, SECOND_RESTART}, name
+        assert family(name) in ORDER, name
     for name in assumption.assumptions():
         assert assumption.FAMILY.sentence(name).endswith("."), name
+
+
+SECONDS = Ground(Kind.DURATION, of=(3, 4))
+makes: Any = breach  # of what it does not take
+kinds: Any = Kind
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            lambda: [makes("a gap", {"at": 3})],
+            "{'at': 3} is no fact; take one that has `by`: a save of evidence.saves",
+        ),
+        (lambda: [makes(None)], "words is None; write a sentence that says what is wrong"),
+        (lambda: [makes("a gap", grounds=[Kind.DURATION])], "holds more than Ground(Kind.…)"),
+        (
+            lambda: [breach("a gap", grounds=[Ground(kinds.TIME)])],
+            "AttributeError: TIME; choose one of: ABSENCE, DURATI",
+        ),
+        (lambda: [breach("a gap", grounds=[SECONDS])], "the window (3, 4) of a Ground is outside of the run, ("),
+        (lambda: ["a gap"], "its result cannot be used: TypeError: `breaches` yields 'a gap'; yield breach(words)"),
+        (lambda: None, "its result cannot be used: TypeError: 'NoneType' object is not iterable"),
+        (lambda: [], "its result cannot be used: TypeError: `nothing` returns None; return a text: why the run"),
+    ],
+)
+def test_a_result_that_is_none_is_told_with_its_guarantee_and_is_no_pass(
+    found: Callable[[], Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Guarantee(lambda evidence: found(), nothing=lambda evidence: None)  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(weighing, "guarantees", lambda: {"restart.newest": wrong})
+    run = fault_free_of(Job(nodes=2, steps=20, every=10))
+    [state], [finding] = weighing.judged(Analysis.of(Evidence(run)), RUN)
+    assert state.state == "open" and state.why == finding.text and finding.verdict is Verdict.INCONCLUSIVE
+    assert words in finding.text and finding.text.startswith("restart.newest: its ")
+    assert "judge/test_guarantees.py:" in finding.text or "its result cannot" in finding.text
+    assert finding.settles.endswith("judge this run again: {score}")

@@ -151,7 +151,7 @@ def test_a_guarantee_or_an_assumption_that_crashes_is_no_pass(monkeypatch: pytes
     states, found = weighing.judged(evidence, RUN)
     assert [state.state for state in states] == ["open"]
     line = crashes.__code__.co_firstlineno + 1
-    words = f"the judge crashed at judge/test_score.py:{line}: ZeroDivisionError: odd"
+    words = f"its code crashed at judge/test_score.py:{line}: ZeroDivisionError: odd"
     assert [(each.verdict, each.text) for each in found] == [
         (Verdict.INCONCLUSIVE, f"{name}: {words}") for name in ("restart.newest", "clocks-known")
     ]

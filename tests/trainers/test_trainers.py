@@ -359,7 +359,7 @@ def test_only_placeholders_are_filled(parts: list[str]) -> None:
 )
 def test_a_store_that_is_not_known_is_refused(installed: bool, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not installed:
-        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [])
+        monkeypatch.setattr(plugins, "installed", importlib.metadata.EntryPoints)
     plugins.entry_points.cache_clear()
     try:
         with pytest.raises(ValueError, match=told):

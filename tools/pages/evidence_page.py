@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 
 from pages.reference_pages import MADE
 
+from harness import api
 from harness.judge import assumption, guarantee
-from harness.judge.facts import evidence, restarts, usual
+from harness.judge.facts import evidence, restarts, saves, store, usual
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.known import By
 from harness.judge.facts.reported import COLUMNS, EVENTS, ITEMS
 from harness.judge.verdict import Figure, Ground, Kind
 from harness.log.consequences import Consequences
@@ -30,6 +32,8 @@ READ: Mapping[str, tuple[type, ...]] = {
     "Each of evidence.restarts": (restarts.Restart,),
     "Each member of a restart": (restarts.Member,),
     "Each restore of a member": (restarts.Restore,),
+    "evidence.saves": (saves.Saves,),
+    "Each of evidence.saves.all": (store.Save,),
     "Guarantee": (guarantee.Guarantee,),
     "Ground": (Ground,),
     "Figure": (Figure,),
@@ -38,9 +42,11 @@ READ: Mapping[str, tuple[type, ...]] = {
 }
 INTRODUCTION = """\
 [adding-a-guarantee.md](adding-a-guarantee.md) says how one is written. Times are in ns. A `Window` is a tuple (begin,
-end). `Ints`, `Floats` and `Bools` are numpy arrays. A `dict` is an event of [events.md](events.md), with
-its time `at`; a worker's has `rank`, `node`, `incarnation` and `process` (row in `evidence.run.processes`), too."""
-CERTAIN = "how certain it is: `breach(words, this)` takes that over"
+end). `Ints`, `Floats` and `Bools` are numpy arrays. A `dict` is an event of [events.md](events.md), with its name
+`event` and its time `at`; a worker's has `rank`, `node`, `incarnation` and `process` (row in `evidence.run.processes`),
+too. What has `by` can be a fact of a breach: `breach(words, save)` is as certain as the save. `SEEN` fails the run;
+`TOLD` (one word against another) and `MISSING` (it follows from something untold) make it inconclusive."""
+CERTAIN = "how certain it is"
 BUILT = {  # by whoever writes a guarantee: its defaults are shown, and what is imported with it
     "Guarantee": "DRILL, RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, breach",
     "Ground": "Ground, Kind",
@@ -77,7 +83,17 @@ def page() -> str:
         "| name | what it is on a report | the log holds |",
         "|---|---|---|",
         *(f"| `{name}` | {item} | {_held(name)} |" for name, item in ITEMS.items()),
+        "",
+        "## bend and delay",
+        "",
+        "`from harness.api import bend, delay`",
     ]
+    for call in (api.bend, api.delay):
+        given = ", ".join(
+            str(each.replace(annotation=inspect.Parameter.empty))
+            for each in inspect.signature(call).parameters.values()
+        )
+        lines += ["", f"**`{call.__name__}({given})`** {_text(inspect.getdoc(call))}"]
     return "\n".join(lines) + "\n"
 
 
@@ -98,7 +114,8 @@ def _rows(of: type, defaults: bool = False) -> Iterator[tuple[str, str, str]]:
             kind = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
             kind += f" = {ast.unparse(node.value)}" if defaults and node.value else ""
             _, _, what = text[(node.end_lineno or 0) - 1].partition("  # ")
-            what = what or CERTAIN * (ast.unparse(target) == "by")
+            if ast.unparse(target) == "by" and isinstance(by := getattr(of, "by", None), By):
+                what = f"{CERTAIN}: `{by.name}`"
             yield ast.unparse(target).strip("()"), _text(kind), _text(what)
         elif isinstance(node, ast.FunctionDef) and node.name[0] != "_" and len(node.args.args) == 1 and node.returns:
             call = "" if node.decorator_list else "()"

@@ -78,7 +78,11 @@ class Saves:
 
     def __init__(self, run: Timeline, usual: Saves | None = None):
         self.run, self._usual = run, usual
-        self.all: Sequence[Save] = sorted(_joined(run.checkpoints), key=lambda save: save.at)
+
+    @cached_property
+    def all(self) -> Sequence[Save]:
+        """Returns the saves that processes began, committed or failed to make, each process's own, in order of time."""
+        return sorted(_joined(self.run.checkpoints), key=lambda save: save.at)
 
     @cached_property
     def whole(self) -> Sequence[Save]:

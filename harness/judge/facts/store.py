@@ -32,10 +32,10 @@ class Save:
 
     step: int  # -1: not known
     process: int  # row in Timeline.processes; -1: no process, or one from before the window
-    begun: int | None
-    ended: int | None
+    begun: int | None  # when its process began it
+    ended: int | None  # when its process had committed it, or failed to
     how: str  # event that reported its end, or the harness's look; empty: neither
-    path: str = ""
+    path: str = ""  # as its process told it
     holds: tuple[str, ...] = ()  # parts of the state in it, as `model`
     tensors: str = ""  # digest of the tensors
     kind: str = "untold"
