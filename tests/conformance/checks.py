@@ -240,7 +240,7 @@ def files_are_shared(job: Job) -> None:
 def nodes_share_our_host(job: Job) -> None:
     """processes of each node, as this machine's own kernel lists them"""
     here = processes_of(job.run_id)
-    assert all(any(f" of {node.key}: " in each for each in here) for node in job.nodes), here
+    assert all(any(f" of {node.name}.{node.incarnation}: " in each for each in here) for node in job.nodes), here
 
 
 @check(Verb.STORAGE)
