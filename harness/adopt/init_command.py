@@ -119,14 +119,7 @@ def init(
     if facts.ranks < workload["nodes"] * workload["ranks_per_node"] and not facts.elastic:
         say(f"  each of the {found.nodes} starts was a job of its own, and all of them wrote into one folder.")
         found = replace(found, nodes=1)
-    if found.launcher == "deepspeed":
-        say("  deepspeed starts no rank again: a job that loses one is over. torchrun does, with the same script:")
-        say(f"  chaos init --force -- torchrun --nproc-per-node {facts.ranks} {found.script} …")
-        say(f"  ({pages_here(PAGE)}#deepspeed-and-ray)")
-    if found.nodes == 1:
-        say(f"  one start brought {counted(facts.ranks, 'rank')}: the job is one start of your command, on one node.")
-        say("  Nothing but your command starts a dead rank again. If a scheduler starts your command again, write so:")
-        say(f"  sh -c 'until YOUR COMMAND; do sleep 1; done' ({pages_here(PAGE)})")
+    _say_who_starts_again(found, facts)
     found, remark = with_steps_left(found, facts)
     if remark:
         say(f"  {remark}.")
@@ -138,6 +131,24 @@ def init(
     folder.mkdir(parents=True, exist_ok=True)
     texts = propose(workload_of(found, folder, facts.ranks), facts)
     _write(folder, texts | ({GATE: gate_of(list(texts))} if texts else {}), force)
+
+
+def _say_who_starts_again(found: Recognised, facts: Facts) -> None:
+    """Says whether a dead rank is started again, where its launcher's name alone does not tell."""
+    if found.launcher == "deepspeed":
+        say("  deepspeed starts no rank again: a job that loses one is over. torchrun does, with the same script:")
+        again = shlex.join([found.script, *found.words])
+        say(f"  chaos init --force -- torchrun --nproc-per-node {facts.ranks} {again}")
+        say(f"  ({pages_here(f'{PAGE}#deepspeed-and-ray')})")
+    if found.nodes == 1:
+        say(f"  one start brought {counted(facts.ranks, 'rank')}: the job is one start of your command, on one node.")
+        if found.framework == "Ray":
+            say(
+                "  Ray starts a dead rank again if your script asks for it: RunConfig(failure_config=FailureConfig(3))."
+            )
+        else:
+            say("  Nothing but your command starts a dead rank again. If a scheduler starts it again, write so:")
+            say(f"  sh -c 'until YOUR COMMAND; do sleep 1; done' ({pages_here(PAGE)})")
 
 
 def _say_what_to_do(found: Recognised, facts: Facts) -> None:

@@ -12,7 +12,7 @@ REHEARSALS = "rehearsals"  # in the folder of a game day: a folder each, with it
 FIND_RUNS = {"baseline", "compare", "export", "forecast", "gate", "history", "matrix", "preflight"}
 FIND_RUNS |= {"report", "run", "score", "show"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_PAGE = re.compile(r"\bdocs/([\w./-]+\.md)")
+_PAGE = re.compile(r"\bdocs/([\w./-]+\.md(?:#[\w-]+)?)")
 _STEP = re.compile(r"(.*?)(?:(chaos [a-z].*))?", re.DOTALL)
 
 

@@ -102,7 +102,8 @@ def test_a_command_that_brings_its_own_ranks_is_a_job_of_one_start(
         ("torchrun --nproc-per-node 4 train.py", 2, 1, 2, "each of the 2 starts was a job of its own"),
         ("python train.py", 2, 1, 2, "one start brought 2 ranks"),
         ("python train.py --node {index}", 6, 2, 3, "1 rank, Hugging Face"),
-        ("deepspeed train.py", 2, 2, 1, "starts no rank again"),
+        ("deepspeed train.py --more 3", 2, 2, 1, "starts no rank again"),
+        ("deepspeed train.py --more 3", 2, 2, 1, "torchrun --nproc-per-node 2 train.py --more 3 ("),
     ],
 )
 def test_what_came_up_decides_how_the_job_is_started(

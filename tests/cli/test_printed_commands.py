@@ -233,6 +233,7 @@ def test_a_page_is_named_where_it_lies_or_by_its_name(monkeypatch: pytest.Monkey
     for folder, shown in told:
         monkeypatch.setattr(commands, "here", commands.Places(docs=folder))
         assert step_here("What it takes up: docs/resumes.md") == f"What it takes up: {shown}"
+    assert step_here("See docs/a.md#the-part.") == "See a.md#the-part of the documentation."
 
 
 def test_the_pages_lie_in_the_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,12 +235,12 @@ def test_one_that_still_grows_is_left_alone(tmp_path: pathlib.Path) -> None:
     whole = (root / "ckpt_20.pt").read_bytes()
     context, looks = Context(tmp_path), []
 
-    def wait(seconds: float, until: object = None) -> bool:
+    def wait(seconds: float, *_: object) -> bool:
         looks.append(seconds)
         (root / "ckpt_40.pt").write_bytes(whole[: 100 * len(looks)] if len(looks) < 20 else whole)
         return True
 
-    context.wait = wait  # type: ignore[method-assign]
+    context.wait = wait  # type: ignore[method-assign, assignment]
     build_fault("checkpoint_corruption", {"what": "tensor"}).inject(TARGETS, means(context))
     assert len(looks) > 20 and context.logged[0]["path"] == "checkpoints/ckpt_40.pt"
 

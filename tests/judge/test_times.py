@@ -11,7 +11,10 @@ import pytest
 from judging import EXPECT, Bend, acted_as, bending, bent, fault_free_of, verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, simulate, steps
 
+from harness.judge.assumptions import times_possible
 from harness.judge.facts import times
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.known import Odd
 from harness.judge.score import Scorecard
 from harness.judge.thresholds import APART_NS
 from harness.judge.verdict import Verdict
@@ -297,3 +300,11 @@ def test_a_fault_free_run_beside_other_programs_may_have_been_slow() -> None:
     usual = fault_free_of(JOB)
     taken = replace(usual, host_load=[{"others": 0.7, "at": usual.begin}])
     assert judged(told_at(0.1), fault_free=taken).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("others", "said"), [(0.9, True), (0.5, False)])
+def test_on_a_busy_host_it_may_be_the_harness_that_saw_late(others: float, said: bool) -> None:
+    run = SimpleNamespace(begin=0, end=2, host_load=[{"others": others, "at": 1}])
+    late = SimpleNamespace(run=run, impossible_times=[Odd("4 saves are late")])
+    (reason,) = times_possible.ASSUMPTION.broken(cast(Analysis, late))
+    assert ("the harness was held up: other programs took 90% of the host's CPUs" in reason) is said
