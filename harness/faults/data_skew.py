@@ -9,6 +9,7 @@ from pydantic import Field
 
 from harness.faults.contract import Context, Target, name_ranks, ranks_of
 from harness.faults.shared import orders
+from harness.log.consequences import May
 from harness.parameters import Percentage
 
 
@@ -20,6 +21,7 @@ class DataSkew(orders.OrderedFault):
     share_percent: Percentage = Field(50, gt=0, le=100, description="Of its samples; one at least is left.")
 
     runbook = "F10"
+    may = frozenset({May.STOP, May.MOVE})
 
     def describe(self, targets: Sequence[Target]) -> str:
         how = "are missing" if self.kind == "fewer" else "are others of its samples again"

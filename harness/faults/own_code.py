@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from harness.backends.contract import Node
 from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
+from harness.log.consequences import May
 from harness.node.emitter.strikes import CALLED, FAILED, RETURNED
 from harness.units import Duration
 
@@ -28,6 +29,7 @@ class OwnCode(inside.InsideFault):
     duration_max: Duration = Field(Duration("60s"), description="The harness waits no longer than this for the code.")
 
     runbook = "F1"
+    may = frozenset({May.STOP, May.MOVE})
 
     @field_validator("source")
     @classmethod

@@ -21,6 +21,7 @@ class SilentDataCorruption(orders.OrderedFault):
     bit: int = Field(29, ge=0, le=31, description="Which bit of the float32: 31 sign, 23–30 exponent, below: fraction.")
 
     runbook = "F5"
+    may = frozenset({May.STOP, May.MOVE})
 
     def consequences(self) -> Consequences:
         said = super().consequences()  # a gradient is summed over all ranks: they stay alike

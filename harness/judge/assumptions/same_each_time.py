@@ -4,13 +4,32 @@ If losses differ from the fault-free run's before any fault strikes, and in near
 is not deterministic. If losses leave the tolerance interval before any fault strikes, this interval is too narrow.
 """
 
-from harness.judge.assumption import Assumption, Kind, Spoils
+import numpy as np
+
+from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils
+from harness.judge.thresholds import CALIBRATING_STEPS
+from harness.timeline.sorted_events import first_strike
+
+
+def _differs_early(evidence: Analysis, ground: Ground) -> str:
+    """Returns a text unless enough steps before the first fault have the fault-free run's values, bit for bit."""
+    run, compared = evidence.run, evidence.comparison
+    if compared is None:
+        return ""
+    early = np.isin(compared.step, run.steps.step[run.steps.survives & (run.steps.end < first_strike(run.faults))])
+    odd = np.logical_or.reduce(list(compared.differs.values())) & early
+    if odd.any():
+        return f"step {compared.step[odd][0]} differs from the fault-free run before any fault struck"
+    few = f"only {early.sum()} steps before the first fault show whether each run computes the same"
+    return few if early.sum() < CALIBRATING_STEPS else ""
+
 
 BY_A_BAND = "Its losses differ without a fault: loss_continuity: {mode: envelope}"
 BY_THE_END = "Its losses scatter more than the band is wide: loss_continuity: {mode: final}"
 ASSUMPTION = Assumption(
     spoils=(
         Spoils(Kind.BITS, lambda evidence, _: evidence.never_the_same, BY_A_BAND, alone=True),
+        Spoils(Kind.COURSE, _differs_early, BY_A_BAND),
         Spoils(Kind.BAND, lambda evidence, _: evidence.left_band_early, BY_THE_END),
     )
 )
