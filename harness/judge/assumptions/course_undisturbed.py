@@ -15,7 +15,7 @@ def _disturbed(evidence: Analysis, ground: Ground) -> str:
     if not isinstance(of, Excursion):
         return ""
     moments = [epoch.first for epoch in run.epochs[1:]]
-    for fault, begin, end in acted(run):
+    for fault, begin, end in acted(evidence):
         moments += [begin, end]
         if fault.moves and begin <= of.last:
             return f"fault {fault.id} changes what the job computes, and may carry it off for as long"

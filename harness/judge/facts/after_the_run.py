@@ -96,7 +96,7 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
             yield f"it loaded a checkpoint of step {step}, which the job did not report as committed"
         for end in deaths.ends_of(log):
             if end.crashed or end.error:
-                yield f"{end.describe(log.begin)}, though it had restored"
+                yield f"{deaths.describe_alike([end], log.begin)}, though it had restored"
     elif log.outcome != "completed":
         yield f"its log does not say that it completed: {log.outcome_reason or log.outcome}"
     elif run.checkpoints and max(Saves(log).steps, default=0) < max(evidence.saves.steps, default=0) > step:

@@ -8,11 +8,11 @@ import numpy as np
 
 from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.losses import WORDS, Comparison
+from harness.judge.facts.losses import WORDS, Comparison, near_by
 from harness.judge.thresholds import LAG_STRETCHES, NEAR_ZERO, NORM_OFF, RECOVERS_STEPS, SPREAD, STRETCH_STEPS
 from harness.node.emitter.abnormal import SPIKE_LOSS_EXCESS, SPIKE_LOSS_SPREADS, SPIKE_MARGIN_STEPS, SPIKE_STEPS
 from harness.timeline.sorted_events import acted_at
-from harness.timeline.timeline import FaultRecord, Floats, Timeline
+from harness.timeline.timeline import FaultRecord
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> I
         return
     mine, other = np.median(parts, axis=1), np.median(theirs, axis=1)
     scatter = np.median(np.abs(theirs - other[:, np.newaxis]), axis=1)
-    most, least = _near_by(other), -_near_by(-other)
-    wide = np.maximum(SPIKE_LOSS_SPREADS * SPREAD * _near_by(scatter), NEAR_ZERO * np.ptp(other))
+    most, least = near_by(other, LAG_STRETCHES), -near_by(-other, LAG_STRETCHES)
+    wide = np.maximum(SPIKE_LOSS_SPREADS * SPREAD * near_by(scatter, LAG_STRETCHES), NEAR_ZERO * np.ptp(other))
     far = mine - most > np.maximum(excess * np.abs(most), wide)
     if name == "grad_norm":
         far |= least - mine > np.maximum(excess * mine, wide)
@@ -67,7 +67,7 @@ def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
     `until` while the fault acted, or a few steps later, and was over soon after the fault's end. A restart in between
     may be the cause, too."""
     run = evidence.run
-    for fault, begin, end in acted(run):
+    for fault, begin, end in acted(evidence):
         soon = begin <= until and first <= end + SPIKE_MARGIN_STEPS + SPIKE_STEPS and last <= end + RECOVERS_STEPS
         restarted = any(epoch.begin > acted_at(fault) and epoch.first <= last for epoch in run.epochs[1:])
         if fault.moves and soon and not restarted:
@@ -75,24 +75,14 @@ def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
     return ""
 
 
-def acted(run: Timeline) -> Iterator[tuple[FaultRecord, int, int]]:
+def acted(evidence: Analysis) -> Iterator[tuple[FaultRecord, int, int]]:
     """Yields each fault that struck, with the furthest step before it struck and the furthest step before its end."""
-    for fault in run.faults:
+    work = evidence.work
+    for fault in evidence.run.faults:
         if fault.injected is not None:
-            yield fault, furthest(run, fault.injected), furthest(run, by_time.healed_at(run, fault))
-
-
-def furthest(run: Timeline, moment: int) -> int:
-    """Returns the furthest step that a rank had done by this moment, or 0."""
-    return int(run.steps.step[run.steps.end <= moment].max(initial=0))
+            yield fault, work.furthest(fault.injected), work.furthest(by_time.healed_at(evidence.run, fault))
 
 
 def _stretches(values: Any) -> Any:
     """Returns the values in rows of ten, without the first ones if they fill no row."""
     return values[len(values) % STRETCH_STEPS :].reshape(-1, STRETCH_STEPS)
-
-
-def _near_by(values: Floats) -> Floats:
-    """Returns the largest of each value and the `LAG_STRETCHES` values before and after it."""
-    padded = np.pad(values, LAG_STRETCHES, constant_values=-np.inf)
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 2 * LAG_STRETCHES + 1).max(axis=1))
