@@ -33,8 +33,7 @@ from harness.units import counted
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _NEWEST = 5
 PASSED_OVER_MAX = 100  # most runs that `last` looks at
-# Values of a report that are compared with the log.
-TOLD = (
+COMPARED = (  # values of a report that are compared with the log
     *("verdict", "scenario", "commit", "begun_at", "recovery_time.seconds", "run.stuck_in"),
     *(f"wasted_gpu_hours.gpu_seconds_{which}" for which in ("allocated", "wasted", "wasted_by_faults")),
 )
@@ -143,7 +142,7 @@ class Store:
                 each = by_log(folder)
                 if not each.run.is_control and wanted.fits(each.run):
                     found[folder.name] = each
-                    self.notes += _otherwise(folder, each.report)
+                    self.notes += _differences(folder, each.report)
             except ReportError as error:
                 known = stored.get(folder.name, _UNKNOWN)
                 run = dataclasses.replace(known, run_id=folder.name, begun_s=newest_s)
@@ -319,17 +318,15 @@ def by_log(folder: pathlib.Path) -> ByLog:
     return ByLog(run, report, plan)
 
 
-def _otherwise(folder: pathlib.Path, by_log: Report) -> list[str]:
+def _differences(folder: pathlib.Path, by_log: Report) -> list[str]:
     """Returns a note if the stored report is missing or differs from the report by the log; else none."""
     try:
         stored = run_report.read(folder / "report.json")
     except ReportError as error:
         return [f"{one_line(error)}; the verdict by its log: {by_log.verdict}"]
-    for name in TOLD:
-        said, right = (one_line(operator.attrgetter(name)(each)) for each in (stored, by_log))
-        if said != right:
-            return [f"{one_line(folder.name)}: report.json says {name} {said}, the log {right}; the log counts"]
-    return []
+    values = ((name, *(one_line(operator.attrgetter(name)(each)) for each in (stored, by_log))) for name in COMPARED)
+    differ = (f"{name} {said}, the log {right}" for name, said, right in values if said != right)
+    return [f"{one_line(folder.name)}: report.json says {words}; the log counts" for words in differ][:1]
 
 
 def _newest_s(folder: pathlib.Path, stored: StoredRun | None) -> float:

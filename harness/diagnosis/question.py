@@ -30,19 +30,14 @@ DECISION = "diagnosis.decision"
 BEFORE_NS = 10 * S  # Time (ns) before an answer about slowness, in which the host must have been idle
 
 
-class Diagnosis(Score):
-    name = "diagnosis"
-    order = 30
-    by_steps = False
-
-    def score(self, evidence: Analysis, bounds: DiagnosisBounds | None) -> ScoreResult:
-        if bounds is None:
-            return ScoreResult({})
-        answers = [answer_told(event, event["at"]) for event in evidence.run.diagnoses]
-        within_ns = UNLIMITED_NS if bounds.right_within is None else bounds.right_within
-        grade = grade_run(faults_of(evidence.run), answers, within_ns)
-        values = [{"fault": each.injected.id, "grade": each.grade, "after_ns": each.after_ns} for each in grade.faults]
-        return ScoreResult({"faults": values, "innocents": [*grade.innocents]}, [*_lines(evidence, bounds, grade)])
+def diagnosis(evidence: Analysis, bounds: DiagnosisBounds | None) -> ScoreResult:
+    if bounds is None:
+        return ScoreResult({})
+    answers = [answer_told(event, event["at"]) for event in evidence.run.diagnoses]
+    within_ns = UNLIMITED_NS if bounds.right_within is None else bounds.right_within
+    grade = grade_run(faults_of(evidence.run), answers, within_ns)
+    values = [{"fault": each.injected.id, "grade": each.grade, "after_ns": each.after_ns} for each in grade.faults]
+    return ScoreResult({"faults": values, "innocents": [*grade.innocents]}, [*_lines(evidence, bounds, grade)])
 
 
 def _lines(evidence: Analysis, bounds: DiagnosisBounds, grade: RunGrade) -> Iterator[Expectation]:
@@ -150,4 +145,4 @@ def _decision(fault: GradedFault, wanted: str, lost: str) -> Expectation:
     return line(DECISION, wanted, str(decision), "" if decision in allowed else why, Ground(Kind.FAULTS))
 
 
-SCORES = (Diagnosis(),)
+SCORES = (Score("diagnosis", 30, diagnosis, by_steps=False),)

@@ -17,6 +17,7 @@ from harness.errors import FaultError
 from harness.faults.contract import Context, Folder, RunPath, Target, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log import untrusted_files
+from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
@@ -34,6 +35,7 @@ class DataCorruption(orders.OrderedFault):
     )
 
     runbook = "F10"
+    may = frozenset({May.STOP, May.MOVE})
     _sound: dict[str, str] = PrivateAttr(default_factory=dict)  # the digest of the shard before it was damaged
 
     @model_validator(mode="before")

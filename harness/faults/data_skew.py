@@ -9,6 +9,7 @@ from pydantic import Field
 
 from harness.faults.contract import Context, Target, name_ranks, ranks_of
 from harness.faults.shared import orders
+from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.parameters import Percentage
 
@@ -22,6 +23,7 @@ class DataSkew(orders.OrderedFault):
 
     runbook = "F10"
     truth = Truth((Kind.BAD_DATA,), Place.RANK, (Decision.STOP, Decision.ROLL_BACK))
+    may = frozenset({May.STOP, May.MOVE})
 
     def describe(self, targets: Sequence[Target]) -> str:
         how = "are missing" if self.kind == "fewer" else "are others of its samples again"

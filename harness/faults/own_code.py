@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from harness.backends.contract import Node
 from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
+from harness.log.consequences import May
 from harness.node.emitter.strikes import CALLED, FAILED, RETURNED
 from harness.units import Duration
 
@@ -29,6 +30,7 @@ class OwnCode(inside.InsideFault):
 
     runbook = "F1"
     # No `truth`: the code does what its user wrote, so nobody else knows the right answer.
+    may = frozenset({May.STOP, May.MOVE})
 
     @field_validator("source")
     @classmethod

@@ -23,6 +23,7 @@ class SilentDataCorruption(orders.OrderedFault):
 
     runbook = "F5"
     truth = Truth((Kind.CORRUPTION,), Place.RANK, (Decision.ROLL_BACK, Decision.EVICT_NODE))
+    may = frozenset({May.STOP, May.MOVE})
 
     def consequences(self) -> Consequences:
         said = super().consequences()  # a gradient is summed over all ranks: they stay alike

@@ -78,13 +78,9 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the figures of one commit's judged runs, scenario by scenario.
-
-    Runs of the same job on the same hardware form a set. If a scenario has several sets of runs, the function prefers a
-    set that fits `wanted`, and then the largest set. Each run is judged again from its log. The field `source` names
-    the runs whose log cannot be judged.
-
-    Raises `UsageError` if several commits of stored runs begin with `commit`."""
+    """Returns the figures of one commit's runs, each judged again from its log. The field `source` names runs whose log
+    cannot be judged. If one scenario ran as several jobs or on several kinds of hardware, the runs that fit `wanted`
+    count, or else the largest group of runs. Raises `UsageError` if several commits begin with `commit`."""
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
         return any(not differences(each.identity, identity) for identity in wanted), len(each.runs)

@@ -1,17 +1,15 @@
 """Defines criteria (class `Score`) such as the recovery time, and the scorecard, which is the contents of a report.
 
-Each file in `harness/judge/questions/` defines `SCORES`, a tuple of criteria, and so may a wing's `question.py`. A
-criterion has a `name` (its key in `expect:`) and a method `score(evidence, bounds)`, which measures a run from the
-evidence and facts alone. `harness/judge/bounds.py` defines the keys of `expect:`. Every criterion is measured in every
-run. A limit in a scenario only adds an expectation: a line of the report that compares a measured value with the limit.
+Each file in `harness/judge/questions/` defines `SCORES`, a tuple of criteria, and so may a wing's `question.py`.
+`harness/judge/bounds.py` defines the keys of `expect:`. Every criterion is measured in every run. A limit in a scenario
+only adds an expectation: a line of the report that compares a measured value with the limit.
 """
 
-import abc
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import ValidationError
@@ -63,16 +61,20 @@ class ScoreResult:
     reasons: Sequence[Finding] = ()  # findings beside those of the expectations
     summary: str = ""  # clause for the headline of a passed run
     not_judged: Sequence[tuple[str, str]] = ()  # (item, why): items without evidence in this run
+    why_not: str = ""  # why a criterion that is judged by default is not judged
 
 
-class Score(abc.ABC):
-    """A criterion, such as the recovery time. A criterion measures a run, and compares the values with limits."""
+@dataclass(frozen=True)
+class Score:
+    """A criterion, such as the recovery time. `score` measures a run, and compares the values with the limits `bounds`,
+    which are an instance of `bounds` below, or `None` if this criterion has no limits in this run."""
 
-    name: str
-    section: ClassVar[Literal["scores", "metrics"]] = "scores"  # section of its values in report.json
-    order: int = 99  # place in reports and headlines
-    by_steps: ClassVar[bool] = True  # its expectations rest on the steps in the log
-    explained_by: ClassVar[tuple[str, ...]] = ()  # guarantees whose breach explains that a bound does not hold
+    name: str  # its key in `expect:`
+    order: int  # place in reports and headlines
+    score: Callable[[Analysis, Any], ScoreResult]
+    section: Literal["scores", "metrics"] = "scores"  # section of its values in report.json
+    by_steps: bool = True  # its expectations rest on the steps in the log
+    explained_by: tuple[str, ...] = ()  # guarantees whose breach explains that a bound does not hold
 
     @property
     def bounds(self) -> type[Bounds]:
@@ -82,11 +84,6 @@ class Score(abc.ABC):
     @property
     def by_default(self) -> str:
         return self.bounds.by_default
-
-    @abc.abstractmethod
-    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """Returns the measured values, and lines of the report that compare these values with `bounds`. `bounds` is an
-        instance of `self.bounds`, or `None` if this criterion has no limits in this run."""
 
 
 def shown_ns(ns: float | None) -> str:
@@ -232,8 +229,8 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Returns a readable name of the judged run if it is a fault-free run, and an empty text otherwise. If a fault-free
-    run fails, the harness injects no faults afterwards."""
+    """Returns a readable name of the run if it is a fault-free run, after whose failure the harness injects no
+    faults."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -243,23 +240,22 @@ def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
 def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
     """Measures and judges a run by one criterion. If the criterion's code crashes, the run is inconclusive."""
     try:
-        if score.by_default and written == OFF:
-            off = [(score.by_default, "the scenario switches it off")]
-            return replace(score.score(evidence, None), not_judged=off)
-        if written is None and not score.by_default:
-            return score.score(evidence, None)
-        return score.score(evidence, score.bounds.model_validate(written or {}))
+        off = bool(score.by_default) and written == OFF
+        unbound = off or (written is None and not score.by_default)
+        found = score.score(evidence, None if unbound else score.bounds.model_validate(written or {}))
+        why = "the scenario switches it off" if off else found.why_not
+        mine = [(score.by_default, why)] if why else []
+        return replace(found, not_judged=mine if off else [*mine, *found.not_judged])
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        found = Code.EXPECT_UNREADABLE, f"{score.name}: its bounds cannot be read: {problem}"
+        code, text = Code.EXPECT_UNREADABLE, f"{score.name}: its bounds cannot be read: {problem}"
     except Exception as error:
-        found = Code.SCORER_CRASHED, f"{score.name}: the scorer crashed: {type(error).__name__}: {error}"
-    return ScoreResult({}, reasons=[unknown(*found)])
+        code, text = Code.SCORER_CRASHED, f"{score.name}: the scorer crashed: {type(error).__name__}: {error}"
+    return ScoreResult({}, reasons=[unknown(code, text)])
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Makes each expectation inconclusive if a broken assumption makes the evidence for the expectation doubtful.
-    `by_steps` is True if all these expectations depend on the steps in the log."""
+    """Makes expectations with doubtful evidence inconclusive. `by_steps`: all of them rest on the steps in the log."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
@@ -267,8 +263,7 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    """Makes an expectation inconclusive if a broken assumption makes its evidence `rests_on` doubtful. An expectation
-    that did not fail changes only if the assumption sets `either_way`."""
+    """Makes an expectation inconclusive if its evidence is doubtful; one that held, only where `either_way` is set."""
     found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
     if found is None:
         return line
@@ -277,8 +272,8 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Returns one expectation for each name: the first of those with the worst verdict. A value that is measured
-    several times must meet its limit each time."""
+    """Returns the first of the worst expectations of each name: a value must meet its limit each time it is
+    measured."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

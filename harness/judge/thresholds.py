@@ -143,6 +143,8 @@ CALIBRATING_STEPS = judged(">=", 5, "steps", "too few the same bit for bit | eno
 NOISE_STEPS = judged(">=", 20, "steps", "too few off by a little | enough", "guess: no stored run comes near it")
 REPEATED_SHARE = judged(">=", 0.5, "of repeated steps", "tell no figure both times | do", "meaning: half of them")
 NORM_OFF = healthy("<=", 2, "× the fault-free median of ten steps", "a gradient norm of noisy batches | of another training", "meaning: half the samples of a batch give 1.4 ×")
+LAG_STRETCHES = method(2, "stretches", "by which a loss may lag behind the fault-free run's, or be ahead", "guess: no stored run comes near it")
+RECOVERS_STEPS = healthy("<=", 30, "steps", "a loss recovers from a fault that moved it | it stays off", "guess: no stored run comes near it")
 SPREAD = method(1.4826, "standard deviations", "in the median distance from the median", "formula: the normal distribution")
 LOCAL_SHARE = judged("<=", 0.5, "of the steps", "a rank tells values of its own | it tells the job's", "meaning: half of them")
 SMALLER = healthy(">=", 0.5, "of the smallest save", "a save is smaller | it holds no model", "runs: docs/margins.json")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from harness.judge.facts.job_end import Waited
+    from harness.judge.facts.excursions import Excursion
     from harness.judge.facts.usual import Degraded, Pace
+    from harness.judge.facts.work import Waited
     from harness.timeline.timeline import Episode
 
 
@@ -45,6 +46,7 @@ class Kind(enum.StrEnum):
     BITS = "bits"  # bit-identical values in the fault-free run
     BAND = "band"  # the distance between fault-free runs
     GAP = "gap"  # the gap between the last losses and the fault-free run's, in percent
+    COURSE = "course"  # steps in a row whose figures are far off the fault-free run's
     ORDER = "order"  # the samples of each step, compared with the fault-free run
 
 
@@ -65,10 +67,10 @@ class Ground:
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process
-    steps: tuple[int, ...] = ()  # absent steps; the first and the last of a long stretch
+    steps: tuple[int, ...] = ()  # absent steps, or steps that are off; the first and the last of a long stretch
     lines: int = 1  # absent lines of each process
     since: int | None = None  # ns; lines are absent from this time on
-    of: Figure | Pace | Degraded | Episode | Waited | tuple[int, int] | None = None  # figure, interval or window
+    of: Figure | Pace | Degraded | Episode | Excursion | Waited | tuple[int, int] | None = None
     bound: float = 0  # the bound that `of` was compared with
 
 

@@ -125,8 +125,7 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Yields the worst findings of each family of guarantees (such as `restart`). A finding is dropped if its cause is
-    a finding of the same family with an equal or worse verdict."""
+    """Yields the worst findings of each family (such as `restart`), without those that one of them explains."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():

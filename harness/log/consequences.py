@@ -18,11 +18,12 @@ class May(StrEnum):
     SPOIL = "spoil"  # checkpoints: a restart may have to take an older one
     DRIFT = "drift"  # a rank has other weights than its peers afterwards, which the trainer must notice
     DIVERGE = "diverge"  # the loss may leave its course, which the trainer must notice, and go back before it
+    MOVE = "move"  # the loss: it changes samples, gradients or weights, so the job computes other values from then on
     LEAK = "leak"  # a rank's memory grows until it is killed, which the trainer should foresee
 
 
-def _may(one: May) -> property:
-    return property(lambda self: one in self.may)
+def _may(*any_of: May) -> property:
+    return property(lambda self: not self.may.isdisjoint(any_of))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class Consequences:
 
     kills, stops, spoils = _may(May.KILL), _may(May.STOP), _may(May.SPOIL)  # bool: `may` has it
     drifts, diverges, leaks = _may(May.DRIFT), _may(May.DIVERGE), _may(May.LEAK)  # bool: `may` has it
+    moves = _may(May.MOVE, May.DRIFT, May.DIVERGE)  # bool: it changes by itself what the job computes
 
     def to_event(self) -> dict[str, Any]:
         """Returns the fields for `fault.injected`: `may` always, other fields if they differ from their default."""

@@ -13,6 +13,7 @@ from harness.log.consequences import Consequences, May, duration
 from harness.units import Duration
 
 _OF_NETWORK = ("nic_bandwidth", "nic_flap", "nic_latency", "nic_loss", "partition")
+_MOVING = ("data_corruption", "data_skew", "own_code", "silent_data_corruption")
 _DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
 
 
@@ -22,8 +23,9 @@ def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str
     freezes = kind == "hang" and parameters.get("how") in ("freeze_rank", "freeze_node")
     if "may" in event:
         told_itself = Consequences.from_event(event)
-        return replace(told_itself, freezes=told_itself.freezes or freezes)
-    told = {"spoils": not event.get("kills", False), **event}
+        may = told_itself.may | ({May.MOVE} if kind in _MOVING else set())
+        return replace(told_itself, may=may, freezes=told_itself.freezes or freezes)
+    told = {"spoils": not event.get("kills", False), "moves": kind in _MOVING, **event}
     notice, steps, back = parameters.get("notice"), parameters.get("steps"), parameters.get("replacement")
     return Consequences(
         may=frozenset(each for each in May if told.get(f"{each}s")),

@@ -15,6 +15,7 @@ from judge import (
     test_faults_judged,
     test_forged,
     test_observable,
+    test_on_course,
     test_recovery_time,
     test_told_by_launchers,
     test_verdicts,
@@ -102,6 +103,11 @@ def requeued(code: int = -9) -> Scorecard:
     return verdict(simulate(JOB, seed=5), taken)
 
 
+def flipped() -> Scorecard:
+    bend = test_on_course.flips(test_on_course.times(2, 21, 60))
+    return verdict(simulate(test_on_course.JOB, seed=5), bend, test_on_course.FINAL)
+
+
 def unlisted() -> Scorecard:
     def saved_once_more(logs: Logs) -> None:
         for lives in (logs.trainers(rank=0), logs.trainers(rank=1)):
@@ -130,6 +136,7 @@ PASS, FAIL, INVALID = Verdict.PASS, Verdict.FAIL, Verdict.INVALID
 WITNESSES: Mapping[str, tuple[Judged, Verdict]] = {  # a run that is inconclusive, and what it is without the assumption
     "clocks-known": (inexact, FAIL),
     "comparison-as-asked": (stored("drill-worker-crashed-after-restore"), PASS),
+    "course-undisturbed": (flipped, FAIL),
     "end-known": (broken("harness_killed"), PASS),
     "ends-told": (broken("launcher_tells_nothing"), PASS),
     "enough-repeats": (few, FAIL),

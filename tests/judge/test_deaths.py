@@ -30,7 +30,7 @@ def judged(bend: Bend, *outages: Outage, job: Job = JOB) -> Scorecard:
 def unexplained(card: Scorecard) -> list[str]:
     """What is said of them, without where and when."""
     run = card.evidence.run
-    found = [death.describe(run.begin) for death in deaths.unexplained(run, deaths.ends_of(run))]
+    found = [deaths.describe_alike([death], run.begin) for death in deaths.unexplained(run, deaths.ends_of(run))]
     assert card.metrics["deaths_unexplained"] == len(found)
     assert any(text.startswith("unexplained death") for text in card.reasons) == bool(found)
     assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) or not found

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import EXACT, Bend, bent, fault_free_of, struck, together, verdict
+from judging import EXACT, Bend, bent, fault_free_of, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, find, simulate
 
@@ -31,7 +31,6 @@ from harness.timeline.timeline import Steps
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
-LONG = Job(nodes=2, steps=600, every=100)
 
 
 def level(loss: Callable[[int], float]) -> Bend:
@@ -115,62 +114,6 @@ def test_the_final_gap_may_be_as_large_as_its_bound(gap: str, expected: Verdict)
     told = "final loss +25 % off the fault-free run; not judged: checkpoints in their store, last checkpoint"
     headline = f"{told}, second restart"
     assert (card.reasons == [headline]) is (expected is Verdict.PASS)
-
-
-def times(figure: str, factor: float, first: int, last: int) -> Bend:
-    return lambda logs: change(logs.steps(first, last), **{figure: lambda line: line[figure] * factor})
-
-
-def seldom(logs: Logs) -> None:
-    change((line for line in logs.steps() if line["step"] % 10), "grad_norm")
-
-
-def flips(bend: Bend, healed: int = 21) -> Bend:
-    """A bit flips after step 20."""
-
-    def act(logs: Logs) -> None:
-        at = {step: min(line["mono_ns"] for line in logs.steps(step, step)) for step in (20, healed)}
-        struck(logs, "flip", at[20] + 1, at[healed], kind="silent_data_corruption")
-        logs.plan["faults"] = [{"id": "flip", "fault": "silent_data_corruption"}]
-        bend(logs)
-
-    return act
-
-
-@pytest.mark.parametrize(
-    ("bend", "found", "said"),
-    [
-        (flips(times("loss", 2, 30, 70)), Verdict.FAIL, "from step 31 to step 40 the loss is "),
-        (flips(times("loss", 2, 26, 40)), Verdict.FAIL, "from step 31 to step 40 the loss is "),
-        (flips(times("grad_norm", 5, 26, 600)), Verdict.FAIL, "from step 41 to step 50 the gradient norm is "),
-        (flips(times("grad_norm", 0.2, 500, 600)), Verdict.FAIL, "the gradient norm is "),
-        (times("loss", 1.01, 1, 3), Verdict.PASS, ""),
-        (
-            lambda logs: [times(name, f, 1, 600)(logs) for name, f in (("grad_norm", 5), ("lr", 1))],
-            Verdict.INCONCLUSIVE,
-            "",
-        ),
-        (flips(times("loss", 2, 22, 26)), Verdict.PASS, ""),
-        (flips(times("loss", 2, 21, 70), healed=75), Verdict.PASS, ""),  # the fault acts all the time
-        (flips(times("loss", 1.2, 22, 70)), Verdict.PASS, ""),
-        (flips(times("grad_norm", 1.5, 22, 600)), Verdict.PASS, ""),
-    ],
-)
-def test_a_loss_or_gradient_norm_that_is_carried_off_is_no_passing_end(bend: Bend, found: Verdict, said: str) -> None:
-    card = verdict(simulate(LONG, (), seed=5), bend, {"loss_continuity": {"mode": "final"}})
-    assert_verdict(card, found, said)
-
-
-@pytest.mark.parametrize("steps", [1, 9, 10, 11, 29])
-def test_a_short_run_has_no_stretch_that_is_far_off(steps: int) -> None:
-    card = verdict(simulate(Job(steps=steps), (), seed=5), expect={"loss_continuity": {"mode": "final"}})
-    assert "crashed" not in " ".join(card.reasons), card.reasons
-
-
-def test_a_gradient_norm_that_is_told_now_and_then_is_compared_by_what_is_told() -> None:
-    bend, expect = flips(together(times("grad_norm", 9, 110, 600), seldom)), {"loss_continuity": {"mode": "final"}}
-    card = verdict(simulate(LONG, (), seed=5), bend, expect, bent(LONG, seldom))
-    assert_verdict(card, Verdict.FAIL, "from step 310 to step 400 the gradient norm is ")
 
 
 @pytest.mark.parametrize("hole", [False, True])
@@ -278,7 +221,7 @@ def test_a_gap_that_may_be_chance_is_not_judged(scatter: float, found: Verdict) 
     noisy, flat = level(lambda step: 1.2 + scatter * noise[step]), bent(job, level(lambda step: 1.0))
     card = verdict(simulate(job, KILL, seed=5), noisy, expect, flat)
     assert card.verdict is found, card.reasons
-    assert ("such gaps scatter by ±" in card.reasons[0]) is bool(scatter)
+    assert ("such gaps scatter by ±" in card.reasons[-1]) is bool(scatter)
 
 
 @pytest.mark.parametrize(("factor", "found"), [(1.0, Verdict.PASS), (4.0, Verdict.INCONCLUSIVE)])

@@ -345,7 +345,7 @@ def test_a_bound_that_nothing_can_be_held_against(expect: dict[str, Any], reason
 def test_a_scorer_that_crashes_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.judge.questions import recovery_time
 
-    monkeypatch.setattr(recovery_time.RecoveryTime, "score", Mock(side_effect=ZeroDivisionError("oh")))
+    monkeypatch.setattr(recovery_time, "_unmeasured", Mock(side_effect=ZeroDivisionError("oh")))
     card = verdict(simulate(JOB, KILL, seed=5))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert card.reasons == ["recovery_time: the scorer crashed: ZeroDivisionError: oh"]

@@ -107,7 +107,7 @@ def plan(**told: Any) -> dict[str, Any]:
 
 
 FAULT = {"event": "fault.injected", "fault": "f"}
-MAY = 'a text like "kill", "stop", "spoil", "drift", "diverge", "leak"'
+MAY = 'a text like "kill", "stop", "spoil", "drift", "diverge", "move", "leak"'
 
 
 @pytest.mark.parametrize(

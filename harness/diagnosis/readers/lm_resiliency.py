@@ -11,40 +11,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.diagnosis.answer import NAME_MAX, STEP_MAX, Answer, AnswersError, Decision, Kind, Suspect
-from harness.diagnosis.readers.contract import (
-    AnswerReader,
-    File,
-    json_of,
-    kind_by_words,
-    mapping,
-    mappings,
-    ranks,
-    text,
-    whole,
-)
+from harness.diagnosis.readers import contract as form
 
 KINDS = {"sdc": Kind.CORRUPTION, "hang": Kind.HANG, "data_stall": Kind.HANG, "process_failure": Kind.CRASH}
 KINDS |= {"fabric:switch": Kind.NETWORK, "oob_daemon_failure": Kind.UNKNOWN}  # the daemon watches; it does not train
 
 
-class LmResiliency(AnswerReader):
-    def answers(self, file: File) -> Iterator[Answer]:
-        told = json_of(file)
-        reports = told if isinstance(told, list) else mapping(told).get("reports")
+class LmResiliency(form.AnswerReader):
+    def answers(self, file: form.File) -> Iterator[Answer]:
+        told = form.json_of(file)
+        reports = told if isinstance(told, list) else form.mapping(told).get("reports")
         if not isinstance(reports, list):
             raise AnswersError(file.name, None, "it has no list of reports, so it is no localization")
-        for report in mappings(reports):
-            said, scope, node = text(report.get("kind")), report.get("scope"), text(report.get("endpoint_id"), NAME_MAX)
-            kind = KINDS.get(said) or kind_by_words(said.replace("_", " "))
+        for report in form.mappings(reports):
+            said, scope = form.text(report.get("kind")), report.get("scope")
+            node = form.text(report.get("endpoint_id"), NAME_MAX)
+            kind = KINDS.get(said) or form.kind_by_words(said.replace("_", " "))
             if report.get("straggler_type") == "communication":
                 kind = Kind.NETWORK
-            who = () if scope == "peer_group" else ranks(report.get("failed_ranks", []), file)
+            who = () if scope == "peer_group" else form.ranks(report.get("failed_ranks", []), file)
             if scope == "node" and node:
                 who = (Suspect(node=node),)
-            sure, step = report.get("confidence"), whole(report.get("training_iteration"), STEP_MAX)
+            sure, step = report.get("confidence"), form.whole(report.get("training_iteration"), STEP_MAX)
             sure = float(sure) if isinstance(sure, int | float) and 0 <= sure <= 1 else None
             decision = Decision.ROLL_BACK if kind is Kind.CORRUPTION else None
-            yield Answer(kind, who, decision, text(str(report.get("sources") or "")), None, step, sure)
+            yield Answer(kind, who, decision, form.text(str(report.get("sources") or "")), None, step, sure)
 
 
 READER = LmResiliency

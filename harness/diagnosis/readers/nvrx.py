@@ -13,36 +13,28 @@ import re
 from collections.abc import Iterator
 
 from harness.diagnosis.answer import Answer, AnswersError, Decision, Kind
-from harness.diagnosis.readers.contract import (
-    AnswerReader,
-    File,
-    json_of,
-    kind_by_words,
-    mapping,
-    mappings,
-    ranks,
-    text,
-)
+from harness.diagnosis.readers import contract as form
 
 DECISIONS = {"STOP": Decision.STOP, "RESTART": Decision.RESTART_IN_PLACE, "CONTINUE": Decision.IGNORE}
 
 
-class Nvrx(AnswerReader):
-    def answers(self, file: File) -> Iterator[Answer]:
-        told = mapping(json_of(file))
-        result = told if "hanging_ranks" in told else mapping(told.get("result"))
+class Nvrx(form.AnswerReader):
+    def answers(self, file: form.File) -> Iterator[Answer]:
+        told = form.mapping(form.json_of(file))
+        result = told if "hanging_ranks" in told else form.mapping(told.get("result"))
         if not result:
             raise AnswersError(file.name, None, "it has no result, so it is no answer of nvrx-attrsvc")
-        items = mappings(result.get("result"))
+        items = form.mappings(result.get("result"))
         words = [each.get(name) for each in items for name in ("primary_issues", "attribution_text")]
-        why = text("; ".join(str(each)[:1000] for each in words if each))
-        recorder = mapping(mapping(result.get("fr")).get("result")) or mapping(result.get("result")) or result
+        why = form.text("; ".join(str(each)[:1000] for each in words if each))
+        recorder = form.mapping(form.mapping(result.get("fr")).get("result"))
+        recorder = recorder or form.mapping(result.get("result")) or result
         hanging = recorder.get("hanging_rank_list")
         if hanging is None:
-            hanging = re.findall(r"\d{1,6}", text(recorder.get("hanging_ranks"), 10_000))
-        who = ranks(hanging, file)
-        kind = kind_by_words(why) if why else Kind.HANG if who else Kind.UNKNOWN
-        yield Answer(kind, who, DECISIONS.get(text(mapping(told.get("recommendation")).get("action"))), why)
+            hanging = re.findall(r"\d{1,6}", form.text(recorder.get("hanging_ranks"), 10_000))
+        who = form.ranks(hanging, file)
+        kind = form.kind_by_words(why) if why else Kind.HANG if who else Kind.UNKNOWN
+        yield Answer(kind, who, DECISIONS.get(form.text(form.mapping(told.get("recommendation")).get("action"))), why)
 
 
 READER = Nvrx

@@ -1,8 +1,8 @@
 """The log shows how the run ended. Nobody interrupted the run, and it left nothing behind."""
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
-from harness.judge.facts.job_end import done
 from harness.judge.facts.reported import blindness
+from harness.judge.facts.work import done
 from harness.judge.verdict import Figure
 from harness.units import format_duration
 
@@ -25,7 +25,7 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _cut_short(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the run was stopped in a recovery that was still within its time limit, or an empty text."""
+    """Returns a text if the run was stopped in a recovery that was still within its time limit."""
     if not isinstance(ground.of, Figure) or ground.of.is_over or ground.of.value > ground.bound:
         return ""
     taken = format_duration(round(ground.of.value))

@@ -8,9 +8,8 @@ from harness.judge.assumption import Analysis, Assumption, Reasons
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a text for each node that worked until the job ended, if no log shows how the node's command ended. Also
-    yields a text for each node without a launcher log, if other nodes' launchers left logs. Nodes that the job lost
-    before the job's end, and nodes without a launcher log in the fault-free run, need no launcher log."""
+    """Yields a text for each node that worked until the job ended and whose command's end no log shows, or whose
+    launcher left no log though others did. Nodes without a launcher's log in the fault-free run need none."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
     worked = {p.key for p in run.processes if p.first_step is not None}
     over = run.outcome == "completed" and not run.beside.job_goes_on

@@ -5,10 +5,6 @@ from harness.judge.thresholds import ENOUGH
 from harness.units import counted
 
 
-def _no_band(evidence: Analysis, ground: Ground) -> str:
-    return evidence.envelope if isinstance(evidence.envelope, str) else ""
-
-
 def _few_repeats(evidence: Analysis, ground: Ground) -> str:
     band = evidence.envelope
     if isinstance(band, str) or band.runs >= ENOUGH:
@@ -19,7 +15,13 @@ def _few_repeats(evidence: Analysis, ground: Ground) -> str:
 
 ASSUMPTION = Assumption(
     spoils=(
-        Spoils(Kind.BAND, _no_band, FRESH, alone=True, either_way=True),
+        Spoils(
+            Kind.BAND,
+            lambda evidence, _: evidence.envelope if isinstance(evidence.envelope, str) else "",
+            FRESH,
+            alone=True,
+            either_way=True,
+        ),
         Spoils(Kind.BAND, _few_repeats, f"{AGAIN}: {{run}}"),
     ),
     order=2,

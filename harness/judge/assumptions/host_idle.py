@@ -9,8 +9,8 @@ use half of the CPUs while it waited. A job that exceeds the limit of `pace` by 
 """
 
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
-from harness.judge.facts.job_end import Waited
 from harness.judge.facts.usual import Pace, Slow, others_share
+from harness.judge.facts.work import Waited
 from harness.judge.thresholds import HOST_FACTOR, OTHERS_MAX, OTHERS_MOST
 
 

@@ -15,8 +15,7 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _blind(evidence: Analysis, ground: Ground) -> str:
-    why = blindness(evidence.run, evidence.fault_free)
-    return f"not judged: {why}" if why else ""
+    return f"not judged: {why}" if (why := blindness(evidence.run, evidence.fault_free)) else ""
 
 
 ASSUMPTION = Assumption(_broken, (Spoils(Kind.STEPS, _blind, TELL, alone=True),), order=0, settles=TELL)

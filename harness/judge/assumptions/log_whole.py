@@ -33,8 +33,7 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a full disk explains the missing lines, or an empty text. A full disk explains missing lines if
-    each process that should have written the lines lost as many to a full disk."""
+    """Returns a text if each process that should have written the missing lines lost as many to a full disk."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -44,8 +43,8 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if lost log lines explain the missing events, or an empty text. Gaps in a log's line numbers show
-    how many lines were lost. The function `_done_all_the_same` checks logs without line numbers."""
+    """Returns a text if lost log lines explain the missing events, by gaps in the line numbers where lines have
+    numbers."""
     run = evidence.run
     older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
     numbered = len(older) < len(ground.processes) or _all_numbered(run)
@@ -66,9 +65,8 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if each log that should hold the absent events has gaps of at least `ground.lines` line numbers
-    where the events should be. If `ground` does not say which logs should hold the events, one log with a gap is
-    enough. Logs without line numbers are ignored."""
+    """Returns True if each log that should hold the absent events lacks at least `ground.lines` numbered lines there.
+    If `ground` does not say which logs should hold them, one log is enough. Logs without line numbers are ignored."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -80,8 +78,7 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
-    """Returns the processes that should have logged the absent events. If `ground` names no processes, returns the
-    processes whose logs skip the absent steps."""
+    """Returns the processes of `ground`, or else those whose logs skip the absent steps."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]
@@ -118,7 +115,7 @@ def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
         took = (run.steps.end[peers] - run.steps.begin[peers]).min(initial=NEVER)
         if run.steps.begin[mine[after]] - free < SPENT_SHARE * took or not run.steps.weights[mine[after:]].any():
             return ""
-    right = evidence.last_apart <= hole
+    right = all(each.step <= hole for each in evidence.weights_apart[1])
     return "its time was spent, and the weights are right afterwards: a line may be lost" if right else ""
 
 

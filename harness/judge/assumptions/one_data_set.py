@@ -4,6 +4,7 @@ If nothing shows that each run consumes its samples in the same order, a differe
 """
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
+from harness.timeline.lineage import NEVER
 
 NAMED_SIZES = 5
 
@@ -21,5 +22,25 @@ def _order_unproven(evidence: Analysis, ground: Ground) -> str:
     return "nothing shows that the order is the same in every run" if unproven else ""
 
 
+def _other_samples(evidence: Analysis, ground: Ground) -> str:
+    """Returns a text if the scenario permits other samples, and nothing shows that the run consumed the same ones."""
+    bounds, compared = evidence.continuity, evidence.comparison
+    permitted = bounds is not None and (
+        bounds.samples == "reported" or bounds.moves_samples or evidence.left_out.accepted
+    )
+    if compared is None or not permitted:
+        return ""
+    mine, other = compared.run, compared.fault_free
+    same = (mine.digest == other.digest) & ((mine.digest != 0) | ((mine.first == other.first) & (mine.first >= 0)))
+    odd = compared.step[~same & (compared.step <= max(ground.steps, default=NEVER))]
+    return (
+        f"nothing shows that step {odd[0]} consumed the same samples, and the scenario permits others"
+        if len(odd)
+        else ""
+    )
+
+
 TELL = "Let the trainer tell its samples: docs/bring-your-own-trainer.md"
-ASSUMPTION = Assumption(_broken, (Spoils(Kind.ORDER, _order_unproven, TELL),), family="steps")
+ASSUMPTION = Assumption(
+    _broken, (Spoils(Kind.ORDER, _order_unproven, TELL), Spoils(Kind.COURSE, _other_samples, TELL)), family="steps"
+)

@@ -21,7 +21,6 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
 
 
 def _stopped(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if this rehearsal (a fault test) was stopped or skipped, and an empty text otherwise."""
     cut = evidence.run.beside.cut_short
     return f"it was {cut}, so this proves nothing" if cut else ""
 

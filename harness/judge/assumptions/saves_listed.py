@@ -10,8 +10,7 @@ from harness.units import format_duration
 
 
 def _not_listed(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a fault struck so soon after a save that the job's controller may not know of this save, or an
-    empty text. For runs with launcher logs the text is empty: workers of torchrun look for saves by themselves."""
+    """Returns a text if a fault struck so soon after a save that the job's controller may not know of this save."""
     since = ground.since or 0
     strikes = [at for fault in evidence.run.faults if fault.kills for at in (fault.injected, *fault.strikes) if at]
     after = min((at - since for at in strikes if at >= since), default=LISTED_NS)

@@ -5,6 +5,8 @@ fault-free run's. If a resume gives ranks other samples than before, only `mode:
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Spoils
+from harness.timeline.lineage import NEVER
+from harness.units import counted
 
 
 def _sizes_unknown(evidence: Analysis, ground: Ground) -> str:
@@ -18,13 +20,22 @@ def _layout_unknown(evidence: Analysis, ground: Ground) -> str:
     return f"no fault-free run had its ranks laid out as here: {layout}" if layout else ""
 
 
+def _resized(evidence: Analysis, ground: Ground) -> str:
+    usual, last = evidence.fault_free, max(ground.steps, default=NEVER)
+    sizes = {int(epoch.size) for epoch in evidence.run.epochs if epoch.first <= last} - {
+        usual.largest_world if usual else 0
+    }
+    return f"{counted(min(sizes), 'rank')} did some of the steps up to there, unlike without a fault" if sizes else ""
+
+
 SEE = "See what depends on the number of ranks: the global batch, the mean of losses and gradients"
 FINAL = "Expect loss_continuity: {mode: final}, which a change of the layout does not spoil"
 ASSUMPTION = Assumption(
     spoils=(
         Spoils(Kind.BAND, lambda evidence, _: evidence.resume_alone[1], SEE, alone=True, either_way=True),
         Spoils(Kind.BAND, _sizes_unknown, FRESH),
-        *(Spoils(kind, _layout_unknown, FINAL) for kind in (Kind.BAND, Kind.BITS)),
+        *(Spoils(kind, _layout_unknown, FINAL) for kind in (Kind.BAND, Kind.BITS, Kind.COURSE)),
+        Spoils(Kind.COURSE, _resized, SEE),
     ),
     order=1,
 )

@@ -4,8 +4,8 @@ from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, 
 
 
 def _steps_of_a_restarted_run(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the planned number of steps comes from a fault-free run that restarted, or an empty text. A
-    trainer that restarts because a peer crashed while exiting may do one step more than without a restart."""
+    """Returns a text if the planned number of steps comes from a fault-free run that restarted, which may do one
+    more."""
     usual = evidence.fault_free
     if usual is None or len(usual.epochs) < 2 or usual.reached_step != evidence.run.planned_steps:
         return ""

@@ -12,10 +12,10 @@ from typing import Any
 from harness.judge.bounds import OFF
 from harness.judge.facts import deaths, times
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.job_end import Waited, waited
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Saves
+from harness.judge.facts.work import Waited, waited
 from harness.judge.thresholds import DRILL_HELD_UP_NS
 from harness.timeline.lineage import NEVER, step_of
 from harness.timeline.timeline import Timeline
@@ -100,7 +100,7 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
             yield f"it loaded a checkpoint of step {step}, which the job did not report as committed"
         for end in deaths.ends_of(log):
             if end.crashed or end.error:
-                yield f"{end.describe(log.begin)}, though it had restored"
+                yield f"{deaths.describe_alike([end], log.begin)}, though it had restored"
     elif log.outcome != "completed":
         yield f"its log does not say that it completed: {log.outcome_reason or log.outcome}"
     elif run.checkpoints and max(Saves(log).steps, default=0) < max(evidence.saves.steps, default=0) > step:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -11,19 +10,9 @@ from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import Odd
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve
-from harness.judge.thresholds import (
-    CALIBRATING_STEPS,
-    LAST_STEPS,
-    NORM_OFF,
-    REPEAT_FACTOR,
-    SAME_STEPS,
-    SPREAD,
-    STRETCH_STEPS,
-)
-from harness.node.emitter.abnormal import SPIKE_LOSS_EXCESS, SPIKE_LOSS_SPREADS
+from harness.judge.thresholds import LAST_STEPS, REPEAT_FACTOR, SAME_STEPS
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
-from harness.timeline.timeline import Floats
 from harness.units import counted
 
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
@@ -87,51 +76,6 @@ def far_off(evidence: Analysis) -> Iterator[Odd]:
             yield Odd(f"{text} {told_as}", tellers.OWN_FIGURES)
         elif len(losses) == LAST_STEPS and np.ptp(losses) == 0 < np.ptp(usual.steps.loss[told]):
             yield Odd(f"{text} {losses[0]:g} in each step, and changes without a fault", tellers.OWN_FIGURES)
-
-
-def carried_off(evidence: Analysis) -> Iterator[Odd]:
-    """Yields stretches of ten steps whose median loss is far above the fault-free run's, or whose median gradient norm
-    is far off in either direction. The run may lag by two stretches, and another number of ranks has noisier gradients.
-    Steps while a fault acts do not count. With other modes, each step is compared."""
-    run, compared, usual, bounds = evidence.run, evidence.comparison, evidence.fault_free, evidence.continuity
-    if bounds is None or bounds.mode != "final" or usual is None or compared is None or evidence.incomparable:
-        return
-    acts = by_time.union((fault.injected, fault.healed) for fault in run.faults if fault.injected and fault.healed)
-    spoilt = run.steps.step[~by_time.quiet(run.steps.begin, run.steps.end, acts)]
-    sizes = [epoch.size / usual.largest_world for epoch in run.epochs]
-    noisier = np.sqrt(max([1, *sizes, *(1 / size for size in sizes)]))
-    early = compared.step <= run.steps.step[run.steps.end < first_strike(run.faults)].max(initial=0)
-    same = (
-        bool(early.sum() >= CALIBRATING_STEPS)
-        and not np.logical_or.reduce(list(compared.differs.values()))[early].any()
-    )
-    excess = {"loss": max(SPIKE_LOSS_EXCESS, bounds.max_final_gap / 100), "grad_norm": NORM_OFF * noisier - 1}
-    for name, least in excess.items():
-        columns = [getattr(each, name) for each in (compared.run, compared.fault_free)]
-        told = np.isfinite(columns).all(axis=0)
-        step, parts, theirs = (_stretches(each[told]) for each in (compared.step, *columns))
-        mine, other = np.median(parts, axis=1), np.median(theirs, axis=1)
-        scatter = np.median(np.abs(theirs - other[:, np.newaxis]), axis=1)
-        most, lowest, wide = _lately(other), -_lately(-other), SPIKE_LOSS_SPREADS * SPREAD * _lately(scatter)
-        far = mine - most > np.maximum(least * np.abs(most), wide)
-        if name == "grad_norm":
-            far |= lowest - mine > np.maximum(least * mine, wide)
-        for row in np.flatnonzero(far & ~np.isin(step, spoilt).any(axis=1))[:1].tolist():
-            text = (
-                f"from step {step[row, 0]} to step {step[row, -1]} the {WORDS[name]} is {mine[row]:.4g} in the median"
-            )
-            yield Odd(f"{text}, and {other[row]:.4g} in the fault-free run", tellers.off_since_a_fault(same))
-
-
-def _stretches(values: Any) -> Any:
-    """Returns the values in rows of ten, without the first ones if they fill no row."""
-    return values[len(values) % STRETCH_STEPS :].reshape(-1, STRETCH_STEPS)
-
-
-def _lately(values: Floats) -> Floats:
-    """Returns the largest of each value and the two values before it."""
-    one, two = (np.append(values[:late], values)[: len(values)] for late in (1, 2))
-    return np.maximum(values, np.maximum(one, two))
 
 
 def untold(evidence: Analysis) -> Iterator[Odd]:

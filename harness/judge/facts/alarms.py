@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts import losses, tellers
-from harness.judge.facts.by_time import Moments, Spans, Window, union
+from harness.judge.facts.by_time import Moments, Spans, Window, healed_at, union
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.known import Abnormal, Odd
+from harness.judge.facts.work import Work
 from harness.judge.thresholds import ALARM_STEPS, EXCESS_MIN, SETTLING_STEPS, SHARE_BORNE_OUT, SPIKE_MEMORY
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
@@ -191,11 +192,10 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
 
 
 def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
-    """Returns True if a fault explains a spike that begins at step `since`. A fault explains a spike that begins while
-    the fault acts, or a few steps after the fault, because damage to the model can become visible late."""
+    """Returns True if a fault acted when step `since` began a spike, or a few steps before: damage may become visible
+    late."""
     for fault in _diverging(run.faults):
-        healed = run.end if fault.healed is None else fault.healed
-        last = int(run.steps.step[run.steps.end <= healed].max(initial=0))
+        last = Work(run).furthest(healed_at(run, fault))
         soon = since <= last + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
         if soon and acted_at(fault) <= at + run.uncertainty_ns:
             return True
@@ -280,8 +280,8 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Event) -> Ints:
-        """Returns the rows of `run.steps` up to the alarm's step, or up to the alarm's time if no row has that step.
-        The rows belong to the rank that the alarm is about or, failing that, to the process that raised the alarm."""
+        """Returns the rows of the rank that the alarm is about, or else of the process that raised it, up to the
+        alarm's step."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
@@ -293,8 +293,7 @@ class _Borne:
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Maps each rank to the rank's processes in order of time, as pairs of start time and row in
-        `Timeline.processes`."""
+        """Maps each rank to pairs of start time and row in `Timeline.processes`, in order of time."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 

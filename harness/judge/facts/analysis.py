@@ -164,11 +164,6 @@ class Analysis(Evidence):
         return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free)[1])
 
     @cached_property
-    def last_apart(self) -> int:
-        """Returns the last step at which ranks wrongly held different weights, or -1 if there is no such step."""
-        return max((each.step for each in self.weights_apart[1]), default=-1)
-
-    @cached_property
     def jumps(self) -> Ints:
         """Counts for each process the pairs of consecutive logged steps whose numbers do not grow by exactly one."""
         order, begins = self.run.rows_by_process

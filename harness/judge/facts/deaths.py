@@ -69,9 +69,6 @@ class End(NamedTuple):
     def is_in(self, places: Set[_Place]) -> bool:
         return not self.places.isdisjoint(places)
 
-    def describe(self, since: int) -> str:
-        return describe_alike([self], since)
-
 
 def describe_alike(alike: Sequence[End], since: int) -> str:
     """Describes deaths with equal exit code and error in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
@@ -114,8 +111,7 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yields, for each notice that the harness gave to a node, the time span from the notice until the harness took the
-    node. Between notice and loss of the node, a job is allowed to save and exit without logging the notice."""
+    """Yields the time span from each notice of the harness until it took the node, in which a job may save and exit."""
     doubt = _doubt(run)
     for fault in run.faults:
         if fault.injected is not None and fault.notice_ns:
@@ -202,8 +198,8 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if the worker `gone`, which the later process group `world` lacks, has ended. A worker counts as
-    ended if no log has its exit, or if a later process on the same node has the worker's rank."""
+    """Returns True if no log has the exit of the worker `gone`, or if a worker of the later `world` has its rank and
+    node."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
@@ -278,15 +274,15 @@ class _Inquest:
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest time at which a cause of this death can lie. The time is the process's start or, if
-        later, the end of its first step in its last process group that is not in `unsettled`."""
+        """Returns the earliest time at which a cause of this death can lie: the process's start or, if later, the end
+        of its first step in its last process group that is not in `unsettled`."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
-        """Returns True if the cause `root` explains the death. The process must have been alive at the time of the
-        cause, and must not have done a step that proves that it survived the cause."""
+        """Returns True if the process was alive when `root` acted, and did no step that proves that it survived
+        that."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)

@@ -25,7 +25,7 @@ import numpy as np
 
 from harness.judge import thresholds as limits
 from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, rounding, surviving, terms, ulps
+from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, near_by, rounding, surviving, terms, ulps
 from harness.judge.facts.made_as_asked import BEFORE, SAME, asked_of, resize
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
@@ -182,10 +182,6 @@ class Resumed:
     def around(self, centre: Curve) -> Envelope | str:
         return _drawn(centre, self.others, self.runs, self.sizes, self.terms)
 
-    def repeats(self, fault_free: Curve) -> bool:
-        """Returns True if the values of the run `before` equal the fault-free run's values bit for bit."""
-        return compare(self.before, fault_free).identical
-
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
     """Returns two texts on how a resume without a fault changes values: one for a resume with an unchanged number of
@@ -193,7 +189,11 @@ def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | N
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.
-    sides = [(alone, resumed.same)] if not resumed.repeats(alone) else [(resumed.same, alone), (alone, resumed.same)]
+    sides = (
+        [(alone, resumed.same)]
+        if not compare(resumed.before, alone).identical
+        else [(resumed.same, alone), (alone, resumed.same)]
+    )
     for centre, other in sides:
         if where := _apart(resumed.around(centre) if len(sides) > 1 else band, other, centre):
             what = "a run that goes on from a save with as many ranks, without any fault, differs"
@@ -262,9 +262,9 @@ def _drawn(
     single = {name: _rounding(name, found, fault_free, terms) for name in CURVES}
     for name in DRIFTS:
         spreads = [_spread(each, fault_free, name) for each in found]
-        near = _beside(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
+        near = near_by(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
         most = np.minimum(limits.BAND_NEAR_BY * near, limits.BAND_SINGLE * np.maximum.accumulate(near))
-        mean = np.maximum.accumulate(_beside(np.max([_mean(each, edges) for each in spreads], axis=0)))
+        mean = np.maximum.accumulate(near_by(np.max([_mean(each, edges) for each in spreads], axis=0)))
         ages = np.max([_by_age(*each) for each in zip(spreads, found, strict=True)], axis=0)
         lasting[name] = np.maximum(limits.BAND_LASTING * mean, _mean(single[name], edges))
         soon[name] = np.maximum(limits.BAND_SOONER * ages, single[name].max(initial=0.0))
@@ -288,8 +288,8 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
 
 
 def _distinct(found: Sequence[Comparison]) -> int:
-    """Counts the runs that are independent of each other. Runs that differ from the fault-free run in exactly the same
-    way count as one run. Each run that equals the fault-free run counts as a separate run."""
+    """Counts the independent runs. Runs that differ from the fault-free run in exactly the same way count as one
+    run."""
     parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
     return len(parted) + sum(each.identical for each in found)
 
@@ -321,9 +321,3 @@ def _mean(values: Floats, edges: Ints) -> Floats:
     told = np.isfinite(values)
     count = np.add.reduceat(told.astype(np.int64), edges)
     return np.asarray(np.add.reduceat(np.where(told, values, 0.0), edges) / np.maximum(count, 1))
-
-
-def _beside(values: Floats) -> Floats:
-    """Returns for each value the maximum of this value and its two neighbours."""
-    padded = np.pad(values, 1, mode="edge")
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 3).max(axis=1))

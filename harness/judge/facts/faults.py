@@ -53,9 +53,9 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Returns True if the measurement shows that the fault acted. If processes or nodes are counted, all planned
-        victims must be hit. An amount, such as a delay in ms, must be above 0. If the expected amount is 0, the
-        measured amount must be at most 0. A fault that hit 0 of 0 victims (unit ending in "gone") did not act."""
+        """Returns True if all planned victims were hit, or if an amount, such as a delay in ms, is above 0. If 0 is
+        expected, at most 0 must be measured, and a fault that hit 0 of 0 victims (unit ending in "gone") did not
+        act."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:

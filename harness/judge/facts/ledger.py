@@ -22,20 +22,8 @@ from harness.timeline.timeline import Bools, Ints, Segment, Slot, Timeline
 S = 1e9
 ENDLESS = 2**60  # ns; limit of a step without a baseline, so that no time counts as drag
 ACCOUNTS = (
-    "productive",
-    "recompute",
-    "straggler_drag",
-    "checkpoint_stall",
-    "data_wait",
-    "detect",
-    "drain",
-    "teardown",
-    "reschedule",
-    "startup",
-    "rendezvous",
-    "restore",
-    "idle",
-    "unattributed",
+    *("productive", "recompute", "straggler_drag", "checkpoint_stall", "data_wait", "detect", "drain", "teardown"),
+    *("reschedule", "startup", "rendezvous", "restore", "idle", "unattributed"),
 )
 _INDEX = {name: index for index, name in enumerate(ACCOUNTS)}
 _OF_STEPS = ("recompute", "data_wait", "checkpoint_stall", "straggler_drag", "productive")

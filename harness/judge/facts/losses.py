@@ -216,6 +216,12 @@ def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
     return ours.row[left], theirs.row[right]
 
 
+def near_by(values: Floats, reach: int = 1) -> Floats:
+    """Returns for each value the maximum of this value and the `reach` values before and after it."""
+    padded = np.pad(values, reach, mode="edge")
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1))
+
+
 def ulps(values: Floats) -> Floats:
     """Returns the size of one unit in the last place of each value, taken as a 32-bit float."""
     return np.nan_to_num(np.spacing(np.abs(values).astype(np.float32)).astype(np.float64))

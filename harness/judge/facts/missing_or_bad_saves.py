@@ -12,24 +12,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from harness.judge import thresholds as limits
 from harness.judge.facts import tellers
 from harness.judge.facts.coordinates import new_layout
 from harness.judge.facts.known import By, weakest
 from harness.judge.facts.store import Save, Store, last_name
-from harness.judge.thresholds import (
-    BEGUN_LATE_STEPS,
-    HOLLOW_BYTES,
-    KEPT_MORE,
-    REMOVAL_NS,
-    SAVED_EARLY_NS,
-    SMALLER,
-    SMALLER_STEADY,
-    STEADY,
-    STEADY_SAVES,
-    UNSEEN_FACTOR,
-    UNSEEN_LEAST_NS,
-    ZEROS_MORE,
-)
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.sorted_events import first_strike
@@ -87,7 +74,7 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
     for never_seen, pairs in itertools.groupby(itertools.pairwise(saves), is_unseen):
         row = list(pairs)
         lay = row[-1][1].last_at - store.shown_since(row[0][0], row[0][1].last_at)
-        if never_seen and lay >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
+        if never_seen and lay >= max(limits.UNSEEN_FACTOR * late_ns, limits.UNSEEN_LEAST_NS):
             yield from (_unseen(store, save, after.last_at) for save, after in row)
 
 
@@ -157,7 +144,7 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
     if store.left is None or (excused and store.is_hidden(save.last_at, NEVER)):
         return False
     left, seen = store.left_of(save), store.undamaged.get(save)
-    least = max(1, SMALLER * (seen.size or 0)) if seen else 1
+    least = max(1, limits.SMALLER * (seen.size or 0)) if seen else 1
     is_it = not (dated or save in store.named) or left.get("step") in (None, save.step)
     return not (left.get("whole") and left.get("bytes", 0) >= least and is_it)
 
@@ -177,15 +164,20 @@ def small(store: Store) -> Found:
         before = [(save, size) for save, size in mine if save.last_at < first_strike(store.run.faults)]
         usual = _by_series(theirs)
         known, shrunk = _by_series(before) | usual, smallest_world / max(store.run.largest_world, 1)
-        if mine and theirs and np.median([size for _, size in mine]) >= STEADY * min(size for _, size in theirs):
+        if mine and theirs and np.median([size for _, size in mine]) >= limits.STEADY * min(size for _, size in theirs):
             shrunk = 1.0
         for save, size in mine:
             sizes, smallest = usual.get(save.series, []), min(known.get(save.series, [0]))
-            steady = not relaid and shrunk == 1 and len(sizes) >= STEADY_SAVES and smallest >= STEADY * max(sizes)
+            steady = (
+                not relaid
+                and shrunk == 1
+                and len(sizes) >= limits.STEADY_SAVES
+                and smallest >= limits.STEADY * max(sizes)
+            )
             why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
-            if size < SMALLER * shrunk * smallest:
+            if size < limits.SMALLER * shrunk * smallest:
                 yield NoSave(save, why)
-            elif steady and size < SMALLER_STEADY * smallest:
+            elif steady and size < limits.SMALLER_STEADY * smallest:
                 yield NoSave(save, why, tellers.SAVES_BESIDE)
 
 
@@ -208,7 +200,7 @@ def empty(store: Store) -> Found:
     shares = _by_series((save, seen.zeros) for save, seen in usual)
     for save, seen in store.undamaged.items():
         most = max(shares.get(save.series, [1.0]))
-        if seen.zeros > most + ZEROS_MORE:
+        if seen.zeros > most + limits.ZEROS_MORE:
             zeros = f"the harness saw {seen.zeros:.0%} of its tensors' bytes in tensors of zeros"
             yield NoSave(save, f"{zeros}, and at most {most:.0%} without a fault")
 
@@ -217,7 +209,7 @@ def hollow(store: Store) -> Found:
     """Yields saves that hold no tensor, although their file format stores tensors, and are smaller than any model."""
     for save, seen in store.undamaged.items():
         bare = seen.digests[0] and not seen.digests[1] and seen.told.get("layout") in OF_TENSORS
-        if bare and (seen.size or 0) < HOLLOW_BYTES:
+        if bare and (seen.size or 0) < limits.HOLLOW_BYTES:
             yield NoSave(save, f"the harness saw {seen.size or 0:,} bytes and no tensor in them")
 
 
@@ -248,9 +240,9 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
         shares = sorted(usual.get(save.series, ()))
         if len(shares) < 2:
             continue
-        by_chance = len(shares) > STEADY_SAVES and shares[-1] - shares[-2] > KEPT_MORE
+        by_chance = len(shares) > limits.STEADY_SAVES and shares[-1] - shares[-2] > limits.KEPT_MORE
         most = shares[-2] if by_chance else shares[-1]
-        if share > most + KEPT_MORE:
+        if share > most + limits.KEPT_MORE:
             yield save, step, share, most, by_chance
 
 
@@ -309,7 +301,7 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
         first = max(min((save.step for save in each), default=0) for each in theirs)
         later = [[has for save, has in each.items() if save.step > first] for each in theirs]
         values = {has for each in later for has in each}
-        if len(values) == 1 and min(map(len, later)) >= STEADY_SAVES:
+        if len(values) == 1 and min(map(len, later)) >= limits.STEADY_SAVES:
             yield from (
                 (save, has, key[1], min(values))
                 for save, has in told.items()
@@ -328,7 +320,7 @@ def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
         if look.tensors and (save.series, save.step) in theirs:
             same[save] = sum(sizes[tensor] for tensor in held) / max(sum(sizes.values()), 1)
     if max(same.values(), default=0) == 1:
-        yield from (save for save, share in same.items() if share < 1 - KEPT_MORE)
+        yield from (save for save, share in same.items() if share < 1 - limits.KEPT_MORE)
 
 
 def of_another_step(store: Store) -> Found:
@@ -340,7 +332,7 @@ def of_another_step(store: Store) -> Found:
     if len(usual) < 2:
         return
     least, most = min(0, *usual), max(usual)
-    latest = most + BEGUN_LATE_STEPS * store.run.stride if most == min(usual) else NEVER
+    latest = most + limits.BEGUN_LATE_STEPS * store.run.stride if most == min(usual) else NEVER
     for save, ahead in mine.items():
         if ahead < least or (ahead > latest and save.begun is not None):
             who = f"rank {store.run.processes[save.process].rank}"
@@ -367,7 +359,7 @@ def still_damaged(store: Store) -> Found:
     """Yields saves logged under the name of a damaged checkpoint, if the harness saw no new checkpoint of that name."""
     known = [event for fault in store.run.faults for event in fault.damaged if event.get("checkpoint")]
     damaged = {last_name(str(event["checkpoint"])): event["at"] for event in known}
-    patience_ns = max(UNSEEN_FACTOR * store.late_ns(max), REMOVAL_NS)
+    patience_ns = max(limits.UNSEEN_FACTOR * store.late_ns(max), limits.REMOVAL_NS)
     for save in store.whole if damaged and not store.run.unseen else ():
         name, until = last_name(save.path), min(store.went(save), store.run.end)
         if damaged.get(name, NEVER) < save.at and until - save.last_at > patience_ns:
@@ -382,16 +374,13 @@ def shrunk(store: Store) -> Found:
         left, looks = store.left_of(save), store.sound.get(save, ())
         now, then = left.get("bytes") or 0, (looks[-1].size or 0) if looks else 0
         spoilt = store.is_hidden(save.last_at, NEVER) or not store.sound_at(store.run.end)(save)
-        if left.get("whole") and now < SMALLER_STEADY * then and not spoilt:
+        if left.get("whole") and now < limits.SMALLER_STEADY * then and not spoilt:
             yield NoSave(save, f"the harness saw {then:,} bytes, and {now:,} when all nodes had ended")
 
 
 def changed(store: Store) -> Found:
-    """Yields saves whose tensors changed, although the save did not grow, after the harness saw the complete save."""
-    for save in store.named:
-        sound = [(each.size, each.digests[1]) for each in store.sound.get(save, ()) if each.size and each.digests[1]]
-        if any(size >= later and held != holds for (size, held), (later, holds) in itertools.pairwise(sound)):
-            yield NoSave(save, "the harness saw its tensors change after it was whole", tellers.SAVES_BESIDE)
+    for save in store.rewritten(1):
+        yield NoSave(save, "the harness saw its tensors change after it was whole", tellers.SAVES_BESIDE)
 
 
 def too_early(store: Store) -> Found:
@@ -404,7 +393,7 @@ def too_early(store: Store) -> Found:
     since = int(run.steps.begin.min()) if resumed else -NEVER
     for save in store.named:
         seen = next((each for each in store.looks_at(save) if each.at >= since), None)
-        early = done.get(save.step, 0) - run.uncertainty_ns - SAVED_EARLY_NS
+        early = done.get(save.step, 0) - run.uncertainty_ns - limits.SAVED_EARLY_NS
         if seen is not None and seen.step == save.step and seen.at < early:
             yield NoSave(save, "the harness saw it before any rank had done its step", tellers.SAVES_BESIDE)
 

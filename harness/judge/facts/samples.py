@@ -272,8 +272,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops the samples in `bag`, which the other run did not consume in the same pass over the data set, if there are
-    fewer in a pass than ranks, because they may be padding."""
+    """Drops the samples of each pass that are fewer than the ranks, because they may be padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
@@ -316,9 +315,8 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Describes samples by their indices. If each rank has equally many of the samples, the text says how many each
-    rank has. If the samples are from several passes over the data set, the text says which share of all consumed
-    samples they are."""
+    """Describes samples by their indices, with the number per rank if each rank has equally many, and with their share
+    of all consumed samples if they are from several passes over the data set."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])

@@ -20,6 +20,7 @@ from harness.judge.facts.known import Word
 from harness.judge.facts.missing_or_bad_saves import NoSave, bad, missing
 from harness.judge.facts.store import Save as Save
 from harness.judge.facts.store import Store, last_name
+from harness.judge.facts.work import Work
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped, last_by
 from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STARTED
@@ -108,8 +109,8 @@ class Saves:
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Returns True if the harness can see the saves of this series, whose names differ only in numbers. The result
-        is False if the harness saw saves of the fault-free run, but missed one of this series in that run."""
+        """Returns True if the harness can see the saves of this series: it missed none in the fault-free run if it saw
+        any."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
@@ -161,9 +162,8 @@ class Saves:
         harness saw even one save before the job had done the saved step."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
-        furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
-        done = furthest[np.searchsorted(self.run.steps.end, [save.at for save in saves], "right")]
-        return saves if all(save.step <= most for save, most in zip(saves, done.tolist(), strict=True)) else []
+        work = Work(self.run)
+        return saves if all(save.step <= work.furthest(save.at) for save in saves) else []
 
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
@@ -303,8 +303,8 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
-        """Maps each (step, path) to the time of the first commit there, and to the digest of the committed content. The
-        key (step, "") stands for all paths of the step. A digest is empty if the commits of its key disagree."""
+        """Maps each (step, path), and each (step, "") for all its paths, to the time of the first commit there and the
+        digest of what was committed. A digest is empty if commits disagree."""
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for save in (save for save in self.all if save.told and save.content):
             for key in {(save.step, ""), (save.step, save.path)}:
@@ -328,8 +328,8 @@ class Saves:
 
     @cached_property
     def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
-        """Returns all absolute paths at which a save was logged. The second result maps each file name to pairs (time,
-        whole path) of the saves with this file name."""
+        """Returns all absolute paths of logged saves, and for each file name the pairs (time, whole path) of its
+        saves."""
         told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
         return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
 

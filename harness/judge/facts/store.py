@@ -6,7 +6,8 @@ The harness looks into the store only from time to time, so a save that is soon 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -216,6 +217,16 @@ class Store:
         steps = grouped((save.path, save.step) for save in self.whole)
         last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
+
+    def rewritten(self, which: int) -> Iterator[Save]:
+        """Yields saves whose digest of files (0) or of tensors (1) changed, although the save did not grow, after the
+        harness saw the complete save."""
+        for save in self.named:
+            looks = [
+                (each.size, each.digests[which]) for each in self.sound.get(save, ()) if each.digests[1] and each.size
+            ]
+            if any(size >= later and held != holds for (size, held), (later, holds) in itertools.pairwise(looks)):
+                yield save
 
     @cached_property
     def trained(self) -> Ints:

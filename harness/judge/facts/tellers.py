@@ -47,12 +47,6 @@ def went_on(identical: bool) -> By:
     return SEEN if identical else By.TOLD
 
 
-def off_since_a_fault(same_before: bool) -> By:
-    """Returns how strong the evidence is that a fault put a figure far off the fault-free run's: strong only if all
-    steps before the fault were equal."""
-    return SEEN if same_before else By.TOLD
-
-
 def unseen(hidden: bool) -> By:
     """Returns how strong the evidence for a missing save is: weak if a fault hid the save, or may have destroyed it."""
     return By.TOLD if hidden else SEEN

@@ -60,6 +60,7 @@ class Told:
         started = np.array([process.started for process in run.processes], np.int64)
         self.first = np.append(True, np.diff(self.process) != 0)[: len(order)]
         self.started = started[self.process]
+        self.over = np.array([_ended(process) for process in run.processes], np.int64)[self.process]
         self.free = np.where(self.first, self.started, np.roll(self.end, 1))  # since then the process did nothing else
         self.began = np.where(self.begin < self.end, self.begin, self.free)  # the latest possible begin
 
@@ -100,7 +101,7 @@ def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, i
     coarse = limits.COARSE_NS + margin
     yield "{} ended {} before it began", _worst_step(lambda told: told.begin - told.end), margin
     yield "{} began {} before its process", _worst_step(lambda told: told.started - told.begin), coarse
-    yield "{} ended {} after its process had ended", _worst_step(_after_its_end), coarse
+    yield "{} ended {} after its process had ended", _worst_step(lambda told: told.end - told.over), coarse
     early = _worst_step(lambda told: np.where(told.first, 0, told.free - told.begin))
     yield "{} began {} before the one before it was over", early, limits.ROUNDED_NS + margin
     for part, waits in PARTS.items():
@@ -111,6 +112,10 @@ def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, i
     yield "{} was ready {} before its predecessor ended", _two_in_one_place, limits.APART_NS + 2 * margin
     yield "{} told something {} after it had ended", _last_words, limits.LAST_WORDS_NS + told.run.uncertainty_ns
     yield "{} took {} longer than from its begin to its end", _longer_saves, limits.APART_NS + margin
+
+
+def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
+    return lambda told: told.part(part) - (told.end - np.minimum(told.begin, told.free))
 
 
 def _worst_step(excess: Callable[[Told], Ints]) -> Excesses:
@@ -124,17 +129,8 @@ def _worst_step(excess: Callable[[Told], Ints]) -> Excesses:
     return worst
 
 
-def _after_its_end(told: Told) -> Ints:
-    ends = np.array([_ended(process) for process in told.run.processes], np.int64)
-    return told.end - ends[told.process]
-
-
 def _ended(process: Process) -> int:
     return min(process.left or NEVER, process.exited or NEVER)
-
-
-def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
-    return lambda told: told.part(part) - (told.end - np.minimum(told.begin, told.free))
 
 
 def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
@@ -199,8 +195,8 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Returns the time in ns at which the job got the process's node, before which no process there can begin a step.
-    The first allocation of a node may be logged late, so the result for it is earlier by a margin."""
+    """Returns when (ns) the job got the process's node. A node's first allocation may be logged late, so a margin is
+    off."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else limits.ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER

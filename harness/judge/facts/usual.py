@@ -211,9 +211,8 @@ class _Relative:
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if the steps from index `first` to shortly after index `stop` were about as fast as before
-        `first`. The slowest median of five consecutive steps from `first` on is compared with the median of the steps
-        before `first`."""
+        """Returns True if no median of five steps in a row, from index `first` to shortly after index `stop`, was much
+        slower than the median of the steps before `first`."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -232,9 +231,9 @@ class Slowed:
 
     @cached_property
     def degraded(self) -> list[Degraded]:
-        """Returns time intervals in which a fault slowed the job without stopping it. A slow interval lasts from the
-        fault's injection to the last slow step before the fault was undone, plus slow steps that follow closely. A slow
-        interval may span an outage by another fault, because steps are measured only outside of outages."""
+        """Returns time intervals in which a fault slowed the job without stopping it: from the injection to the last
+        slow step before the fault was undone, plus slow steps that follow closely. Steps in outages are not
+        measured."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
@@ -264,12 +263,10 @@ class Slowed:
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
-        """Returns faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. The
-        first reason is that no fault-free run has the world size at which the job ran under the fault. The second
-        reason is that most steps under the fault were slower than any moving median of fault-free runs, but not enough
-        to count as slow. The third reason is that the job was so fast before the fault that steps twice as slow would
-        not count as slow. The third reason does not apply if the job clearly stayed fast during and after a short
-        fault."""
+        """Returns faults that stopped nothing and whose slowdown cannot be measured: no fault-free run has the world
+        size; or most steps under the fault were slower than any moving median of fault-free runs, but not enough to
+        count as slow; or the job was so fast before that steps twice as slow would not count, and it did not clearly
+        stay fast."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
@@ -296,8 +293,8 @@ class Slowed:
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns for each fault the index of the first step that ended after the fault's injection, and the index of
-        the first step that began after the fault was undone."""
+        """Returns for each fault the indices of the first step that ended after its injection and that began after its
+        end."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
@@ -416,8 +413,8 @@ def others_share(run: Timeline, begin: int, end: int) -> float:
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Returns the indices of the last `STEPS_MIN` or more undisturbed steps in a row that have the same world size and
-    begin after the time `since`, or `None` if there are too few."""
+    """Returns the indices of the last `STEPS_MIN` or more undisturbed steps in a row at one world size, after
+    `since`."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])

@@ -10,7 +10,6 @@ from harness.timeline.sorted_events import CLEAN_CODES
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if a finished job's last save is missing, bad, failed or too old, and no fault was active."""
     run, saves = evidence.run, evidence.saves
     last = saves.good[-1].last_at if saves.good else run.begin
     if not run.finished or run.outcome != "completed" or (run.torn and not saves.good):
@@ -38,9 +37,8 @@ def _is_disturbed(evidence: Analysis, at: int) -> bool:
 
 
 def _wanted(evidence: Analysis) -> int:
-    """Returns the earliest allowed step of the last checkpoint, or 0 if the fault-free run does not show this step. If
-    the fault-free run made no save at its end, the last checkpoint may be older than in the fault-free run: by almost
-    one interval between saves, or by almost two intervals if the job saves by time."""
+    """Returns the earliest allowed step of the last checkpoint, or 0 if unknown. Without a save at the end of the
+    fault-free run, it may be older by almost one interval between saves, or by almost two if the job saves by time."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
     last = [run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes]
     if usual is None or fault_free is None or not usual.whole or not len(usual.steps) or evidence.flaw(fault_free):

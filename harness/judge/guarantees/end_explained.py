@@ -15,14 +15,13 @@ from typing import Any
 
 from harness.judge.facts import tellers
 from harness.judge.facts.deaths import End, describe_alike
-from harness.judge.facts.job_end import spoiler
+from harness.judge.facts.work import spoiler
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 NAMED_DEATHS = 3  # most kinds of deaths in one breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields one breach for all unexplained deaths, with a text on three kinds of death and the number of others."""
     run, dead = evidence.run, evidence.deaths_unexplained
     damage = spoiler(run) if dead else None
     kinds: dict[tuple[Any, ...], list[End]] = {}

@@ -14,7 +14,6 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw if a fault was undone too late, too early or never, or had an effect before the fault acted."""
     work, lasts = evidence.work, fault.lasts
     if lasts is not None and fault.healed is None and not fault.error and evidence.run.outcome is not None:
         yield f"was never undone; its planned duration is {lasts}"

@@ -6,8 +6,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw if a fault struck after the last step, or too late in the last step to have an effect. A fault that
-    only slows the job must strike at least half a step before the job's last step ends."""
+    """A fault that only slows the job must strike at least half a step before the job's last step ends."""
     work = evidence.work
     at = min(fault.strikes, default=acted_at(fault)) - evidence.run.uncertainty_ns
     if work.finished and at > work.over:

@@ -1,14 +1,13 @@
 """Each planned fault strikes, and its effect is measured."""
 
 from harness.judge.facts.faults import own_faults, stopped
-from harness.judge.facts.job_end import given_up_early
+from harness.judge.facts.work import given_up_early
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, of_fault
 from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each fault that never struck, that failed, or whose effect was not measured. If the run was
-    ended early, faults need not have struck."""
+    """If the run was ended early, faults need not have struck."""
     run, work = evidence.run, evidence.work
     records = grouped((record.id, record) for record in run.faults)
     ended = run.beside.cut_short or given_up_early(run)

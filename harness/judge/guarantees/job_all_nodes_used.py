@@ -5,7 +5,6 @@ from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Gua
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each node that did no step, though the job had it throughout and no fault targeted it."""
     run = evidence.run
     aimed = {target.get("node") for fault in run.faults for target in fault.targets}
     worked = {run.processes[index].node for epoch in run.epochs for index in epoch.processes}

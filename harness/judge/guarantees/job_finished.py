@@ -4,16 +4,15 @@ If a worker ends with code 0 before the job's last step, the run is inconclusive
 failed, even if its launcher logs code 0. A run that was aborted before any fault struck is inconclusive.
 """
 
-from harness.judge.facts.job_end import done, given_up_early, reached, spoiler, waited
 from harness.judge.facts.reported import blindness
+from harness.judge.facts.work import done, given_up_early, reached, spoiler, waited
 from harness.judge.guarantee import DRILL, RUN, Analysis, Breaches, Guarantee, after, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if the job failed, was given up, or ended before its last step or without the state of this step.
-    A failed job is judged even if the log holds no steps."""
+    """A failed job is judged even if the log holds no steps."""
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)

@@ -10,7 +10,6 @@ from harness.units import format_duration
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each node that left the job without a notice."""
     run = evidence.run
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
     told = {key_of(notice) for notice in run.notices if notice.get("source") != "peer"}

@@ -11,7 +11,6 @@ from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each rollback that the job decided on, if no valid alarm and no active fault explains it."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     if not any(restart.own_decision for restart in evidence.restarts[1:]):
         return

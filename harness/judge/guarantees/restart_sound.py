@@ -9,9 +9,7 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each restore of a save in which a fault damaged tensors, if no rank reported the damage. The
-    breach is inconclusive if only the trainer says that the damaged save was made anew before the restore. Also yields
-    a breach for each restore of other content than was saved. A restore without a logged step is not judged."""
+    """Only the trainer may say that a damaged save was made anew. A restore without a logged step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

@@ -3,22 +3,16 @@
 The run is inconclusive if a loss, gradient norm or gradient-sync time stays the same for ten steps in which it changes
 in the fault-free run. Sync times are not compared if the number of ranks changes. A rank that reports its samples
 (`rank_samples`) only in some steps makes the run inconclusive, unless the rank never does so in the fault-free run.
-
-With `mode: final`, the median loss of ten steps may exceed the fault-free run's by 30 %, or by `max_final_gap`. The
-median gradient norm may be twice or half as large. Five times the scatter is allowed, too, and anything while a fault
-acts. The run is inconclusive if its values differed from the fault-free run's before any fault.
 """
 
 from harness.judge.facts import agreement, replicas
 from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, in_words
-from harness.judge.verdict import Ground, Kind
 
 
 def breaches(evidence: Analysis) -> Breaches:
     yield from in_words(agreement.untold(evidence))
     resized = len({epoch.size for epoch in evidence.run.epochs}) > 1
     yield from in_words(agreement.never_changing(evidence.comparison, resized) if evidence.continuity else ())
-    yield from in_words(agreement.carried_off(evidence), Ground(Kind.LOSSES))
     yield from in_words(replicas.samples_untold(evidence))
 
 

@@ -10,7 +10,6 @@ from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if files whose names contain the newest checkpoint's step, such as rank states, are missing."""
     saves, usual, found = evidence.saves, evidence.fault_free_saves, listings(evidence)
     if usual is None or isinstance(found, str):
         return

@@ -11,7 +11,6 @@ from harness.judge.thresholds import BARE_MIN
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if, at least twice, the only save was deleted before the next save was committed or seen."""
     saves, store, margin_ns = evidence.saves, evidence.saves.store, evidence.run.uncertainty_ns
     emptied, bare = _emptied(store), list[Save]()
     for save, after in itertools.pairwise(() if evidence.run.unseen else store.whole):

@@ -42,8 +42,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _alone(evidence: Analysis) -> list[Pair]:
-    """Returns pairs of saves by two ranks at one path, if only one rank saves there in the fault-free run. The result
-    is empty if world sizes or layouts of ranks differ between the run and the fault-free run."""
+    """Returns pairs of saves by two ranks at one path where, at the same world sizes and layouts, one rank saves alone
+    without a fault."""
     usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
     if usual is None or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
         return []
@@ -55,11 +55,10 @@ def _alone(evidence: Analysis) -> list[Pair]:
 
 def _rewritten(store: Store) -> Iterator[Save]:
     """Yields saves whose files changed without growing, or grew much, after the harness saw the complete save."""
+    yield from store.rewritten(0)
     for save in store.named:
         looks = [each for each in store.sound.get(save, ()) if each.digests[1]]
-        pairs = itertools.pairwise((each.size or 0, each.digests[0]) for each in looks)
-        anew = any(size >= later and held != holds for (size, held), (later, holds) in pairs)
-        if anew or (looks and SMALLER_STEADY * store.left_of(save).get("bytes", 0) > (looks[-1].size or 0)):
+        if looks and SMALLER_STEADY * store.left_of(save).get("bytes", 0) > (looks[-1].size or 0):
             yield save
 
 

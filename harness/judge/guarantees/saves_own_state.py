@@ -35,9 +35,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
-    """Yields a text for each save whose tensors differ from those of its fault-free save, if all losses are equal bit
-    for bit and no save before the first restart differs. A save that equals the fault-free save of another step counts,
-    too."""
+    """Yields a text for each save that differs from its fault-free save, or equals that of another step, if all losses
+    are equal bit for bit and no save before the first restart differs."""
     if evidence.comparison is None or not evidence.comparison.identical:
         return
     saves, restart = evidence.saves, evidence.run.epochs[1].begin

@@ -9,7 +9,6 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if the store holds too many checkpoints at the end, compared with the fault-free run."""
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is not None and not nothing(evidence):
         count, known = _left(run), _left(evidence.fault_free)

@@ -15,8 +15,7 @@ from harness.timeline.save_events import COMMITTED
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if at least two saves were logged as committed before the process began to write them. The breach
-    is inconclusive if a step of the process ended between the commit and the write."""
+    """The breach is inconclusive if a step of the process ended between the commit and the write."""
     begins = grouped((event["process"], event["at"]) for event in evidence.run.writes)
     saves = grouped((save.process, save) for save in evidence.saves.all if save.begun is not None)
     early = list[tuple[Save, int]]()  # each with the begin of its write

@@ -8,8 +8,6 @@ SAMPLES = {"first": "position of the samples", "count": "number of samples", "di
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach on the first step in which a rank consumed other samples in the second restart than in the run. A
-    log describes the samples of a step by their indices, a position, or a digest."""
     run, again = evidence.run, done_again(evidence)
     if again is None or not again.bounds_samples:
         return

@@ -6,8 +6,6 @@ from harness.judge.guarantee import Analysis, Breaches, of_second, second_guaran
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if the second restart's last save is of an earlier step than the run's. Also yields a breach if
-    the harness saw that tensors in a save of the second restart differ from the run's save of the same step."""
     again = done_again(evidence)
     if again is None:
         return

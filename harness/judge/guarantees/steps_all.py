@@ -21,7 +21,6 @@ NAMED_STEPS = 5
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields breaches for steps that some or all ranks of a group skipped, although the group did later steps."""
     run, told, strides = evidence.run, evidence.curve.step, usual_strides(evidence.run, evidence.fault_free)
     found: dict[tuple[int, int, int], list[int]] = {}
     for each in run.stretches:

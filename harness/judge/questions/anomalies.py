@@ -21,17 +21,13 @@ from harness.timeline.lookups import first_from, grouped
 from harness.timeline.timeline import Timeline
 
 
-class Sign(Score):
-    """Measures the values that one guarantee concerns, and gives the reason if this guarantee is not judged."""
+def _sign(name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]) -> Score:
+    """Returns a criterion with the values that one guarantee concerns, which says why this guarantee is not judged."""
 
-    section = "metrics"
+    def score(evidence: Analysis, bounds: object) -> ScoreResult:
+        return ScoreResult(values(evidence), why_not=guarantees()[guarantee].nothing(evidence))
 
-    def __init__(self, name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]):
-        self.name, self.order, self._guarantee, self._values = name, order, guarantee, values
-
-    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
-        why = "" if bounds is None else guarantees()[self._guarantee].nothing(evidence)
-        return ScoreResult(self._values(evidence), not_judged=[(self.by_default, why)] if why else ())
+    return Score(name, order, score, "metrics")
 
 
 def _spikes(evidence: Analysis) -> dict[str, Any]:
@@ -54,27 +50,22 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
     return values | {"batches_short": len(ranks.samples_short(run.steps, rows))}
 
 
-class MemoryGrowth(Score):
+def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResult:
     """Judges whether the trainer reports that a rank's memory leaks before the kernel kills this rank. A missing report
     is a failure only if a scenario expects the report, because a job may also recover by a restart."""
-
-    name = "memory_growth"
-    order = 26  # before the effects of a killed rank, as the leak is their cause
-
-    def score(self, evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResult:
-        seen = _foreseen(evidence.run)
-        if not seen and bounds is None:
-            return ScoreResult({})
-        values = {"seconds_until_told": {f"rank {rank}": seen[rank] for rank in sorted(seen)}}
-        if bounds is None or not bounds.foreseen:
-            return ScoreResult(values)
-        told = [after for after in seen.values() if after is not None]
-        unseen = min((rank for rank, after in seen.items() if after is None), default=None)
-        reason = "" if unseen is None else f"the memory of rank {unseen} leaked until it ended, {UNTOLD}"
-        reason = reason if seen else "no rank's memory leaked"
-        observed = f"{len(told)} of {len(seen)} ranks" if seen else None
-        summary = f"the leak was found {max(told):.1f} s after it began" if told else ""
-        return ScoreResult(values, [line("memory_growth.foreseen", "each leak", observed, reason)], summary=summary)
+    seen = _foreseen(evidence.run)
+    if not seen and bounds is None:
+        return ScoreResult({})
+    values = {"seconds_until_told": {f"rank {rank}": seen[rank] for rank in sorted(seen)}}
+    if bounds is None or not bounds.foreseen:
+        return ScoreResult(values)
+    told = [after for after in seen.values() if after is not None]
+    unseen = min((rank for rank, after in seen.items() if after is None), default=None)
+    reason = "" if unseen is None else f"the memory of rank {unseen} leaked until it ended, {UNTOLD}"
+    reason = reason if seen else "no rank's memory leaked"
+    observed = f"{len(told)} of {len(seen)} ranks" if seen else None
+    summary = f"the leak was found {max(told):.1f} s after it began" if told else ""
+    return ScoreResult(values, [line("memory_growth.foreseen", "each leak", observed, reason)], summary=summary)
 
 
 def _foreseen(run: Timeline) -> dict[int, float | None]:
@@ -96,8 +87,8 @@ def _foreseen(run: Timeline) -> dict[int, float | None]:
 
 
 SCORES = (
-    MemoryGrowth(),
-    Sign("rank_samples", 27, "result.batches_whole", _rank_samples),
-    Sign("replicas", 28, "result.replicas_together", _replicas),
-    Sign("divergence", 29, "result.divergence_undone", _spikes),
+    Score("memory_growth", 26, memory_growth),
+    _sign("rank_samples", 27, "result.batches_whole", _rank_samples),
+    _sign("replicas", 28, "result.replicas_together", _replicas),
+    _sign("divergence", 29, "result.divergence_undone", _spikes),
 )

@@ -12,23 +12,17 @@ from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord, Timeline
 
 
-class OwnTraffic(Score):
+def own_traffic(evidence: Analysis, bounds: object) -> ScoreResult:
     """Measures how much training traffic network faults disturbed, and names those faults that slowed no step."""
-
-    name = "own_traffic"
-    order = 46
-
-    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
-        faults = [fault for fault in struck(evidence) if fault.network]
-        measured = [fault for fault in faults if any("ok" in each for each in fault.traffic)]
-        unslowed = list(_lost_no_time(evidence, measured)) if measured else []
-        values = {"faults": len(faults), "measured": len(measured)}
-        told = values | {"bytes": sum(map(_bytes, measured)), "lost_no_time": unslowed}
-        known = {fault.id for fault in measured}
-        untold = dict.fromkeys(fault.id for fault in faults if fault.id not in known)
-        why = [(self.by_default, f"whether it went through {', '.join(untold)} was not measured")]
-        summary = "; ".join(unslowed) if bounds else ""
-        return ScoreResult(told, summary=summary, not_judged=why if untold and bounds else ())
+    faults = [fault for fault in struck(evidence) if fault.network]
+    measured = [fault for fault in faults if any("ok" in each for each in fault.traffic)]
+    unslowed = list(_lost_no_time(evidence, measured)) if measured else []
+    values = {"faults": len(faults), "measured": len(measured)}
+    told = values | {"bytes": sum(map(_bytes, measured)), "lost_no_time": unslowed}
+    known = {fault.id for fault in measured}
+    untold = dict.fromkeys(fault.id for fault in faults if fault.id not in known)
+    why = f"whether it went through {', '.join(untold)} was not measured" if untold else ""
+    return ScoreResult(told, summary="; ".join(unslowed) if bounds else "", why_not=why)
 
 
 def _bytes(fault: FaultRecord) -> int:
@@ -57,20 +51,15 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
     return float(np.median(waits)) if len(waits) else None
 
 
-class EffectEnd(Score):
+def effect_end(evidence: Analysis, bounds: object) -> ScoreResult:
     """Counts the faults whose effect was over after the harness had undone the fault (`fault.ended`). A fault that
     kills processes is counted only if the end of its effect was measured."""
-
-    name = "effect_end"
-    order = 45
-
-    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
-        lasting = [each for each in struck(evidence) if not each.kills or each.ends]
-        over = [all(Effect.of(end).is_over for end in fault.ends) for fault in lasting if fault.ends]
-        untold = dict.fromkeys(fault.id for fault in lasting if not fault.ends)
-        why = [(self.by_default, f"the end of the effect was not measured: {', '.join(untold)}")]
-        values = {"faults": len(lasting), "measured": len(over), "over": sum(over)}
-        return ScoreResult(values, not_judged=why if untold and bounds else ())
+    lasting = [each for each in struck(evidence) if not each.kills or each.ends]
+    over = [all(Effect.of(end).is_over for end in fault.ends) for fault in lasting if fault.ends]
+    untold = dict.fromkeys(fault.id for fault in lasting if not fault.ends)
+    why = f"the end of the effect was not measured: {', '.join(untold)}" if untold else ""
+    values = {"faults": len(lasting), "measured": len(over), "over": sum(over)}
+    return ScoreResult(values, why_not=why)
 
 
-SCORES = (OwnTraffic(), EffectEnd())
+SCORES = (Score("own_traffic", 46, own_traffic), Score("effect_end", 45, effect_end))

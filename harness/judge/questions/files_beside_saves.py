@@ -20,26 +20,21 @@ NAMED_MAX, NAME_CHARS_MAX = 5, 100  # most names in a sentence, and characters o
 LISTED_MAX = 100  # most names in report.json
 
 
-class FilesBesideSaves(Score):
-    name = "files_beside_saves"
-    order = 44
-    by_steps = False
-
-    def score(self, evidence: Analysis, bounds: FilesBounds | None) -> ScoreResult:
-        found, allowed = listings(evidence), f"≤ {bounds.max_missing} missing" if bounds else ""
-        if not isinstance(found, str) and not found[0]:
-            found = "the harness saw no file beside the saves of the fault-free run"
-        if isinstance(found, str):
-            why = f"not judged: {found}"
-            open_ = [left_open(NAME, allowed, why, Doubt.NOT_COMPARABLE)] if bounds else []
-            return ScoreResult({"not_compared": found} if bounds else {}, open_)
-        due, missing = len(found[0]), absent(*found)
-        words = _not_written(missing)
-        values: dict[str, Any] = {"files": due, "missing": len(missing), "names": missing[:LISTED_MAX], "words": words}
-        if bounds is None:
-            return ScoreResult(values)
-        why = words if len(missing) > bounds.max_missing else ""
-        return ScoreResult(values, [line(NAME, allowed, f"{len(missing)} of {due}", why)])
+def files_beside_saves(evidence: Analysis, bounds: FilesBounds | None) -> ScoreResult:
+    found, allowed = listings(evidence), f"≤ {bounds.max_missing} missing" if bounds else ""
+    if not isinstance(found, str) and not found[0]:
+        found = "the harness saw no file beside the saves of the fault-free run"
+    if isinstance(found, str):
+        why = f"not judged: {found}"
+        open_ = [left_open(NAME, allowed, why, Doubt.NOT_COMPARABLE)] if bounds else []
+        return ScoreResult({"not_compared": found} if bounds else {}, open_)
+    due, missing = len(found[0]), absent(*found)
+    words = _not_written(missing)
+    values: dict[str, Any] = {"files": due, "missing": len(missing), "names": missing[:LISTED_MAX], "words": words}
+    if bounds is None:
+        return ScoreResult(values)
+    why = words if len(missing) > bounds.max_missing else ""
+    return ScoreResult(values, [line(NAME, allowed, f"{len(missing)} of {due}", why)])
 
 
 def _not_written(missing: Sequence[str]) -> str:
@@ -51,4 +46,4 @@ def _not_written(missing: Sequence[str]) -> str:
     return f"{named}{more} {'was' if len(missing) == 1 else 'were'} not written"
 
 
-SCORES = (FilesBesideSaves(),)
+SCORES = (Score("files_beside_saves", 44, files_beside_saves, by_steps=False),)

@@ -29,40 +29,34 @@ SOONER = "fault-free runs are alike for longer, but how fast rounding grows depe
 MODE = "loss_continuity.mode"
 
 
-class LossContinuity(Score):
-    name = "loss_continuity"
-    order = 30
-    explained_by = ("restart.whole_state", "saves.one_writer")
-
-    def score(self, evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
-        consumed = evidence.consumed or samples.by_places(evidence.curve, evidence.left_out)
-        values = _values(evidence, bounds.mode if bounds else "exact", consumed)
-        odd = "; ".join(filter(None, _amounts(consumed)))
-        in_passing = [("sample order", f"{NO_BOUND}, but {odd}")] if odd else []
-        if bounds is None:
-            return ScoreResult(values, not_judged=in_passing)
-        if bounds.against == "itself":
-            return _against_itself(evidence, values)
-        mode, reach = _mode(evidence, bounds)
-        asked, judged = not bounds.model_fields_set.isdisjoint(SAMPLE_BOUNDS), bounds.samples == "judged"
-        followed = judged and (consumed.comparable or asked)
-        lines = [mode, *(_sample_lines(bounds, consumed, mode.verdict) if followed else ())]
-        if bounds.mode == "final":
-            odd_steps, most = values["nonfinite_steps"], bounds.max_nonfinite_steps
-            lines.append(Bound("loss_continuity.max_nonfinite_steps", unit="steps").line(most, odd_steps, "", COMPUTED))
-        if bounds.max_spike is not None:
-            spike = Bound("loss_continuity.max_spike", lambda x: f"{x:.4g}")
-            lines.append(spike.line(bounds.max_spike, values["spike_max"], "", COMPUTED))
-        unseen = not consumed.comparable or (evidence.consumed is not None and consumed.repeated is None)
-        untold = [("sample order", consumed.why)] if unseen else []
-        untold = [*untold, *(_unseen(evidence) if bounds.mode == "envelope" else ())]
-        untold = untold if judged else in_passing or [("sample order", NO_BOUND)]
-        return ScoreResult(values | reach, lines, (), _summary(evidence, bounds, values | reach), untold)
+def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
+    consumed = evidence.consumed or samples.by_places(evidence.curve, evidence.left_out)
+    values = _values(evidence, bounds.mode if bounds else "exact", consumed)
+    odd = "; ".join(filter(None, _amounts(consumed)))
+    in_passing = [("sample order", f"{NO_BOUND}, but {odd}")] if odd else []
+    if bounds is None:
+        return ScoreResult(values, not_judged=in_passing)
+    if bounds.against == "itself":
+        return _against_itself(evidence, values)
+    mode, reach = _mode(evidence, bounds)
+    asked, judged = not bounds.model_fields_set.isdisjoint(SAMPLE_BOUNDS), bounds.samples == "judged"
+    followed = judged and (consumed.comparable or asked)
+    lines = [mode, *(_sample_lines(bounds, consumed, mode.verdict) if followed else ())]
+    if bounds.mode == "final":
+        odd_steps, most = values["nonfinite_steps"], bounds.max_nonfinite_steps
+        lines.append(Bound("loss_continuity.max_nonfinite_steps", unit="steps").line(most, odd_steps, "", COMPUTED))
+    if bounds.max_spike is not None:
+        spike = Bound("loss_continuity.max_spike", lambda x: f"{x:.4g}")
+        lines.append(spike.line(bounds.max_spike, values["spike_max"], "", COMPUTED))
+    unseen = not consumed.comparable or (evidence.consumed is not None and consumed.repeated is None)
+    untold = [("sample order", consumed.why)] if unseen else []
+    untold = [*untold, *(_unseen(evidence) if bounds.mode == "envelope" else ())]
+    untold = untold if judged else in_passing or [("sample order", NO_BOUND)]
+    return ScoreResult(values | reach, lines, (), _summary(evidence, bounds, values | reach), untold)
 
 
 def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Returns, in words, how close the losses are to the fault-free run's. If each rank logs a separate loss, the text
-    names the rank whose losses were compared."""
+    """Says how close the losses are to the fault-free run's, and of which rank if each rank logs its own."""
     said = {
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
@@ -173,8 +167,7 @@ def _percent(value: float | None) -> str:
 
 
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
-    """Counts the steps, apart from rolled-back ones, whose loss or gradient norm is not finite. Returns `None` if the
-    fault-free run logs no loss."""
+    """Counts surviving steps whose loss or gradient norm is not finite (`None`: the fault-free run logs no loss)."""
     if comparison is None or not np.isfinite(comparison.fault_free.loss).any():
         return None
     odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
@@ -260,4 +253,4 @@ def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iter
             yield {"step": step, "rise": told_rise, "spike": told_spike}
 
 
-SCORES = (LossContinuity(),)
+SCORES = (Score("loss_continuity", 30, loss_continuity, explained_by=("restart.whole_state", "saves.one_writer")),)

@@ -37,18 +37,14 @@ ROWS = (  # key in `expect:`, figure, unit
 )
 
 
-class Metrics(Score):
-    name = "metrics"
-    section = "metrics"
-
-    def score(self, evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
-        values = _steps(evidence.run) | _checkpoints(evidence) | _alarms(evidence)
-        resumed = [episode.t_regained is not None for episode in evidence.run.episodes]
-        values["resume_success_percent"] = 100 * sum(resumed) / len(resumed) if resumed else None
-        false = values["false_alarms"] if bounds is None or bounds.max_false_alarms is None else 0
-        why = f"{counted(false, 'alarm')} of the trainer that no fault explains, and no bound on that"
-        lines = [*_lines(values, bounds)] if bounds else ()
-        return ScoreResult(values, lines, not_judged=[("alarms of the trainer", why)] if false else [])
+def metrics(evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
+    values = _steps(evidence.run) | _checkpoints(evidence) | _alarms(evidence)
+    resumed = [episode.t_regained is not None for episode in evidence.run.episodes]
+    values["resume_success_percent"] = 100 * sum(resumed) / len(resumed) if resumed else None
+    false = values["false_alarms"] if bounds is None or bounds.max_false_alarms is None else 0
+    why = f"{counted(false, 'alarm')} of the trainer that no fault explains, and no bound on that"
+    lines = [*_lines(values, bounds)] if bounds else ()
+    return ScoreResult(values, lines, not_judged=[("alarms of the trainer", why)] if false else [])
 
 
 def _lines(values: Mapping[str, Any], bounds: MetricBounds) -> Iterator[Expectation]:
@@ -59,8 +55,8 @@ def _lines(values: Mapping[str, Any], bounds: MetricBounds) -> Iterator[Expectat
 
 
 def _steps(run: Timeline) -> dict[str, Any]:
-    """Returns quantiles of step time, and the number of rolled-back steps. Step time is the time between the ends of
-    two successive complete steps, without a restart or rollback in between."""
+    """Returns quantiles of the time between the ends of successive complete steps, and the number of rolled-back
+    steps."""
     told = Times.of(run)
     taken = told.end - told.begin
     found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}
@@ -126,4 +122,4 @@ def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[in
     return int(run.evidence[at]) - fault.injected
 
 
-SCORES = (Metrics(),)
+SCORES = (Score("metrics", 99, metrics, section="metrics"),)

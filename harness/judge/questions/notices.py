@@ -22,24 +22,20 @@ from harness.units import format_duration
 NAME = "notices.max_ignored"
 
 
-class Notices(Score):
-    name = "notices"
-    order = 13
-
-    def score(self, evidence: Analysis, bounds: NoticesBounds | None) -> ScoreResult:
-        given = [ignored for fault in evidence.run.faults for ignored in _given(evidence, fault)]
-        allowed = f"≤ {bounds.max_ignored}" if bounds else ""
-        if not given or "checkpoints" not in told(evidence.run):
-            why = "nobody tells of checkpoints" if given else "no node was taken after a notice to ranks at work"
-            return ScoreResult({}, [left_open(NAME, allowed, why, Doubt.UNMEASURED)] if bounds else [])
-        ignored = [words for words in given if words]
-        summary = "; ".join(ignored)
-        values = {"given": len(given), "ignored": len(ignored)} if ignored or bounds else {}
-        if bounds is None:
-            return ScoreResult(values, summary=summary)
-        why = summary if len(ignored) > bounds.max_ignored else ""
-        observed = f"{len(ignored)} of {len(given)}"
-        return ScoreResult(values, [line(NAME, allowed, observed, why, Ground(Kind.ABSENCE))], summary=summary)
+def notices(evidence: Analysis, bounds: NoticesBounds | None) -> ScoreResult:
+    given = [ignored for fault in evidence.run.faults for ignored in _given(evidence, fault)]
+    allowed = f"≤ {bounds.max_ignored}" if bounds else ""
+    if not given or "checkpoints" not in told(evidence.run):
+        why = "nobody tells of checkpoints" if given else "no node was taken after a notice to ranks at work"
+        return ScoreResult({}, [left_open(NAME, allowed, why, Doubt.UNMEASURED)] if bounds else [])
+    ignored = [words for words in given if words]
+    summary = "; ".join(ignored)
+    values = {"given": len(given), "ignored": len(ignored)} if ignored or bounds else {}
+    if bounds is None:
+        return ScoreResult(values, summary=summary)
+    why = summary if len(ignored) > bounds.max_ignored else ""
+    observed = f"{len(ignored)} of {len(given)}"
+    return ScoreResult(values, [line(NAME, allowed, observed, why, Ground(Kind.ABSENCE))], summary=summary)
 
 
 def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
@@ -62,12 +58,11 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
 
 
 def _acted(evidence: Analysis, given: int, taken: int) -> bool:
-    """Returns True if a rank logged a notice, saved or exited between the times `given` and `taken`, within the
-    uncertainty of the clocks."""
+    """Returns True if a rank logged a notice, saved or exited in this time, within the uncertainty of the clocks."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     left = (process.left for process in run.processes if process.left is not None)
     found = np.array([*(each["at"] for each in (*run.notices, *run.checkpoints, *run.exits)), *left], np.int64)
     return bool(((found >= given - margin) & (found < taken + margin)).any())
 
 
-SCORES = (Notices(),)
+SCORES = (Score("notices", 13, notices),)

@@ -22,28 +22,24 @@ from harness.timeline.timeline import Episode, Timeline
 from harness.units import counted, format_duration
 
 
-class RecoveryTime(Score):
-    name = "recovery_time"
-    order = 10
-
-    def score(self, evidence: Analysis, bounds: RecoveryBounds | None) -> ScoreResult:
-        run = evidence.run
-        longest = max(run.episodes, key=lambda e: (e.t_regained is None, e.end - e.t_stop), default=None)
-        slowest = max(evidence.slowed.measured, key=lambda d: (not d.recovered, d.end - d.begin), default=None)
-        taken, summary = None, ""
-        if longest is not None and longest.t_regained is not None:
-            taken = longest.t_regained - longest.t_stop
-            more = f", the longest of {len(run.episodes)} recoveries" if len(run.episodes) > 1 else ""
-            summary = f"recovered in {format_duration(taken)}{more}"
-        elif longest is None and slowest is not None:
-            taken = slowest.end - slowest.begin if slowest.recovered else None
-            summary = f"{_still(slowest)} at the end"
-            if taken is not None:
-                summary = f"back to its usual speed {format_duration(taken)} after the fault"
-        values = {"seconds": None if taken is None else taken / S}
-        if bounds is None:
-            return ScoreResult(values)
-        return ScoreResult(values, [*_expectations(evidence, bounds)], summary=summary)
+def recovery_time(evidence: Analysis, bounds: RecoveryBounds | None) -> ScoreResult:
+    run = evidence.run
+    longest = max(run.episodes, key=lambda e: (e.t_regained is None, e.end - e.t_stop), default=None)
+    slowest = max(evidence.slowed.measured, key=lambda d: (not d.recovered, d.end - d.begin), default=None)
+    taken, summary = None, ""
+    if longest is not None and longest.t_regained is not None:
+        taken = longest.t_regained - longest.t_stop
+        more = f", the longest of {len(run.episodes)} recoveries" if len(run.episodes) > 1 else ""
+        summary = f"recovered in {format_duration(taken)}{more}"
+    elif longest is None and slowest is not None:
+        taken = slowest.end - slowest.begin if slowest.recovered else None
+        summary = f"{_still(slowest)} at the end"
+        if taken is not None:
+            summary = f"back to its usual speed {format_duration(taken)} after the fault"
+    values = {"seconds": None if taken is None else taken / S}
+    if bounds is None:
+        return ScoreResult(values)
+    return ScoreResult(values, [*_expectations(evidence, bounds)], summary=summary)
 
 
 class _Span(NamedTuple):
@@ -100,8 +96,8 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Compares each recovery time with the limit `allowed`. Recoveries that never ended come first in the result, and
-    the shortest recovery last. If a recovery could not be measured, an extra line gives the reason."""
+    """Compares each recovery time with the limit `allowed`, those that never ended first, then the longest. If a
+    recovery could not be measured, an extra line gives the reason."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
     lines = [_line(bound, each, allowed, run) for each in worst_first]
@@ -141,4 +137,4 @@ def _unmeasured(evidence: Analysis) -> str:
     return next((f"{fault} did not stop progress, and its slowdown {UNMEASURABLE}" for fault in unmeasurable), "")
 
 
-SCORES = (RecoveryTime(),)
+SCORES = (Score("recovery_time", 10, recovery_time),)

@@ -21,28 +21,24 @@ ROWS = (  # key in `expect:`, figure, unit
 )
 
 
-class WastedGpuHours(Score):
-    name = "wasted_gpu_hours"
-    order = 20
-
-    def score(self, evidence: Analysis, bounds: WasteBounds | None) -> ScoreResult:
-        booked = evidence.ledger
-        whole, by_faults, allocated = booked.wasted, booked.wasted_by_faults, booked.allocated or 1
-        values = {"gpu_seconds_wasted": whole / S, "gpu_seconds_wasted_by_faults": by_faults / S}
-        values |= {"percent": 100 * whole / allocated, "percent_by_faults": 100 * by_faults / allocated}
-        if bounds is None:
-            return ScoreResult(values)
-        if not booked.allocated:
-            none = unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")
-            return ScoreResult(values, reasons=[none])
-        lacking = _unmeasured(evidence)
-        summary = "" if lacking else f"{UNITS['%'](values['percent_by_faults'])} of GPU time wasted by faults"
-        bounded = (bounds.max_percent_by_faults, bounds.max_gpu_seconds_by_faults) != (None, None)
-        not_judged = [(WASTED_BY_FAULTS, lacking)] if lacking and not bounded else []
-        share = 100 * booked.accounts["unattributed"] / booked.allocated
-        text = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
-        reasons = [unknown(Code.LEDGER_UNATTRIBUTED, text)] if share > UNATTRIBUTED_PERCENT_MAX else []
-        return ScoreResult(values, [*_lines(evidence, values, bounds, lacking)], reasons, summary, not_judged)
+def wasted_gpu_hours(evidence: Analysis, bounds: WasteBounds | None) -> ScoreResult:
+    booked = evidence.ledger
+    whole, by_faults, allocated = booked.wasted, booked.wasted_by_faults, booked.allocated or 1
+    values = {"gpu_seconds_wasted": whole / S, "gpu_seconds_wasted_by_faults": by_faults / S}
+    values |= {"percent": 100 * whole / allocated, "percent_by_faults": 100 * by_faults / allocated}
+    if bounds is None:
+        return ScoreResult(values)
+    if not booked.allocated:
+        none = unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")
+        return ScoreResult(values, reasons=[none])
+    lacking = _unmeasured(evidence)
+    summary = "" if lacking else f"{UNITS['%'](values['percent_by_faults'])} of GPU time wasted by faults"
+    bounded = (bounds.max_percent_by_faults, bounds.max_gpu_seconds_by_faults) != (None, None)
+    not_judged = [(WASTED_BY_FAULTS, lacking)] if lacking and not bounded else []
+    share = 100 * booked.accounts["unattributed"] / booked.allocated
+    text = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
+    reasons = [unknown(Code.LEDGER_UNATTRIBUTED, text)] if share > UNATTRIBUTED_PERCENT_MAX else []
+    return ScoreResult(values, [*_lines(evidence, values, bounds, lacking)], reasons, summary, not_judged)
 
 
 def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds, lacking: str) -> Iterator[Expectation]:
@@ -73,4 +69,4 @@ def _unmeasured(evidence: Analysis) -> str:
     return f"the slowdown by {names} {UNMEASURABLE}" if names else ""
 
 
-SCORES = (WastedGpuHours(),)
+SCORES = (Score("wasted_gpu_hours", 20, wasted_gpu_hours),)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge import thresholds as limits
-from harness.judge.bounds import ExitBounds, PaceBounds, RhythmBounds, UseBounds
+from harness.judge.bounds import BOUNDS, ExitBounds, PaceBounds, RhythmBounds, UseBounds
 from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
@@ -36,17 +36,16 @@ Figures = dict[str, Any]  # as in report.json
 Lines = Sequence[Expectation] | str  # expectations, or the reason why nothing is judged
 
 
-class _Again(Score):
-    """A criterion on the job after its last recovery, such as on its speed, that is judged by default if possible."""
+def _again(name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]) -> Score:
+    """Returns a criterion on the job after its last recovery, such as on its speed, judged by default if possible."""
 
-    def __init__(self, name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]):
-        self.name, self.order, self._judged = name, order, judged
-
-    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        values, lines = self._judged(evidence, bounds or self.bounds())
+    def score(evidence: Analysis, bounds: Any) -> ScoreResult:
+        values, lines = judged(evidence, bounds or BOUNDS[name]())
         if isinstance(lines, str):
-            return ScoreResult(values, not_judged=[(self.by_default, lines)] if bounds else [])
+            return ScoreResult(values, why_not=lines)
         return ScoreResult(values, lines if bounds else ())
+
+    return Score(name, order, score)
 
 
 def pace(evidence: Analysis, bounds: PaceBounds) -> tuple[Figures, Lines]:
@@ -107,8 +106,8 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns the GPUs that the job kept to its end, except on nodes that exited after a notice and on straggler nodes.
-    A node is a straggler if a notice says so."""
+    """Returns the GPUs that the job kept to its end, except on stragglers' nodes and on nodes that exited after a
+    notice."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
@@ -178,8 +177,8 @@ def _tells_saves(evidence: Analysis) -> bool:
 
 
 def _usual_saves(evidence: Analysis) -> Ints:
-    """Returns, in order, the steps of which the fault-free run committed checkpoints. If the judged run logs no
-    checkpoints, returns the steps of checkpoints that the harness saw in the fault-free run."""
+    """Returns, in order, the steps of the fault-free run's saves: of those that the harness saw if the run logs
+    none."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
         return np.zeros(0, np.int64)
@@ -187,8 +186,8 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tuple[int, int]]:
-    """Returns time and step of saves that were begun or failed, but never committed, at steps that are not in `due`.
-    The result is empty if the fault-free run `theirs` has saves that were never committed."""
+    """Returns time and step of saves at steps not in `due` that were begun or failed and never committed, if the
+    fault-free run `theirs` has no such saves."""
     if theirs is not None and {save.step for save in theirs.all} != {save.step for save in theirs.whole}:
         return []
     done = {-1, *due.tolist(), *(save.step for save in saves.whole)}
@@ -229,8 +228,8 @@ def _after_the_fault(
 
 
 SCORES = (
-    _Again("pace", 40, pace),
-    _Again("checkpoint_rhythm", 41, checkpoint_rhythm),
-    _Again("gpus_in_use", 43, gpus_in_use),
-    _Again("exit_time", 44, exit_time),
+    _again("pace", 40, pace),
+    _again("checkpoint_rhythm", 41, checkpoint_rhythm),
+    _again("gpus_in_use", 43, gpus_in_use),
+    _again("exit_time", 44, exit_time),
 )

@@ -1,0 +1,88 @@
+"""Finds excursions: steps in a row whose loss or gradient norm is far off the fault-free run's, with `mode: final`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.judge.facts import by_time
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.losses import WORDS, Comparison, near_by
+from harness.judge.thresholds import LAG_STRETCHES, NEAR_ZERO, NORM_OFF, RECOVERS_STEPS, SPREAD, STRETCH_STEPS
+from harness.node.emitter.abnormal import SPIKE_LOSS_EXCESS, SPIKE_LOSS_SPREADS, SPIKE_MARGIN_STEPS, SPIKE_STEPS
+from harness.timeline.sorted_events import acted_at
+from harness.timeline.timeline import FaultRecord
+
+
+@dataclass(frozen=True)
+class Excursion:
+    """A row of stretches of ten steps whose median loss is far above the fault-free run's, or whose median gradient
+    norm is far off in either direction. Its cause came in the steps `since` to `until`."""
+
+    words: str
+    first: int  # step
+    last: int  # step
+    since: int
+    until: int
+    fault: str  # id of a fault that moved the figure, if the figure came back soon after the fault's end
+
+
+def excursions(evidence: Analysis) -> Iterator[Excursion]:
+    """Yields the excursions of the loss, then those of the gradient norm. With other modes, each step is compared."""
+    run, compared, usual, bounds = evidence.run, evidence.comparison, evidence.fault_free, evidence.continuity
+    if bounds is None or bounds.mode != "final" or usual is None or compared is None or evidence.incomparable:
+        return
+    sizes = [epoch.size / usual.largest_world for epoch in run.epochs]
+    noisier = np.sqrt(max([1, *sizes, *(1 / size for size in sizes)]))  # the gradients of smaller batches
+    yield from _of(evidence, compared, "loss", max(SPIKE_LOSS_EXCESS, bounds.max_final_gap / 100))
+    yield from _of(evidence, compared, "grad_norm", NORM_OFF * noisier - 1)
+
+
+def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> Iterator[Excursion]:
+    """Yields the excursions of one figure, which are off by the share `excess` of the fault-free run's and by more than
+    it scatters. The figure may lag behind the fault-free run's, or be ahead of it, by `LAG_STRETCHES`."""
+    columns = [getattr(each, name) for each in (compared.run, compared.fault_free)]
+    told = np.isfinite(columns).all(axis=0)
+    step, parts, theirs = (_stretches(each[told]) for each in (compared.step, *columns))
+    if not len(step):
+        return
+    mine, other = np.median(parts, axis=1), np.median(theirs, axis=1)
+    scatter = np.median(np.abs(theirs - other[:, np.newaxis]), axis=1)
+    most, least = near_by(other, LAG_STRETCHES), -near_by(-other, LAG_STRETCHES)
+    wide = np.maximum(SPIKE_LOSS_SPREADS * SPREAD * near_by(scatter, LAG_STRETCHES), NEAR_ZERO * np.ptp(other))
+    far = mine - most > np.maximum(excess * np.abs(most), wide)
+    if name == "grad_norm":
+        far |= least - mine > np.maximum(excess * mine, wide)
+    for part in by_time.stretches(far):
+        first, last = int(step[part.start, 0]), int(step[part.stop - 1, -1])
+        values = f"{mine[part.start]:.4g} at first, and {other[part.start]:.4g} in the fault-free run"
+        words = f"from step {first} to step {last} the {WORDS[name]} is far off: {values} (medians of ten steps)"
+        since, until = int(step[max(0, part.start - LAG_STRETCHES - 1), 0]), int(step[part.start, -1])
+        yield Excursion(words, first, last, since, until, _moved_by(evidence, first, until, last))
+
+
+def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
+    """Returns the id of a fault that changes what the job computes, if the excursion began in the steps `first` to
+    `until` while the fault acted, or a few steps later, and was over soon after the fault's end. A restart in between
+    may be the cause, too."""
+    run = evidence.run
+    for fault, begin, end in acted(evidence):
+        soon = begin <= until and first <= end + SPIKE_MARGIN_STEPS + SPIKE_STEPS and last <= end + RECOVERS_STEPS
+        restarted = any(epoch.begin > acted_at(fault) and epoch.first <= last for epoch in run.epochs[1:])
+        if fault.moves and soon and not restarted:
+            return fault.id
+    return ""
+
+
+def acted(evidence: Analysis) -> Iterator[tuple[FaultRecord, int, int]]:
+    """Yields each fault that struck, with the furthest step before it struck and the furthest step before its end."""
+    work = evidence.work
+    for fault in evidence.run.faults:
+        if fault.injected is not None:
+            yield fault, work.furthest(fault.injected), work.furthest(by_time.healed_at(evidence.run, fault))
+
+
+def _stretches(values: Any) -> Any:
+    """Returns the values in rows of ten, without the first ones if they fill no row."""
+    return values[len(values) % STRETCH_STEPS :].reshape(-1, STRETCH_STEPS)

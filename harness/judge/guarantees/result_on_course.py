@@ -1,0 +1,39 @@
+"""With `mode: final`, no loss or gradient norm is far off the fault-free run's for long, unless a fault moves it.
+
+The medians of ten steps are compared. A loss may exceed the fault-free run's by 30 %, or by `max_final_gap`. A gradient
+norm may be twice or half as large, and more with another number of ranks. Five times the scatter within ten steps and
+1 % of how far the figure moves are allowed, too. The figure may be ahead of the fault-free run's, or lag behind it, by
+twenty steps.
+
+A fault that changes samples, gradients or weights may carry a figure off while it acts, and until 30 steps after its
+end. The run is inconclusive if the figure stays off for longer, or if anything else may be the cause: a trainer that is
+not deterministic, another number of ranks, other samples, or chance. With other modes, `loss_continuity` compares each
+step.
+"""
+
+from harness.judge.facts.excursions import excursions
+from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
+from harness.judge.verdict import Ground, Kind
+
+
+def breaches(evidence: Analysis) -> Breaches:
+    for each in excursions(evidence):
+        if not each.fault:
+            yield breach(
+                each.words, grounds=[Ground(Kind.LOSSES), Ground(Kind.COURSE, steps=(each.first, each.last), of=each)]
+            )
+
+
+def nothing(evidence: Analysis) -> str:
+    if evidence.continuity is None or evidence.continuity.mode != "final":
+        return "the scenario sets no `mode: final`"
+    return next((f"{each.words}: fault {each.fault} moved it" for each in excursions(evidence)), "")
+
+
+GUARANTEE = Guarantee(
+    breaches,
+    rests_on=("loss",),
+    explained_by=("restart.whole_state", "saves.one_writer", "result.samples_in_order"),
+    holds_for=(RUN,),
+    nothing=nothing,
+)
