@@ -12,6 +12,7 @@ from simulator import Outage, simulate
 
 from harness import plugins
 from harness.diagnosis.injected import ELSEWHERE, RunTruth, Victim, faults_of, truth_of, truth_of_run
+from harness.faults import contract
 from harness.faults.contract import Fault, fault_names
 from harness.log import reading
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -78,6 +79,7 @@ def test_a_fault_of_a_plug_in_says_its_truth_or_is_not_graded(monkeypatch: pytes
 
     for told, expected in ((Telling, Telling.truth), (Silent, "disk_nap does not say which answers are right")):
         monkeypatch.setattr(plugins.Family, "load", lambda self, name, told=told: told)
+        monkeypatch.setattr(contract, "fault_module", lambda name: contract)
         assert truth_of("disk_nap", {}) == expected
 
 

@@ -195,13 +195,14 @@ def test_who_may_have_been_alive_by_the_clocks_may_have_died_of_it(
     assert len(deaths(logs.finish(25))) == accused
 
 
-@pytest.mark.parametrize(("died", "accused"), [(9.5, True), (10.5, False)])
+@pytest.mark.parametrize(("died", "accused"), [(9.5, True), (9.7, False), (10.5, False)])
 def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
     logs: Logs, died: float, accused: bool
 ) -> None:
-    """Its command ended at 10 s, before it was taken: nobody dies of that earlier."""
+    """Its worker told its last line at 9.6 s, and its launcher ended at 10 s: nobody dies of that earlier."""
     logs.nodes(1)
-    logs.both(1, 2, 1, 3)
+    _, leaving = logs.both(1, 2, 1, 3)
+    logs.log(leaving, 9.6, "notice", source="signal")
     logs.strikes(8, "evict", 1, kind="preemption")
     logs.log("harness", 10, "process.exit", node="node1", incarnation=1, code=-15)
     logs.log("harness", died, "process.exit", node="node0", incarnation=1, code=1)
