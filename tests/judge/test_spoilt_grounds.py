@@ -15,6 +15,7 @@ from simulator import Job, Logs, simulate, steps
 from harness.judge import assumption, score, weighing
 from harness.judge.assumption import assumptions
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.excursions import Excursion
 from harness.judge.facts.known import By
 from harness.judge.facts.usual import Degraded, Pace
 from harness.judge.guarantee import Breach, Guarantee
@@ -177,6 +178,12 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "incomparable": ("comparison-as-asked", evidence_of(incomparable=DEFECT), {}, {"curves"}),
     "struck soon after a save": ("saves-listed", evidence_of(run_of(launchers=[])), {}, {"listed"}),
     "requeued": ("nodes-kept", evidence_of(deaths_unexplained=[SLOT]), {}, {"nodes"}),
+    "by chance": (
+        "course-undisturbed",
+        evidence_of(run_of(faults=[]), fault_free=SimpleNamespace(largest_world=2, epochs=[0], reached_step=40)),
+        {"course": Ground(Kind.COURSE, of=Excursion("", 20, 29, 10, 19, ""))},
+        {"course"},
+    ),
     "order unproven": ("one-data-set", evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
 }
 
