@@ -180,7 +180,12 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "requeued": ("nodes-kept", evidence_of(deaths_unexplained=[SLOT]), {}, {"nodes"}),
     "by chance": (
         "course-undisturbed",
-        evidence_of(run_of(faults=[]), fault_free=SimpleNamespace(largest_world=2, epochs=[0], reached_step=40)),
+        evidence_of(
+            run_of(faults=[]),
+            fault_free=SimpleNamespace(largest_world=2, epochs=[0], reached_step=40),
+            continuity=None,
+            work=None,
+        ),
         {"course": Ground(Kind.COURSE, of=Excursion("", 20, 29, 10, 19, ""))},
         {"course"},
     ),
