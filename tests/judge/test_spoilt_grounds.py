@@ -181,7 +181,8 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "by chance": (
         "course-undisturbed",
         evidence_of(
-            run_of(faults=[]),
+            run_of(faults=[], steps=np.rec.array([(1, True, 5)], names="step, survives, end")),
+            comparison=None,
             fault_free=SimpleNamespace(largest_world=2, epochs=[0], reached_step=40),
             continuity=None,
             work=None,
