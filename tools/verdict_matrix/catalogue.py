@@ -97,6 +97,8 @@ MUTANTS = [
     _fails("gives_up_without_a_word", "the job did not say '1 of 2 nodes'", "absent"),
     _fails("crashes_after_every_restart", r"the job failed at step 2\d of 40: the command on node\d ended with"),
     _fails("crashes_after_the_second_restart", r"the job failed at step [45]\d of 120", "kill twice, drill"),
+    _fails("crashes_for_ever", "^[0-9]+ restarts in a row without progress: .*; no fault", "kill, little patience"),
+    _fails("saves_no_more", r"max_restarts_without_progress: 2 restarts in a row .* than 20", "kill again and again"),
     _fails("stalls_now_and_then", SLOWER, "kill, drill"),
     _fails("stalls_at_each_save", SLOWER, "kill, drill"),
     _fails("is_much_slower", SLOWER, "kill, drill"),

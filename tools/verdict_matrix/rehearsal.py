@@ -49,6 +49,7 @@ COMPLETE = "complete"
 SAVED = {"metrics": {"checkpoint_success_min": 100}}
 ALIKE = {"loss_continuity": {"mode": "final", "max_final_gap": "10%"}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
+PROGRESS = {"metrics": {"max_restarts_without_progress": 1}}
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,9 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "kill, drill": rehearsal(EARLY, **LONG),
     "kill, no drill": rehearsal(EARLY, **LONG | {"restore_drill": False}),
     "kill twice, drill": rehearsal(EARLY, EARLY | {"id": "again", "when": {"step": 50}}, **LONG),
+    "kill again and again": rehearsal(
+        KILL, *(KILL | {"id": f"at-{at}", "when": {"step": at}} for at in (45, 65)), steps=80, expect=PROGRESS
+    ),
     "rot and kill, drill": rehearsal(
         ROT | {"when": {"step": 90}}, KILL | {"when": {"following": "rot", "event": "effect"}}, **LONG | {"steps": 180}
     ),
