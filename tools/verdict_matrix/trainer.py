@@ -196,6 +196,26 @@ def loads_damaged_checkpoints() -> None:
     checkpoint.verify = lambda folder: 0
 
 
+@bug
+def trains_on_nan() -> None:
+    """Looks at digests alone, skips each update, and never asks why."""
+    checkpoint.refuse_nonfinite = lambda state: None
+    Divergence.step_done = lambda *_: None
+
+
+@bug
+def dies_of_nan_for_ever() -> None:
+    """The loss is no number some steps after each load, the job dies of that and is started again, and so on."""
+    checkpoint.refuse_nonfinite = lambda state: None
+    agent.CRASHES_MAX = 10**6
+
+    @around(Worker, "is_finite")
+    def is_finite(original: Any, self: Worker, loss: float, grad_norm: float) -> bool:
+        if not original(self, loss, grad_norm):
+            raise FloatingPointError(f"the loss is {loss} at step {self.step}")
+        return True
+
+
 @bug_in(training_state, "capture")
 def saves_weights_in_half_precision(original: Any, *arguments: Any) -> State:
     state = original(*arguments)
