@@ -70,7 +70,11 @@ def folder_name(step: int) -> str:
 
 
 def write(root: pathlib.Path, step: int, state: State, emit: Emitter, metrics: Metrics | None = None) -> pathlib.Path:
-    """Writes and publishes one checkpoint; returns its folder. Raises `OSError` or what torch makes of one."""
+    """Writes and publishes one checkpoint; returns its folder.
+
+    Raises `DamagedCheckpoint` for a state that nobody could train on, `OSError` or what torch makes of one.
+    """
+    refuse_nonfinite(state)  # or it would, in the end, push the good ones out
     temporary = _temporary(root, step)
     try:
         with emit.phase("checkpoint.write"):
@@ -137,6 +141,13 @@ def read(folder: pathlib.Path) -> State:
     }
     dcp.load(state, checkpoint_id=folder, no_dist=True)
     return state
+
+
+def refuse_nonfinite(state: State) -> None:
+    """Raises `DamagedCheckpoint` for weights or moments that are infinite or NaN: no checksum tells them."""
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
+            raise DamagedCheckpoint(f"{name} holds numbers that are not finite")
 
 
 def published(root: pathlib.Path) -> list[pathlib.Path]:
@@ -410,7 +421,9 @@ class Checkpoints:
     def _try_read(self, step: int) -> tuple[State | None, str | None]:
         try:
             self._fetch_for_node(step)
-            return read(self.root / folder_name(step)), None
+            state = read(self.root / folder_name(step))
+            refuse_nonfinite(state)
+            return state, None
         except FAILURES as error:  # of whatever kind: this checkpoint is not for us
             return None, _reason(error)
 

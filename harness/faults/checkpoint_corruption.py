@@ -20,9 +20,9 @@ from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, RunPath, Target
 from harness.faults.shared import checkpoint_damage
-from harness.faults.shared.checkpoint_damage import OF_POINTERS, PARTS, Damage, Kind, Order, Part
+from harness.faults.shared.checkpoint_damage import OF_POINTERS, PARTS, POISON, Damage, Kind, Order, Part
 from harness.log import untrusted_files
-from harness.log.consequences import May
+from harness.log.consequences import Consequences, May
 from harness.log.truth import Decision, Place, Truth
 from harness.log.truth import Kind as Failure
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
@@ -45,6 +45,8 @@ _KINDS = {
     "wrong_manifest": "a checksum in the manifest changed",
     "stale_latest": "the pointer set back to an older checkpoint",
     "dangling_latest": "the pointer names a checkpoint that is not there",
+    "nan": "the large tensors of {file} filled with NaN, and SHA-256 digests of it made right",
+    "exploded": "the large tensors of {file} filled with huge numbers, and SHA-256 digests of it made right",
 }
 OF_A_POINTER = ("bit_flip", "zero_page", "truncate", "empty", "missing", *OF_POINTERS)
 
@@ -70,9 +72,15 @@ class CheckpointCorruption(Fault):
     def _fits(self) -> Self:
         if self.what == "pointer" and self.kind in ("mixed_steps", "wrong_manifest"):
             raise ValueError(f"kind {self.kind} cannot be done to a pointer; allowed there: {', '.join(OF_A_POINTER)}")
+        if self.kind in POISON and self.what not in ("any", "tensor"):
+            raise ValueError(f"kind {self.kind} is done to tensors; leave out `what: {self.what}`")
         if self.what != "pointer" and self.kind in OF_POINTERS and self.what != "any":
             raise ValueError(f"kind {self.kind} is done to the pointer; leave out `what: {self.what}`")
         return self
+
+    def consequences(self) -> Consequences:
+        found = super().consequences()
+        return replace(found, may=found.may | {May.DIVERGE}) if self.kind in POISON else found
 
     def describe(self, targets: Sequence[Target]) -> str:
         file = f"the {self.file} file" if self.file == "largest" else f"file {self.file!r}"
@@ -87,13 +95,14 @@ class CheckpointCorruption(Fault):
         aside.mkdir(parents=True, exist_ok=True)
         order = Order(self.kind, self.what, self.file, random.Random(context.seed))
         damage = checkpoint_damage.prepare(place, listing, order, aside)
-        context.undo(
-            "faults.checkpoint_corruption",
-            path=damage.path,
-            kept=str(damage.kept.relative_to(context.run_dir)),
-            left=checkpoint_damage.fingerprint_of_ours(damage.damaged),
-        )
-        damage.apply()
+        for each in (damage, *damage.sealed):
+            context.undo(
+                "faults.checkpoint_corruption",
+                path=each.path,
+                kept=str(each.kept.relative_to(context.run_dir)),
+                left=checkpoint_damage.fingerprint_of_ours(each.damaged),
+            )
+            each.apply()
         context.injected()
         self._report(damage, listing, context)
 
@@ -125,8 +134,10 @@ class CheckpointCorruption(Fault):
         measured, unit = damage.measure()
         told = _names(damage, listing) | self._left(damage, context) if damage.checkpoint else {}
         changed = {"part": damage.part, "how": self.kind, "tensor_bytes": damage.tensor_bytes}
+        changed |= {"sealed": True} if self.kind in POISON else {}
         context.log("fault.damaged", path=damage.path, **changed, **told)
         ok = measured == damage.expected > 0 and (damage.tensor_bytes > 0 or self.what != "tensor")
+        ok &= all(each.measure()[0] == each.expected for each in damage.sealed)
         context.effect(measured, damage.expected, unit, ok=ok, detail=f"{damage.path}: {self.kind}, {damage.part}")
 
     def _left(self, damage: Damage, context: Context) -> dict[str, str]:

@@ -103,6 +103,7 @@ SIZES_MIN = judged(">=", 3, "saves", "too few sizes | enough to show that they s
 SIZES_SPREAD = healthy("<=", 8, "× the spread now", "sizes spread without a fault, too | all are of one state", "runs: docs/margins.json")
 PILED_UP = healthy("<=", 2, "checkpoints for each fault", "left over by faults | no longer removed", "meaning: a half one, and one that was saved over")
 SEEN_AGAIN = judged(">", 0.5, "of a step's samples", "padding | the next pass", "meaning: padding is less than half of a step")
+RESTARTS_IN_VAIN = healthy("<=", 6, "restarts in a row", "a start fails by chance | a crash loop", "published: Kubernetes gives a Job up after 6 retries (backoffLimit)")
 IN_FLIGHT = healthy("<=", 2, "× the interval", "a save in flight is lost, too | the job went further back", "meaning: one interval, and the save that was being written")
 QUANTILE = method(0.99, "of steps", "took no longer without a fault: the band", "meaning: one step in a hundred is an outlier")
 SYNC_QUANTILE = method(0.95, "of gradient syncs", "took no longer without a fault", "guess: no stored run comes near it")

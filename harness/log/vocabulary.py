@@ -555,6 +555,7 @@ _HARNESS: _Events = {
         _name("part", "what was struck", values=("tensor", "header", "metadata", "pointer")),
         _name("how", "what was done to it", optional=True),
         _bytes("tensor_bytes", "bytes of tensors that are lost or different"),
+        _flag("sealed", "digests were made right, so that only training shows the damage", optional=True),
     ),
     "fault.effect": ("The fault's effect was measured.", *_EFFECT),
     "fault.traffic": (

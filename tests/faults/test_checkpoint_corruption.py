@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import multiprocessing
+import multiprocessing.synchronize
 import os
 import pathlib
+import time
 from typing import Any
 
 import pytest
@@ -11,11 +14,16 @@ from checkpoint_files import POINTED, WRITERS, write
 from faults.fault_context import means
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import HANG_S, until
 
 from harness.api.testing import FaultContext
 from harness.errors import FaultError
 from harness.faults import checkpoint_corruption as corruption
 from harness.faults.contract import CheckpointPlace, Target, build_fault
+from harness.faults.shared.checkpoint_damage import POISON
+from harness.log.journal import Journal
+from harness.preflight.verification import verify
+from harness.run import undo
 from harness.trainers.checkpoints.contract import list_checkpoints
 from harness.trainers.checkpoints.shared import formats
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
@@ -196,6 +204,63 @@ def test_tensor_bytes_of_the_newest_of_any_layout(tmp_path: pathlib.Path, layout
     for record in context.undos * 2:
         corruption.put_back(tmp_path, **record)
     assert content(tmp_path / "checkpoints") != before
+
+
+@pytest.mark.parametrize("kind", POISON)
+@pytest.mark.parametrize("layout", WRITERS)
+def test_a_poisoned_checkpoint_is_whole_but_for_its_numbers(tmp_path: pathlib.Path, layout: str, kind: str) -> None:
+    """All checksums are right, in archives and in manifests; of the small tensors none is changed."""
+    before = content(_look_after_write(tmp_path, layout).root / "checkpoints")
+    context = corrupt(tmp_path, kind=kind)
+    (told,) = context.logged
+    ((measured, expected, _, ok),) = context.effects
+    assert ok and measured == expected >= told["tensor_bytes"] > 0 and told["sealed"] and told["part"] == "tensor"
+    place = CheckpointFolder.look(tmp_path, "checkpoints")
+    listing = list_checkpoints(place)
+    found = verify(place, listing.layout, listing.checkpoints[0])
+    assert found.findings == []
+    assert len(context.undos) == 1 + (layout == "reference")
+    for record in context.undos * 2:
+        corruption.put_back(tmp_path, **record)
+    assert content(tmp_path / "checkpoints") == before
+
+
+class Journalled(Context):
+    """As in a run: what is to be undone is on the disk."""
+
+    journal: Journal
+
+    def undo(self, action: str, **arguments: Any) -> None:
+        self.journal.record(action, arguments)
+
+
+def poison(run_dir: pathlib.Path, ready: multiprocessing.synchronize.Event) -> None:
+    context = Journalled(run_dir)
+    context.journal = Journal(run_dir)
+    undo.start_reverter(run_dir)
+    build_fault("checkpoint_corruption", {"kind": "nan"}).inject(TARGETS, means(context))
+    ready.set()
+    time.sleep(HANG_S)
+
+
+def test_both_files_are_put_back_after_sigkill_of_the_harness(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "logs").mkdir()
+    write(tmp_path / "checkpoints", "reference", 20)
+    before, fork = content(tmp_path / "checkpoints"), multiprocessing.get_context("fork")
+    ready = fork.Event()
+    harness = fork.Process(target=poison, args=(tmp_path, ready))
+    harness.start()
+    assert ready.wait(HANG_S)
+    after = content(tmp_path / "checkpoints")
+    assert len([name for name in before if before[name] != after[name]]) == 2
+    harness.kill()
+    harness.join()
+    until(lambda: content(tmp_path / "checkpoints") == before, (tmp_path / "logs" / "reverter.log").read_text)
+
+
+def test_what_is_poisoned_is_tensors(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match="kind nan is done to tensors; leave out `what: metadata`"):
+        build_fault("checkpoint_corruption", {"kind": "nan", "what": "metadata"})
 
 
 def _look_after_write(run_dir: pathlib.Path, layout: str) -> CheckpointFolder:

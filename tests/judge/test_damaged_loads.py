@@ -11,9 +11,9 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, clocks, put, simulate
 
 from harness.judge.facts.known import By, Word
-from harness.judge.facts.restarts import PassedOver
+from harness.judge.facts.restarts import PassedOver, Restore
 from harness.judge.facts.saves import Damage
-from harness.judge.guarantees import fault_met
+from harness.judge.guarantees import fault_met, restart_sound
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.timeline.lineage import NEVER
@@ -110,6 +110,26 @@ def test_it_is_proved(bends: tuple[Bend, ...]) -> None:
 def test_a_neighbour_is_not_accused(bends: tuple[Bend, ...]) -> None:
     card = judged(*bends)
     assert SAID not in " ".join(card.reasons), card.reasons
+
+
+@pytest.mark.parametrize(("sealed", "kept", "found"), [(True, 30, 0), (True, 31, 1), (False, 30, 1)])
+def test_where_digests_are_right_it_is_enough_to_go_back(sealed: bool, kept: int, found: int) -> None:
+    """The restart took step 30, did steps 31 and on, and kept those until step `kept`."""
+    damage = Damage("rot", 10, Word(NEVER), NEVER, 30, frozenset(), False, 4, "nan", "x", sealed)
+    restore = Restore(0, 0, 20, 30, "", None, "", "new", "old", (), (), (), 31)
+    restart = SimpleNamespace(
+        states=[(restore, 30)], restores=[restore], passed_over=[], epoch=SimpleNamespace(first=31, kept=kept)
+    )
+    saves = SimpleNamespace(damage={"rot": [damage]})
+    evidence: Any = SimpleNamespace(run=SimpleNamespace(uncertainty_ns=0), saves=saves, restarts=[restart, restart])
+    words = [each.words for each in restart_sound.breaches(evidence)]
+    what = "kept what came of it" if sealed else "did not report the damage"
+    assert (
+        words[:1]
+        == [f"the job resumed from the checkpoint that `rot` damaged, and {what} (nan, 4 bytes of tensors in x)"]
+        * found
+    )
+    assert len(words) == 3 * found  # and it is not what was saved
 
 
 def test_what_no_restart_could_meet_or_the_harness_should_have_seen_proves_nothing() -> None:

@@ -407,3 +407,27 @@ def test_a_node_and_a_rank_of_it_may_be_struck_at_the_same_instant() -> None:
         struck(logs, "node", told["mono_ns"], targets=whole, kills=True)
 
     assert unexplained(judged(both, KILL)) == []
+
+
+@pytest.mark.parametrize(("sealed", "explained"), [(True, True), (False, False)])
+def test_who_loaded_a_poisoned_checkpoint_may_die_of_it(sealed: bool, explained: bool) -> None:
+    """The crash comes right after the restart, from which on the first kill explains nothing."""
+    outages = [Outage(17, "rank", victim=1), Outage(3, "crash", victim=1)]
+
+    def poisoned(logs: Logs) -> None:
+        told = logs.told("fault.injected")
+        logs.put(
+            {
+                "event": "fault.damaged",
+                "fault": told["fault"],
+                "path": "x",
+                "step": 10,
+                "part": "tensor",
+                "tensor_bytes": 4,
+            }
+            | clocks(told)
+            | ({"sealed": True} if sealed else {})
+        )
+
+    card = verdict(simulate(Job(nodes=2, steps=40, every=10), outages, 5), poisoned)
+    assert bool(card.evidence.deaths_unexplained) is not explained

@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judging import EXPECT, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import alarms
 from harness.judge.facts.known import By
+from harness.judge.facts.restarts import in_vain
 from harness.judge.guarantees import restart_for_a_reason, restart_newest, restart_saved
+from harness.judge.verdict import Verdict
 
 S = 10**9
 
@@ -138,3 +142,53 @@ def test_who_goes_back_by_itself_says_why(
         assert claim.words.endswith("by its own decision, and its steps do not show what it said")
     run.beside.earlier = [SimpleNamespace(may={"stop"}, injected=5, healed=None)]  # of another rehearsal, still at work
     assert not [*restart_for_a_reason.breaches(evidence)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps_between", "restarts", "bound", "reason"),
+    [
+        ("rank", 3, 2, 1, ""),
+        ("rank", 3, 3, 1, "max_restarts_without_progress: 2 restarts in a row without progress: none went on from a"),
+        ("rank", 11, 8, 0, ""),  # each after another save
+        ("rank", 3, 9, None, ""),  # each by a fault, and the scenario sets no bound
+        ("crash", 3, 7, None, "unexplained deaths"),  # by itself, but a few tries
+        ("crash", 3, 8, None, "7 restarts in a row without progress: none went on from a later step than 10; no fault"),
+    ],
+)
+def test_restarts_that_come_faster_than_saves(
+    kind: str, steps_between: int, restarts: int, bound: int | None, reason: str
+) -> None:
+    history = simulate(
+        Job(nodes=2, steps=120, every=10), [Outage(17, kind, 1), *[Outage(steps_between, kind, 1)] * (restarts - 1)], 5
+    )
+    card = verdict(history, expect=EXPECT | {"metrics": {"max_restarts_without_progress": bound}})
+    assert card.metrics["restarts_without_progress"] == (restarts - 1 if steps_between < 10 else 0)
+    assert reason in card.reasons[0]
+    assert card.verdict is (
+        Verdict.PASS if not reason else Verdict.INCONCLUSIVE if "deaths" in reason else Verdict.FAIL
+    )
+
+
+@pytest.mark.parametrize(
+    ("lives", "finished", "excused", "found"),
+    [
+        ([(1, 1), (11, 11)], False, [], (0, 10)),
+        ([(1, None), (3, None), (5, 1)], False, [], (1, 0)),  # the first start is no restart
+        ([(1, 1), (11, None), (13, None), (15, 11)], False, [], (2, 0)),  # then it goes on
+        ([(1, 1), (11, None), (13, None), (15, 1)], False, [], (3, 0)),
+        ([(1, 1), (11, None), (13, None)], False, [], (2, 0)),
+        ([(1, 1), (11, None), (13, None)], True, [], (0, 0)),  # nothing is left to do
+        ([(1, 1), (11, None), (33, None), (55, None)], False, [], (1, 0)),  # others do steps meanwhile
+        ([(1, 1), (11, 1), (13, 1), (15, 1)], False, [(12, 12)], (2, 0)),
+        ([(1, 1), (11, 1), (13, 1), (15, 1)], False, [(2, 99)], (0, 0)),
+    ],
+)
+def test_starts_that_come_to_no_step_count(
+    lives: list[tuple[int, int | None]], finished: bool, excused: list[tuple[int, int]], found: tuple[int, int]
+) -> None:
+    """Each life of rank 1: when it began, and its first step. The step counts every tenth moment."""
+    processes = [SimpleNamespace(rank=1, started=at, first_step=first) for at, first in lives]
+    silent = [SimpleNamespace(rank=2, started=at, first_step=None) for at in range(9)]  # a rank that tells no steps
+    epochs = [SimpleNamespace(begin=at, first=first) for at, first in lives if first]
+    run: Any = SimpleNamespace(epochs=epochs, processes=[*processes, *silent], finished=finished)
+    assert tuple(in_vain(run, lambda at: at // 10, excused)) == found

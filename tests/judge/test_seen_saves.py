@@ -596,6 +596,15 @@ def damaged(step: int) -> Bend:
     return bend
 
 
+def test_what_was_damaged_may_be_removed() -> None:
+    """The job went back further than to the checkpoint of step 30, and deleted it."""
+    text, gone = (
+        "the checkpoint of step 30 is none: the harness saw it go away",
+        lambda logs: removed(logs, 30, 4 * 10**9),
+    )
+    assert text in said(judged(gone)) and text not in said(judged(damaged(30), gone))
+
+
 def test_what_was_damaged_is_written_anew() -> None:
     """One of step 40 was there, and was damaged; the job went back, did step 40 again, and told that it saved it."""
     assert "nothing new in its place" not in said(judged(damaged(40)))

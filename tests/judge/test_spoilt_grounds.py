@@ -108,6 +108,8 @@ DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3, gaps=None)])
 SCATTERED = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.7, near_zero=False)
 NEAR_ZERO = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.0, near_zero=True)
 UNSURE = Ground(Kind.DURATION, of=Figure(5.1 * S, margin=0.2 * S), bound=5 * S)
+TABLE = [("step", int), ("survives", bool), ("end", int)]
+ONE_STEP = np.array([(1, True, 5)], dtype=TABLE).view(np.recarray)
 CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "blind": ("job-seen", evidence_of(run_of(apart=True)), {}, {"steps"}),
     "another layout": ("sizes-known", evidence_of(other_layout="tp 2"), {}, {"band", "bits"}),
@@ -181,7 +183,7 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "by chance": (
         "course-undisturbed",
         evidence_of(
-            run_of(faults=[], steps=np.rec.array([(1, True, 5)], names="step, survives, end")),
+            run_of(faults=[], steps=ONE_STEP),
             comparison=None,
             fault_free=SimpleNamespace(largest_world=2, epochs=[0], reached_step=40),
             continuity=None,

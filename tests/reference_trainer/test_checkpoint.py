@@ -330,3 +330,21 @@ def test_an_error_of_pytorch_while_it_reads_is_passed_over(tmp_path: pathlib.Pat
     assert restored.step == 20 and restored.state is not None
     (passed,) = restored.fallback
     assert passed["reason"].startswith("rank 0: ") and "\n" not in passed["reason"]
+
+
+def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(
+    tmp_path: pathlib.Path, one_rank: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checksums are right: it was so when it was saved."""
+    emit, bad = Emitter(tmp_path / "events" / "trainer.jsonl"), STATE | {"model/w": WEIGHTS / 0}
+    checkpoints = saved(tmp_path / "root", 20, emit=emit)
+    checkpoints.save("periodic", 40, bad)
+    checkpoints.wait()
+    emit.close()
+    (failed,) = events(tmp_path / "events", "checkpoint.failed")
+    assert failed["error"] == "DamagedCheckpoint: model/w holds numbers that are not finite"
+    monkeypatch.setattr(checkpoint, "refuse_nonfinite", lambda state: None)
+    checkpoint.write(tmp_path / "root", 40, bad, SILENT)
+    monkeypatch.undo()
+    restored = saved(tmp_path / "root").restore()
+    assert restored.step == 20 and "model/w holds numbers that are not finite" in restored.fallback[0]["reason"]

@@ -49,6 +49,7 @@ COMPLETE = "complete"
 SAVED = {"metrics": {"checkpoint_success_min": 100}}
 ALIKE = {"loss_continuity": {"mode": "final", "max_final_gap": "10%"}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
+PROGRESS = {"metrics": {"max_restarts_without_progress": 1}}
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,9 @@ def fault(identity: str, name: str, when: dict[str, Any], target: dict[str, Any]
 KILL = fault("kill", "rank_kill", {"step": 25}, {"rank": 1})
 EVICT = fault("evict", "preemption", {"step": 25}, {"node": 1}, notice="3s", replacement={"after": "500ms"})
 ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit_flip", what="tensor")
+KILL_AFTER_ROT = KILL | {"when": {"following": "rot", "event": "effect"}}
+LATER: dict[str, Any] = {"when": {"step": 45}}
+RARE: dict[str, Any] = {"steps": 100, "checkpoint": {"every_steps": 20}}
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
 LOSE = fault("lose", "data_corruption", {"step": 25}, {"rank": 1}, kind="missing", duration="2s")
 SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")
@@ -100,6 +104,7 @@ def rehearsal(
     steps: int = 40,
     expect: Mapping[str, Any] = MappingProxyType({}),
     patience: str = "10m",
+    wall_clock: str = "15m",
     **workload: Any,
 ) -> dict[str, Any]:
     args = SMALL + workload.pop("args", [])
@@ -111,7 +116,7 @@ def rehearsal(
         "workload": shape,
         "faults": list(faults),
         "expect": {**EXPECT, **expect},
-        "abort": {"if_not_started_for": patience, "if_no_step_for": patience, "wall_clock": "15m"},
+        "abort": {"if_not_started_for": patience, "if_no_step_for": patience, "wall_clock": wall_clock},
     }
 
 
@@ -131,13 +136,16 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "kill, dropout": rehearsal(KILL, args=["--dropout", "0.1"]),
     "kill while saving": rehearsal(KILL | {"when": {"step": 15, "phase": "checkpoint.write"}, "target": {"rank": 0}}),
     "kill after saving": rehearsal(KILL | {"when": {"step": 23}, "target": {"rank": 0}}),
-    "rot and kill": rehearsal(ROT, KILL | {"when": {"following": "rot", "event": "effect"}}),
+    "rot and kill": rehearsal(ROT, KILL_AFTER_ROT),
     "kill, drill": rehearsal(EARLY, **LONG),
     "kill, no drill": rehearsal(EARLY, **LONG | {"restore_drill": False}),
     "kill twice, drill": rehearsal(EARLY, EARLY | {"id": "again", "when": {"step": 50}}, **LONG),
-    "rot and kill, drill": rehearsal(
-        ROT | {"when": {"step": 90}}, KILL | {"when": {"following": "rot", "event": "effect"}}, **LONG | {"steps": 180}
+    "kill again and again": rehearsal(
+        KILL, *(KILL | {"id": f"at-{at}", "when": {"step": at}} for at in (45, 65)), steps=80, expect=PROGRESS
     ),
+    "rot and kill, drill": rehearsal(ROT | {"when": {"step": 90}}, KILL_AFTER_ROT, **LONG | {"steps": 180}),
+    "NaN and kill": rehearsal(ROT | LATER | {"kind": "nan"}, KILL_AFTER_ROT, **RARE, wall_clock="3m"),
+    "huge numbers and kill": rehearsal(ROT | LATER | {"kind": "exploded"}, KILL_AFTER_ROT, **RARE, expect=ALIKE),
     "drift": rehearsal(FLIP, nodes=3),
     "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
     "skew": rehearsal(SKEW),

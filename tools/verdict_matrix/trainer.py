@@ -31,7 +31,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from harness.node.emitter import Emitter
-from reference_trainer import checkpoint, launch, shares, train
+from reference_trainer import agent, checkpoint, launch, shares, train
 from reference_trainer import state as training_state
 from reference_trainer.agent import ForkingAgent
 from reference_trainer.checkpoint import Checkpoints, Metrics, Restored, State, folder_name, published, read, step_of
@@ -194,6 +194,26 @@ def loads_damaged_checkpoints() -> None:
     """No checksum is looked at, and nobody sees that one rank's weights became others."""
     ignores_drifted_replicas()
     checkpoint.verify = lambda folder: 0
+
+
+@bug
+def trains_on_nan() -> None:
+    """Looks at digests alone, skips each update, and never asks why."""
+    checkpoint.refuse_nonfinite = lambda state: None
+    Divergence.step_done = lambda *_: None
+
+
+@bug
+def dies_of_nan_for_ever() -> None:
+    """The loss is no number some steps after each load, the job dies of that and is started again, and so on."""
+    checkpoint.refuse_nonfinite = lambda state: None
+    agent.CRASHES_MAX = 10**6
+
+    @around(Worker, "is_finite")
+    def is_finite(original: Any, self: Worker, loss: float, grad_norm: float) -> bool:
+        if not original(self, loss, grad_norm):
+            raise FloatingPointError(f"the loss is {loss} at step {self.step}")
+        return True
 
 
 @bug_in(training_state, "capture")
@@ -577,6 +597,13 @@ def crashes_after_every_restart() -> None:
 
 
 @bug
+def crashes_for_ever() -> None:
+    """As `crashes_after_every_restart`, and its launcher never gives up."""
+    crashes_after_every_restart()
+    agent.CRASHES_MAX = 10**6
+
+
+@bug
 def gets_slower_and_slower() -> None:
     """After a restart each step takes 3 % of the usual time longer than the one before."""
     count = itertools.count()
@@ -718,6 +745,7 @@ BUGS |= {
         Checkpoints, "_write", lambda self, kind, step, *_: setattr(self, "committed_step", step)
     ),
     # Saving, after a restart
+    "saves_no_more": resumed(lambda worker: setattr(worker.rhythm, "due", lambda *when: False)),
     "saves_zeros": saving(lambda kind, state: with_zeros(state, MODEL)),
     "saves_no_optimizer": saving(lambda kind, state: {n: v for n, v in state.items() if not n.startswith(OPTIMIZER)}),
     "saves_an_empty_optimizer": saving(lambda kind, state: with_zeros(state, OPTIMIZER)),  # as before any step

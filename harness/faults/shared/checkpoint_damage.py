@@ -8,9 +8,13 @@ import pathlib
 import random
 import re
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import IO, Literal
+
+import numpy as np
 
 from harness.errors import FaultError
 from harness.log import untrusted_files
@@ -41,8 +45,12 @@ Kind = Literal[
     "wrong_manifest",
     "stale_latest",
     "dangling_latest",
+    "nan",
+    "exploded",
 ]
 OF_POINTERS = ("stale_latest", "dangling_latest")
+POISON: Mapping[str, bytes] = {"nan": b"\xff", "exploded": b"\x5b"}  # 0x5b5b5b5b is 6e16; NaN in each format
+LARGE = 0.5  # of the largest tensor
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,7 @@ class Damage:
     part: str = "pointer"
     tensor_bytes: int = 0
     checkpoint: FoundCheckpoint | None = None
+    sealed: tuple[Damage, ...] = ()  # files with digests of this file, made right
 
     def apply(self) -> None:
         if os.path.lexists(self.damaged):
@@ -100,6 +109,8 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
         return _point_elsewhere(place, listing, order.kind == "stale_latest", aside)
     if order.part == "pointer":
         return _of_pointer(place, listing, order, aside)
+    if order.kind in POISON:
+        order = replace(order, part="tensor")
     path = choose(place, newest, order)
     spans = formats.spans(place, path)
     kept, damaged = aside / "original", aside / "damaged"
@@ -112,7 +123,8 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
     if expected == 0:
         raise FaultError(f"{path}: {order.kind} changes nothing there")
     lost = _bytes_changed_in(kept, damaged, spans)
-    return Damage(place.root, path, kept, damaged, expected, part_of(order.part, spans, lost), lost, newest)
+    sealed = _sealed(place, newest, kept, damaged) if order.kind in POISON else ()
+    return Damage(place.root, path, kept, damaged, expected, part_of(order.part, spans, lost), lost, newest, sealed)
 
 
 def part_of(part: Part, spans: Sequence[Extent], tensor_bytes: int) -> str:
@@ -226,6 +238,8 @@ def _change(path: pathlib.Path, order: Order, allowed: Sequence[Extent]) -> None
             os.truncate(path, 0)
         case "wrong_manifest":
             _wrong_checksum(path, order.dice)
+        case "nan" | "exploded":
+            _poison(path, POISON[order.kind])
 
 
 def _position(dice: random.Random, allowed: Sequence[Extent]) -> int:
@@ -284,6 +298,45 @@ def _wrong_checksum(path: pathlib.Path, dice: random.Random) -> None:
     path.write_bytes(text[:position] + digit + text[position + 1 :])
 
 
+def _poison(path: pathlib.Path, byte: bytes) -> None:
+    """Fills the large tensors with one byte. Checksums inside of the file, as an archive has them, are made right."""
+    with path.open("r+b") as file:
+        tensors = formats.tensors(file) or []
+        large = max((end - start for start, end in tensors), default=0) * LARGE
+        sums = dict[bytes, bytes]()
+        for start, end in ((start, end) for start, end in tensors if end - start >= large):
+            file.seek(start)
+            before = zlib.crc32(file.read(end - start))
+            file.seek(start)
+            file.write(byte * (end - start))
+            sums[struct.pack("<I", before)] = struct.pack("<I", zlib.crc32(byte * (end - start)))
+        for start, end in _allowed("header", tensors, path.stat().st_size):
+            file.seek(start)
+            header = file.read(end - start)
+            for old, new in sums.items():
+                header = header.replace(old, new)
+            file.seek(start)
+            file.write(header)
+
+
+def _sealed(
+    place: CheckpointFolder, newest: FoundCheckpoint, kept: pathlib.Path, damaged: pathlib.Path
+) -> tuple[Damage, ...]:
+    """Returns the damage to other files of the checkpoint that makes the damaged file's digests (SHA-256) right."""
+    found = list[Damage]()
+    old, new = (str(fingerprint_of_ours(file)).encode() for file in (kept, damaged))
+    for path in newest.files:
+        if place.sizes.get(path, 0) > CHECKSUMS_BYTES_MAX or formats.spans(place, path):
+            continue
+        text = place.read(path, CHECKSUMS_BYTES_MAX)
+        if old in text:
+            original, made = (file.with_name(f"{file.name}-{len(found)}") for file in (kept, damaged))
+            untrusted_files.copy_out(place.root, path, original)
+            made.write_bytes(text.replace(old, new))
+            found.append(Damage(place.root, path, original, made, bytes_changed(original, made), "metadata"))
+    return tuple(found)
+
+
 # Comparing
 
 
@@ -319,7 +372,9 @@ def _bytes_apart(left: IO[bytes], right: IO[bytes]) -> int:
 
 
 def _apart(a: bytes, b: bytes) -> int:
-    return abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
+    least = min(len(a), len(b))
+    differs = np.frombuffer(a, np.uint8, least) != np.frombuffer(b, np.uint8, least)
+    return abs(len(a) - len(b)) + int(np.count_nonzero(differs))
 
 
 def _bytes_changed_in(kept: pathlib.Path, damaged: pathlib.Path, spans: Sequence[Extent]) -> int:

@@ -9,6 +9,7 @@ Each of the following rules can explain the death of a process. A fault that onl
   also explains later deaths of workers that were alive when the fault ended. A peer's death is no longer explained once
   the peer did a step in a new process group, or long survived the fault (see `_Root`). A peer's segmentation fault is
   never explained. A peer's exit with a logged error is explained only by a `stops` fault that targeted the peer.
+* A damaged checkpoint with right digests explains the death of a worker that loaded it.
 * A confirmed notice to leave (see `given`), or a later start of the job with more ranks, explains a worker's exit.
 
 A worker whose end is in no log counts as dead, too, if other workers did steps without this worker.
@@ -247,6 +248,8 @@ class _Inquest:
         come = {(slot.allocated, (*slot.key, None)) for slot in run.slots if slot.incarnation > 1}
         roots += [_Root(at, {place}) for at, place in come]  # the arrival of a node excuses no process on this node
         self._roots = Moments((root.at, root) for root in roots)
+        # By step: when a fault damaged its checkpoint in a way that no process can notice before it dies of that.
+        self._sealed = {told["step"]: told["at"] for fault in struck for told in fault.damaged if told.get("sealed")}
 
     def accounts_for(self, death: End) -> bool:
         if self._left_in_peace(death) or self._is_target(death):
@@ -254,6 +257,11 @@ class _Inquest:
         if death.crashed:
             return False
         if any(not death.error or death.is_in(aim) for aim in self._at_work.at(death.at)):
+            return True
+        loaded = (
+            (each.restored_step, each.restored or 0) for each in map(self._run.processes.__getitem__, death.processes)
+        )
+        if any(at > self._sealed.get(step, NEVER) for step, at in loaded):
             return True
         since = self._settled(death, self._unsettled)
         return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))

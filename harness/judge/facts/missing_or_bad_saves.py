@@ -98,10 +98,11 @@ def passed_by(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def gone(store: Store, saves: Sequence[Save]) -> Found:
+    """Yields saves that were removed too early. A job may remove a save that a fault damaged."""
     for save, after in itertools.pairwise(saves):
         went = store.went(save)
         early = went < after.at - store.run.uncertainty_ns and after.begun is not None
-        if early and not store.is_hidden(save.last_at, went):
+        if early and store.sound_at(went)(save) and not store.is_hidden(save.last_at, went):
             yield NoSave(save, "the harness saw it go away before a newer one was begun")
 
 

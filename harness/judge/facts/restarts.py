@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from harness.judge.facts import tellers
-from harness.judge.facts.by_time import Moments
+from harness.judge.facts.by_time import Moments, Window, touches
 from harness.judge.facts.known import By, Word
 from harness.judge.facts.saves import Damage, Newest, Save, Saves
 from harness.timeline.joined_steps import SCRATCH
@@ -16,6 +16,7 @@ from harness.timeline.lookups import grouped
 from harness.timeline.save_events import family
 from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import Epoch, Stretch, Timeline
+from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,47 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
         found.append(Restart(number, epoch, mine, own_decision, min(moments, default=epoch.begin), passed_over))
         until = max([until, *(each.stretch.end for each in mine)])
     return found
+
+
+class InVain(NamedTuple):
+    """The longest series of restarts after each of which the job went on from no later step than before."""
+
+    restarts: int
+    step: int  # the step from which the job went on, at the latest
+
+    @property
+    def words(self) -> str:
+        row = f"{counted(self.restarts, 'restart')} in a row without progress"
+        return f"{row}: none went on from a later step than {self.step}"
+
+
+def in_vain(run: Timeline, furthest: Callable[[int], int], excused: Sequence[Window] = ()) -> InVain:
+    """Finds restarts without progress. A restart that comes to no step makes none, either. Restarts do not count if one
+    of the time windows `excused` was open since the start before. `furthest` returns the job's step at a given time."""
+    most, row, latest = InVain(0, 0), 0, -1
+    before, waited = -1, False  # the last start: when, and whether it came to no step
+    for at, first in _starts(run):
+        if first > latest or (waited and furthest(at) > furthest(before)):  # else others did steps meanwhile
+            row = 0
+        elif before >= 0 and not touches(excused, before, at):
+            row += 1
+        latest, before, waited = max(first, latest), at, first < 0
+        most = max(most, InVain(row, max(0, latest - 1)))
+    return most
+
+
+def _starts(run: Timeline) -> Iterator[tuple[int, int]]:
+    """Yields the time of each start of the job, and the first step that it did, or -1 if it did none. A start without a
+    step is known from the worker processes of one rank: of the rank that tried most often until the next step."""
+    begins, tries = [epoch.begin for epoch in run.epochs], dict[int, list[int]]()
+    told = {process.rank for process in run.processes if process.first_step is not None}
+    idle = (each for each in run.processes if each.first_step is None and each.rank in told)
+    for (number, _), mine in grouped(((bisect.bisect(begins, p.started), p.rank), p.started) for p in idle).items():
+        tries[number] = max(tries.get(number, []), mine, key=len)
+    for number, epoch in enumerate(run.epochs):
+        yield from ((at, -1) for at in tries.get(number, ()))
+        yield epoch.begin, epoch.first
+    yield from ((at, -1) for at in tries.get(len(begins), ()) if not run.finished)
 
 
 def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:

@@ -45,6 +45,7 @@ class Damage:
     tensor_bytes: int  # lost or changed bytes of tensors
     how: str
     path: str
+    sealed: bool = False  # digests are right, so that only training shows the damage
     by = tellers.SEEN
 
     def is_named(self, place: str) -> bool:
@@ -295,6 +296,7 @@ class Saves:
             tensor_bytes=told.get("tensor_bytes") or 0,
             how=told.get("how", "damage"),
             path=str(told.get("path")),
+            sealed=bool(told.get("sealed")),
         )
 
     @cached_property

@@ -8,7 +8,8 @@ the fault acts. An exit with code 75 is explained if the job starts again with m
 by the harness or engine. A fault that only slows the job explains no death, and neither does a notice that only the
 trainer reports. Clocks are inexact, so a death may be logged 1 s before its cause. An exit code 128 + n counts as
 signal n. A segmentation fault (or SIGILL, SIGFPE) is explained only for the target of a fault that kills. If a worker
-logs its exit as an `error`, only a fault on this worker that kills or may stop the job explains the exit.
+logs its exit as an `error`, only a fault on this worker that kills or may stop the job explains the exit. A damaged
+checkpoint with right digests explains each death of a worker that loaded it.
 """
 
 from typing import Any

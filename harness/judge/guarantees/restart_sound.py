@@ -1,9 +1,11 @@
 """Each restart restores exactly what was saved, and never a checkpoint that a fault damaged.
 
 The run fails if a restart loads a checkpoint in which a fault damaged tensors, and no rank reports the damage. A
-damaged checkpoint counts as sound again once the job has saved it anew.
+damaged checkpoint counts as sound again once the job has saved it anew. If its digests are right, a restart may load it
+unawares, as long as the job rolls back all steps that follow.
 """
 
+from harness.judge.facts.restarts import Restore
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.timeline.lookups import grouped
 
@@ -11,18 +13,23 @@ from harness.timeline.lookups import grouped
 def breaches(evidence: Analysis) -> Breaches:
     """Only the trainer may say that a damaged save was made anew. A restore without a logged step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
-    by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
+    by_step, unaware = grouped((step, (restart, restore)) for restart, restore, step in told), list[Restore]()
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):
         for restart, restore in by_step.get(damage.step or 0, ()):
             known = any(passed_over.is_damaged(damage) for passed_over in restart.passed_over)
-            if not known and restore.took(damage, evidence.run.uncertainty_ns):
+            if known or not restore.took(damage, evidence.run.uncertainty_ns):
+                continue
+            if damage.sealed and restart.epoch.kept < restart.epoch.first:
+                unaware.append(restore)
+            else:
                 done = f"{damage.how}, {damage.tensor_bytes} byte{'s' * (damage.tensor_bytes != 1)} of tensors"
                 text = f"the job resumed from the checkpoint that `{damage.fault}` damaged"
                 anew = [damage.anew] if restore.at > damage.anew.at else []
                 unseen = "; the trainer said it had saved that anew, and the harness did not see it" if anew else ""
-                yield breach(f"{text}, and did not report the damage ({done} in {damage.path}){unseen}", damage, *anew)
+                what = "kept what came of it" if damage.sealed else "did not report the damage"
+                yield breach(f"{text}, and {what} ({done} in {damage.path}){unseen}", damage, *anew)
     for restore in (restore for restart in evidence.restarts[1:] for restore in restart.restores):
-        if restore.is_another:
+        if restore.is_another and restore not in unaware:
             yield breach(restore.is_another, restore.digests)
 
 

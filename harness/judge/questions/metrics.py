@@ -10,6 +10,7 @@ from harness.judge.bounds import MetricBounds
 from harness.judge.facts import alarms
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import healed_at
+from harness.judge.facts.restarts import in_vain
 from harness.judge.facts.saves import Save
 from harness.judge.facts.usual import Times
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult
@@ -31,6 +32,7 @@ ROWS = (  # key in `expect:`, figure, unit
     ("step_p99_max", "step_seconds_p99", "s"),
     ("detection_max", "detection_seconds_max", "s"),
     ("max_false_alarms", "false_alarms", ""),
+    ("max_restarts_without_progress", "restarts_without_progress", ""),
     ("steps_rolled_back_max", "steps_rolled_back", ""),
     ("checkpoint_success_min", "checkpoint_success_percent", "%"),
     ("resume_success_min", "resume_success_percent", "%"),
@@ -39,19 +41,22 @@ ROWS = (  # key in `expect:`, figure, unit
 
 def metrics(evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
     values = _steps(evidence.run) | _checkpoints(evidence) | _alarms(evidence)
+    vain = in_vain(evidence.run, evidence.work.furthest)
+    values["restarts_without_progress"] = vain.restarts if evidence.run.epochs else None
     resumed = [episode.t_regained is not None for episode in evidence.run.episodes]
     values["resume_success_percent"] = 100 * sum(resumed) / len(resumed) if resumed else None
     false = values["false_alarms"] if bounds is None or bounds.max_false_alarms is None else 0
     why = f"{counted(false, 'alarm')} of the trainer that no fault explains, and no bound on that"
-    lines = [*_lines(values, bounds)] if bounds else ()
+    lines = [*_lines(values, bounds, {"restarts_without_progress": vain.words})] if bounds else ()
     return ScoreResult(values, lines, not_judged=[("alarms of the trainer", why)] if false else [])
 
 
-def _lines(values: Mapping[str, Any], bounds: MetricBounds) -> Iterator[Expectation]:
+def _lines(values: Mapping[str, Any], bounds: MetricBounds, words: Mapping[str, str]) -> Iterator[Expectation]:
     for name, figure, unit in ROWS:
         if (allowed := getattr(bounds, name)) is not None:
             bound = Bound(f"metrics.{name}", UNITS[unit], unit, least=name.endswith("_min"))
-            yield bound.line(allowed / S if unit == "s" else allowed, values[figure])
+            why = "" if values[figure] is None else words.get(figure, "")
+            yield bound.line(allowed / S if unit == "s" else allowed, values[figure], why)
 
 
 def _steps(run: Timeline) -> dict[str, Any]:
