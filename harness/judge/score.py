@@ -229,8 +229,7 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Returns a readable name of the run if it is a fault-free run, after whose failure the harness injects no
-    faults."""
+    """Returns a readable name of a fault-free run, after whose failure the harness injects no faults; else nothing."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -272,8 +271,7 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Returns the first of the worst expectations of each name: a value must meet its limit each time it is
-    measured."""
+    """Returns the first of the worst expectations of each name: each value must meet its limit every time."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

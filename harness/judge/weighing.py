@@ -47,7 +47,9 @@ class Judged:
 def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
     """Checks all guarantees and assumptions for this kind of run. Returns the state of each guarantee, and findings."""
     wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
-    silent = {name: why for name, each in wanted.items() if (why := _not_asked(each, evidence))}
+    expect, blind = evidence.run.plan.get("expect") or {}, blindness(evidence.run, evidence.fault_free)
+    silent = {name: blind for name, each in wanted.items() if blind and each.needs_steps}
+    silent |= {name: "the scenario switches it off" for name, each in wanted.items() if expect.get(each.switch) == OFF}
     found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
     states = [_judged(name, each, silent.get(name, ""), found.get(name, ()), evidence) for name, each in wanted.items()]
     broken = list(_told(found, wanted))
@@ -76,12 +78,6 @@ def answer(told: Compared) -> Verdict:
     if not told.by.sure:
         return Verdict.INCONCLUSIVE
     return Verdict.PASS if told.same else Verdict.FAIL
-
-
-def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
-    if (evidence.run.plan.get("expect") or {}).get(guarantee.switch) == OFF:
-        return "the scenario switches it off"
-    return blindness(evidence.run, evidence.fault_free) if guarantee.needs_steps else ""
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:

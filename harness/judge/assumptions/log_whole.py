@@ -43,8 +43,7 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if lost log lines explain the missing events, by gaps in the line numbers where lines have
-    numbers."""
+    """Returns a text if lost lines explain the missing events: by gaps in line numbers, where lines have numbers."""
     run = evidence.run
     older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
     numbered = len(older) < len(ground.processes) or _all_numbered(run)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts import losses, tellers
-from harness.judge.facts.by_time import Moments, Spans, Window, healed_at, union
+from harness.judge.facts.by_time import Window, healed_at, union
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.known import Abnormal, Odd
 from harness.judge.facts.work import Work
@@ -24,8 +24,8 @@ from harness.judge.thresholds import ALARM_STEPS, EXCESS_MIN, SETTLING_STEPS, SH
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
-from harness.timeline.lookups import grouped, last_by
-from harness.timeline.sorted_events import acted_at, first_strike
+from harness.timeline.lookups import Moments, Spans, grouped, last_by
+from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 UNTOLD = "and the trainer did not say so"
@@ -44,7 +44,7 @@ class Spike(Abnormal):
 def spikes(run: Timeline) -> list[Spike]:
     """Returns the spikes of a run's loss or gradient norm in order of time. The search begins shortly before the first
     sign of a spike: a fault that makes the loss diverge, an alarm about divergence, or a report of left-out samples."""
-    moments = [acted_at(fault) for fault in _diverging(run.faults)]
+    moments = [acted_at(fault) for fault in diverging(run.faults)]
     told = [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
     moments += [each["at"] for each in (*told, *run.left_out) if each["at"] >= run.begin]
     rows = _rows_of_one_rank(run)
@@ -54,21 +54,16 @@ def spikes(run: Timeline) -> list[Spike]:
     return list(_found(run, rows[max(0, first) :]))
 
 
-def _diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
+def diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
     """Returns those of `faults` that struck and that are of a kind that makes the loss diverge."""
     return [fault for fault in faults if fault.diverges and fault.injected is not None]
-
-
-def after_a_fault(run: Timeline, found: Iterable[Spike]) -> Sequence[Spike]:
-    """Returns the spikes that ended after the first strike of a fault that makes the loss diverge."""
-    return [spike for spike in found if spike.end >= first_strike(_diverging(run.faults))]
 
 
 def unseen(evidence: Evidence) -> str:
     """Returns a text if the trainer logs the loss of too few steps for a spike to be visible in the log. The text is
     empty if the log can show a spike, or if no fault made the loss diverge."""
     told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
-    if not _diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
+    if not diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
     return f"the loss is not told in each step, and a spike lasts {abnormal.SPIKE_STEPS} of them"
 
@@ -184,7 +179,7 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
     if consumed.any():
         yield f"but consumed some of them at step {steps.step[consumed].min()}"
     # The limit for all rollbacks together: for each fault, the batches that it spoiled and those around one spike.
-    lasted = {fault.id: fault.spoilt_steps for fault in _diverging((*run.beside.earlier, *run.faults))}.values()
+    lasted = {fault.id: fault.spoilt_steps for fault in diverging((*run.beside.earlier, *run.faults))}.values()
     most = sum(lasts + abnormal.LEFT_OUT_STEPS for lasts in lasted if lasts is not None) * largest
     together = sum(until - first for first, until in union([*(each for each, _ in accepted), (begin, end)]))
     if None not in lasted and together > most:
@@ -192,9 +187,8 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
 
 
 def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
-    """Returns True if a fault acted when step `since` began a spike, or a few steps before: damage may become visible
-    late."""
-    for fault in _diverging(run.faults):
+    """Returns True if a spike began at step `since` while a fault acted, or a few steps later: damage may show late."""
+    for fault in diverging(run.faults):
         last = Work(run).furthest(healed_at(run, fault))
         soon = since <= last + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
         if soon and acted_at(fault) <= at + run.uncertainty_ns:
@@ -280,8 +274,7 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Event) -> Ints:
-        """Returns the rows of the rank that the alarm is about, or else of the process that raised it, up to the
-        alarm's step."""
+        """Returns the rows, up to the alarm's step, of the rank that it is about, or else of who raised it."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])

@@ -1,68 +1,18 @@
 """Looks up facts by time and place, such as when something disturbed the run, or which workers a node ran."""
 
 import bisect
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
 from harness.timeline.lineage import Key
-from harness.timeline.lookups import grouped
+from harness.timeline.lookups import Located, Moments, grouped
 from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Bools, FaultRecord, Ints, Timeline
 
-T = TypeVar("T")
 Window = tuple[int, int]
 Target = Mapping[str, Any]  # a fault's target: a node, or a rank on it
-
-
-class Moments(Generic[T]):
-    """An index of items by time, made from pairs (time, item)."""
-
-    def __init__(self, things: Iterable[tuple[int, T]]):
-        self._things = sorted(things, key=lambda each: each[0])
-        self._at = [at for at, _ in self._things]
-
-    def within(self, first: int, last: int) -> Iterator[T]:
-        """Yields the items from the time `first` to the time `last`, both included, in order of time."""
-        low, high = bisect.bisect_left(self._at, first), bisect.bisect_right(self._at, last)
-        return (self._things[place][1] for place in range(low, high))
-
-
-class Spans(Generic[T]):
-    """An index of items by time span, made from triples (begin, end, item)."""
-
-    def __init__(self, things: Iterable[tuple[int, int, T]]):
-        self._things = sorted(things, key=lambda each: each[1])
-        self._ends = [end for _, end, _ in self._things]
-        begins = itertools.accumulate((begin for begin, _, _ in reversed(self._things)), min)
-        self._earliest = list(begins)[::-1]  # earliest begin of this thing and all that end later
-
-    def at(self, moment: int) -> Iterator[T]:
-        """Yields each item whose time span includes this moment, in order of the ends of the time spans."""
-        for place in range(bisect.bisect_left(self._ends, moment), len(self._things)):
-            if self._earliest[place] > moment:
-                return
-            begin, _, what = self._things[place]
-            if begin <= moment:
-                yield what
-
-
-class Located(Generic[T]):
-    """An index of items by place and time span, made from tuples (node, rank on the node, begin, end, item)."""
-
-    def __init__(self, things: Iterable[tuple[Key, int | None, int, int, T]]):
-        found: dict[Key, dict[int | None, list[tuple[int, int, T]]]] = {}
-        for node, rank, begin, end, what in things:
-            found.setdefault(node, {}).setdefault(rank, []).append((begin, end, what))
-        self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
-
-    def at(self, node: Key, rank: int | None, moment: int) -> Iterator[T]:
-        """Yields each item of this rank (`None`: of any rank on the node) whose time span includes this moment."""
-        ranks = self._spans.get(node, {})
-        for each in ranks if rank is None else ranks.keys() & {rank}:
-            yield from ranks[each].at(moment)
 
 
 def healed_at(run: Timeline, fault: FaultRecord) -> int:

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.by_time import Located, Moments, Spans, healed_at
+from harness.judge.facts.by_time import healed_at
 from harness.judge.thresholds import BEFORE_NS, CLOCKS_KNOWN_NS, SURVIVED_NS
 from harness.timeline.lineage import Key
-from harness.timeline.lookups import NEVER, first_from, grouped
+from harness.timeline.lookups import NEVER, Located, Moments, Spans, first_from, grouped
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
@@ -199,8 +199,7 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if no log has the exit of the worker `gone`, or if a worker of the later `world` has its rank and
-    node."""
+    """Returns True if no log has the exit of `gone`, or if a worker of the later `world` has its rank and node."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
@@ -289,8 +288,7 @@ class _Inquest:
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
-        """Returns True if the process was alive when `root` acted, and did no step that proves that it survived
-        that."""
+        """Returns True if the process was alive when `root` acted, and did no step that proves that it survived."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)

@@ -189,11 +189,7 @@ def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | N
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.
-    sides = (
-        [(alone, resumed.same)]
-        if not compare(resumed.before, alone).identical
-        else [(resumed.same, alone), (alone, resumed.same)]
-    )
+    sides = [(resumed.same, alone)] * compare(resumed.before, alone).identical + [(alone, resumed.same)]
     for centre, other in sides:
         if where := _apart(resumed.around(centre) if len(sides) > 1 else band, other, centre):
             what = "a run that goes on from a save with as many ranks, without any fault, differs"
@@ -288,8 +284,7 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
 
 
 def _distinct(found: Sequence[Comparison]) -> int:
-    """Counts the independent runs. Runs that differ from the fault-free run in exactly the same way count as one
-    run."""
+    """Counts independent runs: those that differ from the fault-free run in exactly the same way count as one."""
     parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
     return len(parted) + sum(each.identical for each in found)
 

@@ -141,12 +141,10 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Returns why differences from the fault-free run do not count as errors, or an empty text if they do count.
-
-    Differences do not count as errors if the run already differs at a step that ended well before the first fault
-    struck. From the first differing step on, nearly all steps must differ, because a nondeterministic trainer never
+    """Returns why differences from the fault-free run do not count as errors: the run differs already at a step that
+    ended well before the first fault, and in nearly all steps from then on, because a nondeterministic trainer never
     regains equal values. If the very first compared step differs, later steps need not differ. In a run without planned
-    faults and restarts, any step can be the first to differ."""
+    faults and restarts, any step can be the first to differ. Empty if they count."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

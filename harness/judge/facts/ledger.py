@@ -60,12 +60,10 @@ def settle(
     windows: Sequence[Window],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
-    """Assigns the time of all GPU slots to accounts. `windows` are outages and slow intervals that faults caused.
-    `own_steps` holds step times from the job's own steps, for numbers of ranks that no fault-free run has.
-
-    A step belongs to the window in which the step ended. Time outside of steps is split exactly at the edges of
-    windows. Raises `AssertionError` if a slot's accounts do not add up to the slot's time, which would be a bug.
-    """
+    """Assigns the time of all GPU slots to accounts. `windows` are outages and slow intervals that faults caused, and
+    `own_steps` step times for numbers of ranks that no fault-free run has. A step belongs to the window in which it
+    ended; time outside of steps is split at the edges of windows. Raises `AssertionError` if a slot's accounts do not
+    add up."""
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
     of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)

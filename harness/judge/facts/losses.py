@@ -71,8 +71,7 @@ def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
 
 
 def counted(steps: Steps) -> Bools:
-    """Marks the rows of `steps` that were not rolled back. If not all ranks did a step, the step's rows are marked only
-    if all ranks did some later step."""
+    """Marks the rows that were not rolled back, of steps that all ranks did, or after which all ranks did another."""
     last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # later steps may have been rolled back
     return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
@@ -253,12 +252,9 @@ def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> In
 
 
 def by_scale(skipped: Bools) -> Bools:
-    """Marks the skipped updates that dynamic loss scaling explains. `skipped` has one element per update, in order.
-
-    By default, the loss scale of `torch.amp.GradScaler` starts at 2^16. Each skipped update halves the loss scale, and
-    2000 applied updates in a row double it. At a loss scale of 1, NaN or infinite gradients have a cause other than
-    loss scaling. Loss scaling therefore explains only a limited number of skipped updates.
-    """
+    """Marks the skipped updates, in order, that dynamic loss scaling explains. By default, `torch.amp.GradScaler`
+    starts at 2^16; each skipped update halves the scale, and 2000 applied updates in a row double it. At a scale of 1,
+    infinite gradients have another cause, so only a limited number of updates is explained."""
     excused = np.zeros(len(skipped), np.bool_)
     left, before = limits.HALVINGS, 0
     for row in np.flatnonzero(skipped).tolist():

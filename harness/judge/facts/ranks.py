@@ -42,8 +42,7 @@ def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
 
 
 def _apart(steps: Steps, rows: Ints) -> Abnormal:
-    """Describes a step in which ranks' weights differ. Names the ranks outside the majority, or all ranks if there is
-    no majority."""
+    """Describes a step in which weights differ, by the ranks outside the majority, or by all if there is none."""
     digests = dict(zip(steps.rank[rows].tolist(), steps.weights[rows].tolist(), strict=True))
     usual, votes = Counter(digests.values()).most_common(1)[0]
     outvoted = votes > len(digests) / 2
@@ -98,8 +97,7 @@ def tells_samples(steps: Steps) -> Bools:
 
 
 def samples_counted(run: Timeline) -> Ints:
-    """Returns the rows of steps for which all ranks log both their own number of samples and that of the whole batch.
-    Rolled-back steps are left out."""
+    """Returns the surviving rows of steps for which all ranks log their own number of samples and the batch's."""
     steps, sizes = run.steps, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = np.flatnonzero(steps.survives & steps.complete)
     told = tells_samples(steps)[rows]

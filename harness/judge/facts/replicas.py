@@ -80,8 +80,7 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_together(evidence: Analysis) -> Iterator[Odd]:
-    """Yields a text if no two ranks logged weight digests for the same step since the last restart, although ranks of
-    the fault-free run did."""
+    """Yields a text if no two ranks logged digests for a step since the last restart, and some did without a fault."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
     if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
         return

@@ -182,8 +182,7 @@ def _ceased(evidence: Evidence, kind: str) -> str:
 
 
 def _too_long(gaps: Sequence[int]) -> float:
-    """Returns the most consecutive steps that may lack a value, given the usual gaps `gaps` between values. The result
-    is infinite if no gap is known."""
+    """Returns the most steps in a row that may lack a value, given the usual gaps (none: infinitely many)."""
     if not gaps:
         return np.inf
     usual = int(np.median(gaps))

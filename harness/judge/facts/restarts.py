@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from harness.judge.facts import tellers
-from harness.judge.facts.by_time import Moments, Window, touches
+from harness.judge.facts.by_time import Window, touches
 from harness.judge.facts.known import By, Word
 from harness.judge.facts.saves import Damage, Newest, Save, Saves
 from harness.timeline.joined_steps import SCRATCH
 from harness.timeline.lineage import NEVER, step_of
-from harness.timeline.lookups import grouped
+from harness.timeline.lookups import Moments, grouped
 from harness.timeline.save_events import family
 from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import Epoch, Stretch, Timeline

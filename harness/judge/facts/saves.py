@@ -110,8 +110,7 @@ class Saves:
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Returns True if the harness can see the saves of this series: it missed none in the fault-free run if it saw
-        any."""
+        """Returns True if the harness can see the saves of this series, as it missed none in the fault-free run."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
@@ -145,15 +144,13 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Returns the newest step in the checkpoint store at the end if no process logged a save of this step or a
-        later step, and otherwise 0."""
+        """Returns the newest step in the store at the end if no process logged a save of it or a later one, else 0."""
         newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
-        """Returns committed saves that are neither missing nor bad. If the trainer logs no saves, returns the saves
-        that the harness saw in the store."""
+        """Returns saves that are neither missing nor bad: committed ones or, if no save is logged, seen ones."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
@@ -330,8 +327,7 @@ class Saves:
 
     @cached_property
     def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
-        """Returns all absolute paths of logged saves, and for each file name the pairs (time, whole path) of its
-        saves."""
+        """Returns all absolute paths of logged saves, and by file name the pairs (time, whole path) of its saves."""
         told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
         return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
 

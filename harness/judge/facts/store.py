@@ -219,8 +219,7 @@ class Store:
         return list(last.values()) if len(last) > 1 else ()
 
     def rewritten(self, which: int) -> Iterator[Save]:
-        """Yields saves whose digest of files (0) or of tensors (1) changed, although the save did not grow, after the
-        harness saw the complete save."""
+        """Yields saves whose digest of files (0) or tensors (1) changed, without growing, after they were seen."""
         for save in self.named:
             looks = [
                 (each.size, each.digests[which]) for each in self.sound.get(save, ()) if each.digests[1] and each.size

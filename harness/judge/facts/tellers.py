@@ -53,6 +53,5 @@ def unseen(hidden: bool) -> By:
 
 
 def save(told: bool) -> By:
-    """Returns how strong the evidence is that a save exists. The evidence is strong only if a process logged the commit
-    (`told`)."""
+    """Returns how strong the evidence is that a save exists: strong if a process logged its commit (`told`)."""
     return SEEN if told else By.MISSING

@@ -195,8 +195,7 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Returns when (ns) the job got the process's node. A node's first allocation may be logged late, so a margin is
-    off."""
+    """Returns when (ns) the job got the process's node, less a margin for the first node, which is logged late."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else limits.ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER

@@ -293,8 +293,7 @@ class Slowed:
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns for each fault the indices of the first step that ended after its injection and that began after its
-        end."""
+        """Returns for each fault the first step that ended after its injection, and the first begun after its end."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
@@ -413,8 +412,7 @@ def others_share(run: Timeline, begin: int, end: int) -> float:
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Returns the indices of the last `STEPS_MIN` or more undisturbed steps in a row at one world size, after
-    `since`."""
+    """Returns the last `STEPS_MIN` or more undisturbed steps in a row at one world size, after `since`, as indices."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])

@@ -9,13 +9,15 @@ no fault explains a spike around which samples are skipped. A fault explains a s
 or at most 8 steps after its end. The guarantee is not judged if the trainer does not log the loss in most steps.
 """
 
-from harness.judge.facts.alarms import after_a_fault, unanswered, unseen
+from harness.judge.facts.alarms import diverging, unanswered, unseen
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
 from harness.node.emitter import abnormal
+from harness.timeline.sorted_events import first_strike
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    spikes = after_a_fault(evidence.run, evidence.spikes)
+    since = first_strike(diverging(evidence.run.faults))
+    spikes = [spike for spike in evidence.spikes if spike.end >= since]
     yield from in_words(unanswered(evidence.run, abnormal.DIVERGENCE, spikes))
     yield from in_words(evidence.left_out.odd)
 

@@ -24,9 +24,5 @@ def breaches(evidence: Analysis) -> Breaches:
         yield breach(f"{text}{also}: a part of the state may no longer be saved", usual)
 
 
-def nothing(evidence: Analysis) -> str:
-    found = listings(evidence)
-    return found if isinstance(found, str) else ""
-
-
-GUARANTEE = Guarantee(breaches, explained_by=("saves.whole", "saves.written_when_told"), nothing=nothing)
+CAUSES = ("saves.whole", "saves.written_when_told")
+GUARANTEE = Guarantee(breaches, (), CAUSES, nothing=lambda e: found if isinstance(found := listings(e), str) else "")

@@ -42,8 +42,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _alone(evidence: Analysis) -> list[Pair]:
-    """Returns pairs of saves by two ranks at one path where, at the same world sizes and layouts, one rank saves alone
-    without a fault."""
+    """Returns pairs of saves by two ranks at a path where one rank saves alone without a fault, in equal worlds."""
     usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
     if usual is None or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
         return []

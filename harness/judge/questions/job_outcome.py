@@ -57,8 +57,7 @@ def fail_fast(evidence: Analysis, bounds: FailFastBounds | None) -> ScoreResult:
 
 
 def _taken(evidence: Analysis) -> tuple[int | None, float | None]:
-    """Returns the time (ns) from the first fault to the end of the last command on kept nodes, and the GPU-seconds in
-    it."""
+    """Returns the time (ns) from the first fault to the end of the last kept node's command, and GPU-seconds in it."""
     run, struck = evidence.run, first_strike(evidence.run.faults)
     commands = (end for end in run.exits if end["rank"] is None)
     ends = (end["at"] for end in commands if key_of(end) in evidence.places.kept)

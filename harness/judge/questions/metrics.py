@@ -60,8 +60,7 @@ def _lines(values: Mapping[str, Any], bounds: MetricBounds, words: Mapping[str, 
 
 
 def _steps(run: Timeline) -> dict[str, Any]:
-    """Returns quantiles of the time between the ends of successive complete steps, and the number of rolled-back
-    steps."""
+    """Returns quantiles of the time between ends of successive complete steps, and the number of rolled-back ones."""
     told = Times.of(run)
     taken = told.end - told.begin
     found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}

@@ -106,8 +106,7 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns the GPUs that the job kept to its end, except on stragglers' nodes and on nodes that exited after a
-    notice."""
+    """Returns the GPUs that the job kept to its end, except of stragglers and of nodes that exited after a notice."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
@@ -146,10 +145,11 @@ def exit_time(evidence: Analysis, bounds: ExitBounds) -> tuple[Figures, Lines]:
 def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures, Lines]:
     usual = _usual_saves(evidence)
     begun = _never_committed(evidence.saves, evidence.fault_free_saves, usual)
-    if not _tells_saves(evidence) or not len(usual):
+    tells = "checkpoints" in reported.told(evidence.run) or bool(evidence.saves.seen)
+    if not tells or not len(usual):
         values = dict.fromkeys(("due", "missed", "missed_in_a_row"))
         # Another check finds a trainer that reports no saves at all.
-        return values, "no fault-free run shows when a checkpoint is due" if _tells_saves(evidence) else ()
+        return values, "no fault-free run shows when a checkpoint is due" if tells else ()
     absent = ~_after_the_fault(evidence.run, evidence.saves, usual, evidence.disturbed, begun)
     due, missed = len(absent), int(absent.sum())
     in_a_row = max((part.stop - part.start for part in by_time.stretches(absent)), default=0)
@@ -172,13 +172,8 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
     return values, lines
 
 
-def _tells_saves(evidence: Analysis) -> bool:
-    return "checkpoints" in reported.told(evidence.run) or bool(evidence.saves.seen)
-
-
 def _usual_saves(evidence: Analysis) -> Ints:
-    """Returns, in order, the steps of the fault-free run's saves: of those that the harness saw if the run logs
-    none."""
+    """Returns the steps of the fault-free run's saves, in order: of those seen, if the run logs none."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
         return np.zeros(0, np.int64)
