@@ -1,4 +1,4 @@
-"""Commands of a game day: `chaos gameday PLAN.yaml`, `chaos gameday resume` and `chaos gameday note`."""
+"""Commands of a game day: `chaos gameday PLAN.yaml`, and its `resume`, `note` and `stop`."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
 
 @contextlib.contextmanager
 def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iterator[None]:
-    """Stores the page's address and tokens as long as this lasts, for `chaos gameday note`."""
+    """Stores the page's address and tokens as long as this lasts, for `note` and `stop`."""
     folder = reports / PAGES
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{run_id}.json"
@@ -324,6 +324,21 @@ def note(
     say("The note is kept.")
 
 
+def stop_faults(
+    run: RunArg,
+    who: Annotated[str, typer.Option(help="Your name.")] = "",
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Press Stop on a game day that is going on: all faults are undone, no more are injected, the job goes on.
+
+    Example: chaos gameday stop last
+    """
+    refused = _post(_page_of(run, reports), {"action": "stop", "text": "", "who": who})
+    if refused:
+        raise UsageError(refused)
+    say("All faults are being undone, and no more are injected until the game master lifts it. The job goes on.")
+
+
 def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
     """Returns address, participants' token and certificate of the page of a running day."""
     known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
@@ -377,3 +392,4 @@ gameday = typer.Typer(
 )
 for command in (run, resume, note):
     gameday.command(command.__name__)(command)
+gameday.command("stop")(stop_faults)

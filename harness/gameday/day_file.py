@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from harness import units
-from harness.errors import ScenarioError, UsageError
+from harness.errors import ScenarioError
 from harness.parameters import Parameters, Share
 from harness.spec.document import Document, Path, read_text
 from harness.spec.replay import ReplaySpec
@@ -255,6 +255,4 @@ def _check_names(day: GameDay, document: Document) -> None:
 
 def find_gameday(name: str, scenarios: pathlib.Path) -> pathlib.Path:
     """Returns a path as given, or `<scenarios>/gamedays/<name>.yaml`."""
-    if name == "stop" and not (scenarios / FOLDER / "stop.yaml").exists():
-        raise UsageError("no command stops a game day: press Stop on its page, or Ctrl-C where it runs")
     return find_scenario(name, scenarios / FOLDER, "game day")

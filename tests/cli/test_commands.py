@@ -92,7 +92,7 @@ NO_SCENARIO = "no scenario, but one of the suites: name one of the scenarios tha
         ("gate pre-launch --tag none", "no scenario of this suite has it"),
         ("gate pre-launch --against no-such", "no baseline 'no-such'"),
         ("baseline set x", "no gate was run yet"),
-        ("gameday stop", "no command stops a game day: press Stop on its page, or Ctrl-C where it runs"),
+        ("gameday stop no-such-run", "no game day 'no-such-run' is running here"),
         ("gameday no-such-plan", "unknown game day 'no-such-plan'"),
         ("gameday resume no-such-run", "unknown game day 'no-such-run'"),
         ("gameday note no-such-run x", "no game day 'no-such-run' is running here"),

@@ -9,13 +9,13 @@ import pytest
 from harness.cli import main, output
 
 LONG = "a" * 5000
-SUBCOMMANDS = ("merge", "set", "list", "show", "run", "resume", "note")
+SUBCOMMANDS = ("merge", "set", "list", "show", "run", "resume", "note", "stop")
 SAID_MAX = 2000  # characters: a long name is not repeated at its full length
 OF_RUNS = [
     *("show x", "score x", "report x", "export x --perfetto trace.json", "history", "compare x y", "runs"),
     *("gate pre-launch", "gate merge x", "baseline set x", "baseline list", "baseline show x", "matrix checkpoint"),
     *("run spot-evict", "run --plan x", "init python train.py", "gameday run pre-launch --no-page"),
-    *("gameday resume x", "gameday note x words"),
+    *("gameday resume x", "gameday note x words", "gameday stop x"),
 ]
 OF_SCENARIOS = [
     *("run x", "plan x", "validate x", "list", "gate x", "matrix checkpoint x", "gameday run x --dry-run", "doctor")
@@ -36,6 +36,7 @@ FILES = [
     ["gameday", "run", "pre-launch", "--tls-cert", "FILE", "--tls-key", "FILE"],
     ["gameday", "resume", "FILE"],
     ["gameday", "note", "FILE", "words"],
+    ["gameday", "stop", "FILE"],
     ["history", "--slo", "FILE"],
     ["history", "--page", "FILE/page.html"],
     ["show", "FILE"],

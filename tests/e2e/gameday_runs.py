@@ -47,5 +47,8 @@ class Going:
             self.process.wait()
 
     def note(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = chaos("note", "last", *words, "--reports", str(self.reports))
+        return self.command("note", *words)
+
+    def command(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        command = chaos(name, "last", *words, "--reports", str(self.reports))
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

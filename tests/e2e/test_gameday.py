@@ -83,13 +83,15 @@ def test_people_and_alerts_reach_a_day_that_is_going_on(
     assert going.note().returncode == 2
     page = going.address("game master")
     address, token = page.split("/?token=")
-    request = urllib.request.Request(
-        f"{address}/notes",
-        b'{"action": "continue"}',
-        {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        assert answer.status == 200
+    assert going.command("stop", "--who", "Ada").returncode == 0
+    for action in (b"lift", b"continue"):
+        request = urllib.request.Request(
+            f"{address}/notes",
+            b'{"action": "%s"}' % action,
+            {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
     hurry.touch()
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(f"{address}/events")
@@ -97,6 +99,6 @@ def test_people_and_alerts_reach_a_day_that_is_going_on(
     assert going.process.wait() in (0, 1, 3)
     report = json.loads((going.run_dir / "gameday-report.json").read_text())
     said = [each["what"] for each in report["timeline"] if each["kind"] == "person"]
-    assert said == ["Ada: note (nobody is here yet)", "master: continue"]
+    assert said == ["Ada: note (nobody is here yet)", "Ada: stop", "master: lift", "master: continue"]
     assert report["rehearsals"][0]["outcome"] == "settled"
     assert "no game day" in going.note("too late").stderr
