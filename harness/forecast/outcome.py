@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,7 +86,8 @@ def outcome_of(question: Question, job: Job, histories: Histories, place: int) -
         finished=float(histories.done[place].mean()),
         days=Range.of(histories.days[place]),
         ettr=Range.of(histories.ettr[place]),
-        goodput=Range.of(work / hours),
+        # The mean is of added hours: with the wasted share it adds up to one.
+        goodput=replace(Range.of(work / hours), mean=float(work.mean() / hours.mean())),
         failures=Range.of(histories.failures[place][:, :-1].sum(axis=1).astype(float)),
         between_h=float(histories.time[place].mean() / HOUR_S / met[:-1].sum()) if met[:-1].any() else None,
         first_h=Range(*map(float, first)),

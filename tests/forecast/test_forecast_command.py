@@ -55,6 +55,8 @@ def test_the_answer_is_one_sentence_and_adds_up(reports: pathlib.Path) -> None:
     assert sum(out["accounts"].values()) == pytest.approx(out["gpu_hours"]["mean"])
     assert out["wasted_gpu_hours"]["mean"] == pytest.approx(out["gpu_hours"]["mean"] - 2048 * 20 * 24)
     assert out["days"]["low"] <= out["days"]["mean"] <= out["days"]["high"]
+    wasted = out["wasted_gpu_hours"]["mean"] / out["gpu_hours"]["mean"]
+    assert out["goodput"]["mean"] + wasted == pytest.approx(1)
     assert 0 < out["goodput"]["mean"] < out["ettr"]["mean"] <= 1
     expected = 256 * 419 / 110_592 * out["days"]["mean"]
     assert out["failures"]["mean"] == pytest.approx(expected, rel=0.1)
