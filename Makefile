@@ -14,6 +14,7 @@ ARGS ?=
 ENGINES ?= docker slurm
 export PYTHONDONTWRITEBYTECODE :=  # one run starts dozens of programs: they share what was compiled
 WORKERS ?= 6
+QUICK = -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
 FAST := $(addprefix tests/,adopt campaign cli diagnosis docs forecast gameday gate judge log matrix plan preflight report run spec theory timeline trainers test_import_rules.py test_plugins.py)
 BENCH_STEPS ?= 1000
 
@@ -95,7 +96,12 @@ test: $(VENV)/.ready-dev ## All tests, by six workers (tools/groups.py says whic
 
 .PHONY: fast
 fast: $(VENV)/.ready-dev ## The tests that start nothing: under a minute
-	@$(PY) -m pytest --numprocesses $(WORKERS) --dist loadscope -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
+	@$(PY) -m pytest --numprocesses $(WORKERS) --dist loadscope $(QUICK)
+
+.PHONY: coverage
+coverage: $(VENV)/.ready-dev ## Which lines of harness/ the tests of `make fast` run, in one process: build/coverage/index.html
+	@mkdir -p build/coverage && $(PY) -m coverage run -m pytest $(QUICK)
+	@$(PY) -m coverage html --quiet && $(PY) -m coverage report --format=total
 
 .PHONY: explore
 explore: $(VENV)/.ready-dev ## The properties, with other examples each time: what fails is kept, and fails again

@@ -142,8 +142,13 @@ def test_a_line_that_cannot_be_written_is_told_of_by_whichever_comes_next(tmp_pa
 
 def test_threads_and_signals_number_each_line_once(tmp_path: pathlib.Path) -> None:
     emit = Emitter(tmp_path / "w.jsonl")
-    before = signal.signal(signal.SIGALRM, lambda *_: emit("alarm"))
-    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+
+    def alarm(*_: object) -> None:
+        emit("alarm")
+        signal.setitimer(signal.ITIMER_REAL, 1e-4)  # not by itself: where a line takes longer, alarms would nest
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    signal.setitimer(signal.ITIMER_REAL, 1e-4)
     try:
         threads = [threading.Thread(target=lambda: [emit("a") for _ in range(500)]) for _ in range(4)]
         for thread in threads:
