@@ -28,6 +28,7 @@ from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Floats, Ints, Process, saving_like
 
 B = TypeVar("B", bound=Bounds)
+NO_BOUND = "the scenario sets no bound on it"
 
 
 class Analysis(Evidence):
@@ -164,6 +165,12 @@ class Analysis(Evidence):
         return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free)[1])
 
     @cached_property
+    def own_losses(self) -> bool:
+        """Returns True if each rank of the fault-free run logs its own loss, so that losses differ between ranks."""
+        usual = self.fault_free.steps if self.fault_free else None
+        return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
+
+    @cached_property
     def jumps(self) -> Ints:
         """Counts for each process the pairs of consecutive logged steps whose numbers do not grow by exactly one."""
         order, begins = self.run.rows_by_process
@@ -227,6 +234,10 @@ class Analysis(Evidence):
     def restarts(self) -> Sequence[Restart]:
         """Returns the first start of the job, followed by each restart of the job."""
         return restarts.restarts(self.run, self.saves)
+
+    def no_bound(self) -> str:
+        """Returns a text if the scenario sets no limit on differences from the fault-free run, or an empty text."""
+        return "" if self.continuity else NO_BOUND
 
     def no_restart(self) -> str:
         """Returns a text if no restart happened and the run shows nothing about restarts, or else an empty text."""
