@@ -241,13 +241,7 @@ def _ranks(runs: Sequence[Timeline]) -> str:
     return ", ".join(map(str, sorted(_sizes(runs))))
 
 
-def _drawn(
-    fault_free: Curve,
-    others: Sequence[Curve],
-    runs: str,
-    sizes: frozenset[int] = frozenset(),
-    terms: int = limits.TERMS_LEAST,
-) -> Envelope | str:
+def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str, sizes: frozenset[int], terms: int) -> Envelope | str:
     told = np.flatnonzero(np.isfinite(fault_free.loss))
     count = min(max(len(told) // limits.STRETCH_STEPS, 1), limits.STRETCHES)
     edges = np.asarray([0, *told[np.arange(1, count) * len(told) // count]], np.int64)
