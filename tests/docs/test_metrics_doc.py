@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.judge.facts import envelope, losses
+from harness.evidence import envelope, losses
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.thresholds import TERMS_LEAST
 from harness.report import figures as figures_of

@@ -13,11 +13,11 @@ from judging import SAVES, bent, expecting, fault_free_of
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage
 
-from harness.judge.facts import envelope, losses
-from harness.judge.facts.envelope import DRIFTS, Envelope, left_early
-from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.losses import Curve, compare
-from harness.judge.facts.made_as_asked import BEFORE, SAME
+from harness.evidence import envelope, losses
+from harness.evidence.envelope import DRIFTS, Envelope, left_early
+from harness.evidence.logs import Evidence
+from harness.evidence.losses import Curve, compare
+from harness.evidence.made_as_asked import BEFORE, SAME
 from harness.judge.facts.times import impossible
 from harness.judge.score import Scorecard, judge
 from harness.judge.thresholds import BEFORE_NS, TERMS_LEAST

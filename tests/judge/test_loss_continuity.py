@@ -15,11 +15,12 @@ from judging import EXACT, Bend, bent, fault_free_of, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, find, simulate
 
+from harness.evidence import losses, samples
+from harness.evidence.logs import Evidence, no_comparison
+from harness.evidence.losses import Curve, compare, surviving
 from harness.judge.bounds import ContinuityBounds
-from harness.judge.facts import losses, samples, tellers
+from harness.judge.facts import tellers
 from harness.judge.facts.alarms import LeftOut
-from harness.judge.facts.evidence import Evidence, no_comparison
-from harness.judge.facts.losses import Curve, compare, surviving
 from harness.judge.guarantee import breach
 from harness.judge.guarantees import result_samples_in_order, steps_all
 from harness.judge.guarantees.result_samples_in_order import moved_on

@@ -9,17 +9,18 @@ from collections.abc import Iterator, Mapping
 from pages.reference_pages import MADE
 
 from harness import api
+from harness.evidence import logs, usual
+from harness.evidence.reported import COLUMNS, EVENTS, ITEMS
 from harness.judge import assumption, guarantee
-from harness.judge.facts import evidence, restarts, saves, store, usual
+from harness.judge.facts import restarts, saves, store
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import By
-from harness.judge.facts.reported import COLUMNS, EVENTS, ITEMS
 from harness.judge.verdict import Figure, Ground, Kind
 from harness.log.consequences import Consequences
 from harness.timeline import lineage, phases, sorted_events, timeline
 
 READ: Mapping[str, tuple[type, ...]] = {
-    "evidence": (evidence.Evidence, Analysis),
+    "evidence": (logs.Evidence, Analysis),
     "evidence.run": (timeline.Timeline,),
     "evidence.run.steps": (timeline.Steps,),
     "Each of evidence.run.processes": (timeline.Process,),

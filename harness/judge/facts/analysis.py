@@ -10,19 +10,21 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
+from harness.evidence import by_time, deaths, envelope, ledger, losses, ranks, samples, usual
+from harness.evidence.coordinates import new_layout
+from harness.evidence.envelope import Envelope
+from harness.evidence.ledger import Ledger
+from harness.evidence.logs import Evidence, never_the_same, no_comparison
+from harness.evidence.lost_lines import Lost, lost_lines
+from harness.evidence.ranks import Abnormal
+from harness.evidence.usual import Pace, Slowed, Usual
+from harness.evidence.work import Work
 from harness.judge.bounds import BOUNDS, Bounds, ContinuityBounds
-from harness.judge.facts import alarms, by_time, deaths, envelope, ledger, losses, ranks, restarts, samples, usual
-from harness.judge.facts.coordinates import new_layout
-from harness.judge.facts.envelope import Envelope
-from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
-from harness.judge.facts.known import Abnormal, Odd
-from harness.judge.facts.ledger import Ledger
-from harness.judge.facts.lost_lines import Lost, lost_lines
+from harness.judge.facts import alarms, restarts
+from harness.judge.facts.known import Odd
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.times import impossible
-from harness.judge.facts.usual import Pace, Slowed, Usual
-from harness.judge.facts.work import Work
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Floats, Ints, Process, saving_like

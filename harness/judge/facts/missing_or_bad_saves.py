@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from harness.evidence.coordinates import new_layout
 from harness.judge import thresholds as limits
 from harness.judge.facts import tellers
-from harness.judge.facts.coordinates import new_layout
 from harness.judge.facts.known import By, weakest
 from harness.judge.facts.store import Save, Store, last_name
 from harness.timeline.lookups import NEVER, grouped

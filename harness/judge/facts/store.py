@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.evidence.by_time import Window, touches, union
 from harness.judge.facts import tellers
-from harness.judge.facts.by_time import Window, touches, union
 from harness.judge.facts.known import By, Word
 from harness.judge.thresholds import REMOVAL_NS
 from harness.timeline.lookups import NEVER, first_from, grouped

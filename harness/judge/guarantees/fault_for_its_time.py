@@ -6,7 +6,7 @@ further steps and the victim logs nothing more. A fault may be undone late: by u
 that is longer.
 """
 
-from harness.judge.facts.faults import stopped
+from harness.evidence.faults import stopped
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.judge.thresholds import EXIT_TOLD_NS, UNDONE_LATE_NS
 from harness.timeline.sorted_events import acted_at

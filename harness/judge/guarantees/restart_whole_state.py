@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.judge.facts import losses, ranks, repeated_steps, tellers
-from harness.judge.facts.deaths import listed
+from harness.evidence import losses, ranks
+from harness.evidence.deaths import listed
+from harness.judge.facts import repeated_steps, tellers
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import REPEAT_FACTOR
 from harness.timeline.lineage import NEVER

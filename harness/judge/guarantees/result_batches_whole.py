@@ -7,7 +7,8 @@ processes some in the fault-free run.
 
 import numpy as np
 
-from harness.judge.facts import ranks, tellers
+from harness.evidence import ranks
+from harness.judge.facts import tellers
 from harness.judge.facts.alarms import unanswered
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach, in_words
 from harness.timeline.timeline import Ints

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.judge.facts import ranks, tellers
-from harness.judge.facts.losses import CURVES, WORDS
+from harness.evidence import ranks
+from harness.evidence.losses import CURVES, WORDS
+from harness.judge.facts import tellers
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import LAST_STEPS
 from harness.judge.verdict import Ground, Kind

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.judge.facts import ranks, tellers
+from harness.evidence import ranks
+from harness.judge.facts import tellers
 from harness.judge.facts.alarms import UNTOLD, Said, unanswered
 from harness.judge.guarantee import Analysis, Breaches, FaultRecord, Guarantee, breach, in_words
 from harness.judge.verdict import Ground, Kind

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from harness.evidence.losses import Curve
 from harness.judge.facts.alarms import LeftOut
-from harness.judge.facts.losses import Curve
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.units import counted

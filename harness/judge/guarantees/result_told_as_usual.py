@@ -7,9 +7,10 @@ in the fault-free run. Sync times are not compared if the number of ranks change
 
 import numpy as np
 
+from harness.evidence import by_time, ranks
+from harness.evidence.losses import WORDS, Comparison
 from harness.judge.bounds import OFF
-from harness.judge.facts import by_time, ranks, tellers
-from harness.judge.facts.losses import WORDS, Comparison
+from harness.judge.facts import tellers
 from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import SAME_STEPS
 from harness.units import counted

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.evidence import samples
+from harness.evidence.losses import CURVES, WORDS, Comparison, Curve, by_scale, ulps
+from harness.evidence.samples import Consumed
 from harness.judge.assumption import FRESH
 from harness.judge.bounds import SAMPLE_BOUNDS, ContinuityBounds
-from harness.judge.facts import repeated_steps, samples
+from harness.judge.facts import repeated_steps
 from harness.judge.facts.analysis import NO_BOUND, Analysis
-from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve, by_scale, ulps
-from harness.judge.facts.samples import Consumed
 from harness.judge.score import Bound, Expectation, Score, ScoreResult, line
 from harness.judge.verdict import Ground, Kind, Verdict
 from harness.judge.weighing import answer

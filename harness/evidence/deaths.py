@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.by_time import healed_at
+from harness.evidence.by_time import healed_at
 from harness.judge.thresholds import BEFORE_NS, CLOCKS_KNOWN_NS, SURVIVED_NS
 from harness.timeline.lineage import Key
 from harness.timeline.lookups import NEVER, Located, Moments, Spans, first_from, grouped
