@@ -13,6 +13,7 @@ FILES = sorted(path for package in ("harness", "reference_trainer") for path in 
 NAMES = "trainers.checkpoints.shared.names"  # text in, a number out
 ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml", "mesh", NAMES}
 _JUDGING = {"log", "node.emitter", "timeline", "evidence", "judge.bounds", "judge.facts", "judge", "theory"}
+_FACTS = {"log", "node.emitter", "timeline", "evidence", "judge.bounds", "judge.thresholds", "theory"}
 _ACTING = {"log", "node.emitter", "node", "backends", "faults", "trainers", "trainers.checkpoints"}
 
 _TRUNK = _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"}
@@ -37,25 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evidence": {"log", "node.emitter", "timeline", "judge.thresholds"},  # nothing there is rated
     "judge.thresholds": set(),
     "judge.bounds": {"judge.thresholds", "node.emitter"},
-    "judge.facts": {
-        "log",
-        "node.emitter",
-        "timeline",
-        "evidence",
-        "judge.bounds",
-        "judge.thresholds",
-        "theory",
-    },  # no verdict in there
-    "judge": {
-        "log",
-        "node.emitter",
-        "timeline",
-        "evidence",
-        "judge.bounds",
-        "judge.facts",
-        "judge.thresholds",
-        "theory",
-    },
+    "judge.facts": _FACTS,  # no verdict in there
+    "judge": _FACTS | {"judge.facts"},
     "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},

@@ -23,7 +23,6 @@ from harness.judge.facts import tellers
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.guarantee import breach
 from harness.judge.guarantees import result_samples_in_order, steps_all
-from harness.judge.guarantees.result_samples_in_order import moved_on
 from harness.judge.guarantees.result_told_as_usual import never_changing
 from harness.judge.questions import loss_continuity
 from harness.judge.verdict import Verdict
@@ -279,11 +278,11 @@ def test_a_norm_that_never_changes_is_not_measured(
 def test_what_was_left_out_moves_the_fault_free_run_on() -> None:
     """Samples are shuffled within the run; what it never came to has no digest."""
     fault_free = curve([16, 0, 48, 32], [16] * 4, digest=[11, 10, 13, 12])
-    moved = moved_on(fault_free, LeftOut(accepted=[(16, 32)]))
+    moved = result_samples_in_order.moved_on(fault_free, LeftOut(accepted=[(16, 32)]))
     assert (moved.first.tolist(), moved.digest.tolist()) == ([32, 0, 64, 48], [12, 10, 0, 13])
-    assert moved_on(fault_free, LeftOut()) is fault_free
+    assert result_samples_in_order.moved_on(fault_free, LeftOut()) is fault_free
     untold = curve([16, -1], [16] * 2)
-    assert moved_on(untold, LeftOut(accepted=[(16, 32)])) is untold
+    assert result_samples_in_order.moved_on(untold, LeftOut(accepted=[(16, 32)])) is untold
 
 
 @pytest.mark.parametrize(
