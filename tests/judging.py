@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from simulator import History, Job, Line, Logs, Outage, simulate
 
-from harness.judge.facts.evidence import load_evidence
+from harness.evidence.logs import load_evidence
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.report import run_report
 from harness.report.strict_json import json_text

@@ -12,7 +12,8 @@ FILES = sorted(path for package in ("harness", "reference_trainer") for path in 
 
 NAMES = "trainers.checkpoints.shared.names"  # text in, a number out
 ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml", "mesh", NAMES}
-_JUDGING = {"log", "node.emitter", "timeline", "judge.bounds", "judge.facts", "judge", "theory"}
+_JUDGING = {"log", "node.emitter", "timeline", "evidence", "judge.bounds", "judge.facts", "judge", "theory"}
+_FACTS = {"log", "node.emitter", "timeline", "evidence", "judge.bounds", "judge.thresholds", "theory"}
 _ACTING = {"log", "node.emitter", "node", "backends", "faults", "trainers", "trainers.checkpoints"}
 
 _TRUNK = _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"}
@@ -34,17 +35,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"node.emitter"},
     "log": {"node.emitter"},
     "timeline": {"log", "node.emitter"},
+    "evidence": {"log", "node.emitter", "timeline", "judge.thresholds"},  # nothing there is rated
     "judge.thresholds": set(),
     "judge.bounds": {"judge.thresholds", "node.emitter"},
-    "judge.facts": {
-        "log",
-        "node.emitter",
-        "timeline",
-        "judge.bounds",
-        "judge.thresholds",
-        "theory",
-    },  # no verdict in there
-    "judge": {"log", "node.emitter", "timeline", "judge.bounds", "judge.facts", "judge.thresholds", "theory"},
+    "judge.facts": _FACTS,  # no verdict in there
+    "judge": _FACTS | {"judge.facts"},
     "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},
@@ -103,7 +98,7 @@ _NEUTRAL = {"diagnosis.answer", "diagnosis.view", "diagnosis.baseline"}
 for wing, judging in WINGS.items():
     pure = {f"{wing}.{name}" for name in judging}
     MAY_IMPORT[wing] = MAY_IMPORT["cli"] | {"cli"} | pure
-    MAY_IMPORT |= {name: {"log", "timeline", "judge", "judge.facts"} | pure for name in pure}
+    MAY_IMPORT |= {name: {"log", "timeline", "evidence", "judge", "judge.facts"} | pure for name in pure}
 
 for name in WINGS["diagnosis"]:
     MAY_IMPORT[f"diagnosis.{name}"] |= _NEUTRAL

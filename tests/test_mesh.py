@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from simulator import Job, Outage, simulate
 
 from harness.errors import ScenarioError
+from harness.evidence import ranks
+from harness.evidence.coordinates import elsewhere, new_layout, replicas
 from harness.faults.contract import Target
-from harness.judge.facts import ranks
-from harness.judge.facts.coordinates import elsewhere, new_layout, replicas
 from harness.mesh import Mesh
 from harness.node.emitter import AXES, Axis
 from harness.plan.making import make_plan

@@ -20,12 +20,12 @@ import numpy as np
 from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
 from harness.campaign.run_store import Store
+from harness.evidence.logs import load_evidence
 from harness.forecast.failure_rates import CauseRate, RateTable
 from harness.forecast.job_model import DAY_S, Gaps
 from harness.forecast.measured_inputs import Measured, job_of, read_runs
 from harness.forecast.outcome import Range
 from harness.forecast.simulator import simulate
-from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan

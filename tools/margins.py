@@ -37,7 +37,7 @@ NEAR = 10.0  # times the threshold: what is farther away shows nothing of it
 SIGNS = {"<": "< ", "<=": "≤ ", ">": "> ", ">=": "≥ ", None: ""}
 GAP = 2.0  # between the nearest healthy run and the nearest broken one
 PATIENCE_S = 120  # for one run
-JUDGE = "/judge/"  # where rules are: what is compared elsewhere only formats or sorts
+ROOMS = ("judge", "evidence")  # folders with rules: what is compared elsewhere only formats or sorts
 TABLE: Mapping[str, Threshold] = thresholds.table()  # before the numbers in there are replaced
 
 # Numbers that remember
@@ -134,8 +134,9 @@ def comparing() -> tuple[bool, str]:
     while frame.f_code.co_filename == __file__ and frame.f_back:
         frame = frame.f_back
     code = frame.f_code
-    decides = JUDGE in code.co_filename and opcode.opname[code.co_code[frame.f_lasti]] == "COMPARE_OP"
-    return decides, f"{code.co_filename.rpartition(JUDGE)[2]}: {code.co_qualname}"
+    room = next((each for each in ROOMS if f"/{each}/" in code.co_filename), "")
+    decides = bool(room) and opcode.opname[code.co_code[frame.f_lasti]] == "COMPARE_OP"
+    return decides, f"{room}/{code.co_filename.rpartition(f'/{room}/')[2]}: {code.co_qualname}"
 
 
 def compared(name: str, left: Any, right: Any) -> Any:
@@ -277,7 +278,7 @@ def runs(folders: Sequence[pathlib.Path], count: int, seed: int, place: pathlib.
     from mutants.bent import BROKEN, NEIGHBOURS
     from ruler.histories import Stored, golden, simulated, stored
 
-    from harness.judge.facts.evidence import load_evidence
+    from harness.evidence.logs import load_evidence
     from harness.judge.score import judge
 
     def run(each: Stored, right: str) -> Run:

@@ -16,7 +16,7 @@ from harness.adopt.mesh_seen import mesh_of
 from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import CampaignObserver, Stage, Together, staged
 from harness.errors import ChaosError
-from harness.judge.facts import reported, samples
+from harness.evidence import reported, samples
 from harness.log.event_log import Tail
 from harness.node.emitter import Axis
 from harness.plan.run_plan import Plan
@@ -41,7 +41,7 @@ class Facts:
     step_s: float  # the median
     saves: tuple[int, ...]  # the steps of which a checkpoint was committed
     files: tuple[str, ...]  # the newest checkpoint's, as the trainer named them
-    told: frozenset[str]  # see `harness.judge.facts.reported.ITEMS`
+    told: frozenset[str]  # see `harness.evidence.reported.ITEMS`
     pass_steps: int = 0  # in one pass over the data; 0: not known
     ranks: int = 1  # that came up as one world
     elastic: bool = False  # it goes on with fewer replicas, in the same processes, as torchft does

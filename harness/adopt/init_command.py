@@ -37,7 +37,7 @@ from harness.cli.display import Display
 from harness.cli.output import out, safe, say
 from harness.cli.shared_options import REPORTS, BackendOption, ReportsOption, SeedOption
 from harness.errors import UsageError
-from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
+from harness.evidence.reported import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.plan.run_plan import FIRST_LOOK
 from harness.report.commands import pages_here

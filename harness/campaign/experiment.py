@@ -27,9 +27,9 @@ from harness.campaign.fault_free import (
 from harness.campaign.resumed import Resumed, resize
 from harness.campaign.wings import sections_of
 from harness.errors import ChaosError, EventLogError, FaultError
-from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, load_evidence
-from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME
-from harness.judge.facts.usual import Slowed, Usual
+from harness.evidence.logs import CALIBRATION, FAULT_FREE, load_evidence
+from harness.evidence.made_as_asked import BEFORE, RESUMED, SAME
+from harness.evidence.usual import Slowed, Usual
 from harness.judge.guarantee import guarantees
 from harness.judge.score import Scorecard, judge
 from harness.log import untrusted_files

@@ -20,8 +20,8 @@ from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver
 from harness.errors import EventLogError, FaultError
-from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE
-from harness.judge.facts.made_as_asked import Asked
+from harness.evidence.logs import CALIBRATION, FAULT_FREE
+from harness.evidence.made_as_asked import Asked
 from harness.log import files, untrusted_files
 from harness.log.journal import is_closed, is_running
 from harness.node.run_folder_view import KEPT as CACHE

@@ -21,8 +21,8 @@ from dataclasses import replace
 from typing import Any
 
 from harness.errors import ChaosError
+from harness.evidence.logs import Evidence, beside
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import Evidence, beside
 from harness.log import reading
 from harness.node import kernel
 from harness.report.figures import price_per_gpu_hour

@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from harness.errors import FaultError, UsageError
-from harness.judge.facts.losses import WORDS
+from harness.evidence.losses import WORDS
 from harness.judge.facts.repeated_steps import Executed
 from harness.log import untrusted_files
 from harness.log.reading import UNTOLD, is_told

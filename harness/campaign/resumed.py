@@ -14,7 +14,7 @@ the third kind if the steps before the save are the fault-free run's bit for bit
 the save once, and the steps after it two or four times. A later growth of the world is not repeated: it would need a
 save that only a notice leaves.
 
-Each is checked when it is made and when a kept one is taken (`harness.judge.facts.made_as_asked`). A run
+Each is checked when it is made and when a kept one is taken (`harness.evidence.made_as_asked`). A run
 that did something else is made again once; then the judge names it.
 """
 
@@ -29,9 +29,9 @@ from harness.campaign import seal
 from harness.campaign.campaign_observers import CampaignObserver, Stage, staged
 from harness.campaign.fault_free import borrowed, cache, expects_band, keep
 from harness.errors import ChaosError
-from harness.judge.facts import made_as_asked
-from harness.judge.facts.losses import compare, surviving
-from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
+from harness.evidence import made_as_asked
+from harness.evidence.losses import compare, surviving
+from harness.evidence.made_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
 from harness.run import drill

@@ -18,7 +18,7 @@ import msgspec
 
 from harness.campaign.wings import stored_kind_of
 from harness.errors import ChaosError, UsageError
-from harness.judge.facts.evidence import load_evidence
+from harness.evidence.logs import load_evidence
 from harness.judge.score import judge
 from harness.judge.verdict import PRIORITY, Verdict
 from harness.log.journal import is_running

@@ -16,8 +16,8 @@ from harness.cli.output import SIGNS, note, out, print_json, say
 from harness.cli.shared_options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.terminal import print_report, print_result
 from harness.errors import UsageError
+from harness.evidence.logs import load_evidence
 from harness.judge.facts import repeated_steps
-from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.judge.verdict import EXIT_CODES, Verdict, merge
 from harness.judge.weighing import answer

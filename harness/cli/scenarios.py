@@ -19,7 +19,7 @@ from harness.campaign.experiment import new_run_id
 from harness.cli.output import say
 from harness.cli.shared_options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
 from harness.errors import UsageError
-from harness.judge.facts import reported
+from harness.evidence import reported
 from harness.mesh import Mesh
 from harness.node.emitter import TELLS
 from harness.plan.capabilities import never_here

@@ -10,9 +10,9 @@ from harness.diagnosis.answer import BROKEN, Decision, answer_told
 from harness.diagnosis.bounds import DiagnosisBounds
 from harness.diagnosis.grading import FOUND, Grade, GradedFault, RunGrade, grade_run
 from harness.diagnosis.injected import ELSEWHERE, Injected, faults_of
+from harness.evidence.usual import others_share
 from harness.judge.assumption import assumptions
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import others_share
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, left_open, line, shown_ns
 from harness.judge.thresholds import OTHERS_MAX
 from harness.judge.verdict import Doubt, Figure, Ground, Kind

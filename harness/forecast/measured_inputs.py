@@ -17,9 +17,9 @@ import numpy as np
 from harness.campaign.run_store import usable
 from harness.campaign.wings import stored_kind_of
 from harness.errors import ChaosError, UsageError
+from harness.evidence.made_as_asked import command_of
 from harness.forecast.failure_rates import CauseRate, RateTable
 from harness.forecast.job_model import Cause, Gaps, Job, Origin, Value, default_settings
-from harness.judge.facts.made_as_asked import command_of
 from harness.judge.verdict import Verdict
 from harness.report import run_report
 from harness.report.run_report import Episode, Report

@@ -20,13 +20,13 @@ from harness.campaign.checked_files import PLAN
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expects_band, fault_free_plans
 from harness.campaign.run_store import picked
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
+from harness.evidence import losses
+from harness.evidence.logs import FAULT_FREE, Evidence, beside, part_of
 from harness.gameday import day_report
 from harness.gameday.books import STEADY
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.gameday.starts_and_stops import Director
-from harness.judge.facts import losses
-from harness.judge.facts.evidence import FAULT_FREE, Evidence, beside, part_of
 from harness.judge.guarantee import guarantees
 from harness.judge.score import Scorecard, judge
 from harness.log import journal, reading, untrusted_files

@@ -23,6 +23,7 @@ from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.errors import ChaosError, ScenarioError, UsageError
+from harness.evidence.logs import load_evidence
 from harness.gate import baseline, stored_gate
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Regressions
 from harness.gate.gate_report import GateResult, SuiteRow, render
@@ -31,7 +32,6 @@ from harness.gate.run_figures import HARDWARE, Figures, figures_of_cards, identi
 from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s, not_passed, of_shard, tagged
 from harness.gate.stored_gate import LeftOut, Part, Run, Stored
 from harness.gate.suite_file import KnownFailure, Suite, SuiteEntry, find_blindness_check, load_suite
-from harness.judge.facts.evidence import load_evidence
 from harness.judge.guarantee import guarantees
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict, merge

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import UsageError, choice
+from harness.evidence.faults import struck
+from harness.evidence.reported import ITEMS
+from harness.evidence.work import Waited
 from harness.judge.bounds import BOUNDS
 from harness.judge.facts.analysis import Analysis as Analysis
-from harness.judge.facts.faults import struck
 from harness.judge.facts.known import By, Known, Odd, weakest
-from harness.judge.facts.reported import ITEMS
-from harness.judge.facts.work import Waited
 from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord as FaultRecord

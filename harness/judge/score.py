@@ -15,13 +15,13 @@ import numpy as np
 from pydantic import ValidationError
 
 from harness import units
+from harness.evidence import reported
+from harness.evidence.logs import Evidence as Evidence
 from harness.judge import weighing
 from harness.judge.assumption import assumptions, spoilt
 from harness.judge.bounds import OFF, Bounds, bounds_by_score, expects_something
-from harness.judge.facts import reported
 from harness.judge.facts.after_the_run import restore_drill, second_restart
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import Evidence as Evidence
 from harness.judge.guarantee import DRILL, ORDER, RUN, SECOND_RESTART, family, guarantees
 from harness.judge.verdict import Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
 from harness.judge.weighing import Judged

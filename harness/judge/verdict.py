@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from harness.evidence.usual import Degraded, Pace
+    from harness.evidence.work import Waited
     from harness.judge.facts.excursions import Excursion
-    from harness.judge.facts.usual import Degraded, Pace
-    from harness.judge.facts.work import Waited
     from harness.timeline.timeline import Episode
 
 

@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.errors import described
+from harness.evidence.logs import Evidence
+from harness.evidence.reported import ITEMS, blindness, stood_in_for, told
 from harness.judge import guarantee as contract
 from harness.judge.assumption import assumptions, spoilt
 from harness.judge.bounds import OFF
 from harness.judge.facts.after_the_run import Made
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.repeated_steps import Compared
-from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
 from harness.judge.guarantee import FAMILY, Breach, Guarantee, breaches_of, family, guarantees, proves_nothing
 from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
 from harness.timeline import window

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.judge.facts.made_as_asked import Asked
+from harness.evidence.made_as_asked import Asked
 from harness.matrix import resume_comparison
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import CHANCE, Finding, Kind, Usual

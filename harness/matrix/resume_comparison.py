@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts import losses, samples
-from harness.judge.facts.losses import WORDS
+from harness.evidence import losses, samples
+from harness.evidence.losses import WORDS
 from harness.log.reading import is_told
 from harness.matrix.moments import Moment
 from harness.matrix.told_saves import ToldSaves, told_saves

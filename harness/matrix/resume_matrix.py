@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from harness.backends.contract import Backend
 from harness.errors import CannotRunError, ChaosError, FaultError, UsageError
-from harness.judge.facts.samples import pass_ends, told_kind
+from harness.evidence.samples import pass_ends, told_kind
 from harness.log import untrusted_files
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.matrix import resume_comparison, trainer_code

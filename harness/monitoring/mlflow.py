@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.exports import Export
 from harness.errors import ChaosError
-from harness.judge.facts import losses
+from harness.evidence import losses
 from harness.report import run_report
 from harness.report.run_report import Report
 from harness.report.words import one_line

@@ -20,9 +20,9 @@ from harness.campaign.campaign_observers import CampaignObserver, Stage, staged
 from harness.campaign.experiment import run_experiment
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, release
 from harness.errors import ChaosError
+from harness.evidence.logs import load_evidence
 from harness.faults.contract import Target
 from harness.judge.bounds import OFF, ContinuityBounds
-from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Evidence, judge
 from harness.log import untrusted_files
 from harness.plan.capabilities import lacking

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.errors import EventLogError
-from harness.judge.facts.evidence import Evidence, load_evidence
+from harness.evidence.logs import Evidence, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.log.event_log import HARNESS, Tail
 from harness.plan.run_plan import Plan

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.evidence.losses import Curve
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.losses import Curve
 from harness.report.charts.loss_curves import Curves, Series
 from harness.report.view import target_text
 from harness.report.words import DASH, plain, seconds, short, short_path, size

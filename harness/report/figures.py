@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import reported
+from harness.evidence import reported
+from harness.evidence.ledger import Ledger
+from harness.evidence.usual import Band, Degraded, Times, standstill_ns
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.ledger import Ledger
-from harness.judge.facts.usual import Band, Degraded, Times, standstill_ns
 from harness.judge.score import Scorecard
 from harness.node.emitter import TELLS
 from harness.report import usage

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from harness.evidence.deaths import ends_of
+from harness.evidence.logs import Evidence
 from harness.judge.assumption import AGAIN
-from harness.judge.facts.deaths import ends_of
-from harness.judge.facts.evidence import Evidence
 from harness.judge.guarantee import of_a_plugin
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict

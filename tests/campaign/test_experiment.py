@@ -16,7 +16,7 @@ from simulator import Job, change, simulate
 from harness.campaign import experiment
 from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.errors import BackendError
-from harness.judge.facts.evidence import load_evidence
+from harness.evidence.logs import load_evidence
 from harness.judge.score import judge
 from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan

@@ -19,7 +19,7 @@ from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserve
 from harness.campaign.fault_free import forget_fault_free
 from harness.campaign.resumed import Resumed, resize
 from harness.errors import ChaosError
-from harness.judge.facts.made_as_asked import BEFORE, SAME, Resize, broken_by, committed
+from harness.evidence.made_as_asked import BEFORE, SAME, Resize, broken_by, committed
 from harness.log.journal import Journal
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.making import make_plan

@@ -18,10 +18,10 @@ from harness.campaign.checked_files import ASKED_PLAN, load_scenario
 from harness.campaign.wings import sections_of
 from harness.cli import default_folders, main
 from harness.cli import run as run_command
+from harness.evidence.logs import load_evidence
 from harness.gameday import day as days
 from harness.gameday.day_plan import plan_day
 from harness.gate import gate_command
-from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan

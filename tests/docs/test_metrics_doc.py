@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.judge.facts import envelope, losses
+from harness.evidence import envelope, losses
 from harness.judge.score import Evidence, Scorecard, judge
+from harness.judge.thresholds import TERMS_LEAST
 from harness.report import figures as figures_of
 from harness.timeline import timeline
 from harness.timeline.timeline import Floats
@@ -112,7 +113,7 @@ def test_the_envelope() -> None:
     apart = np.where((step > 10) & (step <= 20), 0.010, 0.001)
     alone = 4 - step / 25
     fault_free, other, run = (_curve(alone + by) for by in (0.0, apart, np.where(step > 30, 0.0001, 0.0)))
-    band = envelope._drawn(fault_free, [other], "")
+    band = envelope._drawn(fault_free, [other], "", frozenset(), TERMS_LEAST)
     assert isinstance(band, envelope.Envelope)
     sees = {each.first: each.percent for each in band.sees(losses.compare(run, fault_free))}
     section = PAGE.read_text().split("### Example: the envelope\n")[1].split("\n#")[0]

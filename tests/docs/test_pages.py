@@ -27,13 +27,13 @@ from harness.backends import run_folder
 from harness.campaign.checked_files import load_scenario
 from harness.cli import listing
 from harness.cli.main import make_app
+from harness.evidence.logs import Evidence
 from harness.faults.contract import Target, fault_names, load_fault
 from harness.gameday.attach import attach_command
 from harness.gameday.attach.striking import LOG
 from harness.gameday.day_report import PLAN, REPORT
 from harness.gate import baseline
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import Evidence
 from harness.log import vocabulary
 from harness.log.checked_lines import json_schema
 from harness.report.commands import REHEARSALS

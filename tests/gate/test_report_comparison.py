@@ -15,13 +15,13 @@ from simulator import PHASE_MS, Job, Outage, simulate
 import harness.report
 from harness.cli.output import print_json
 from harness.errors import UsageError
+from harness.evidence.logs import load_evidence
 from harness.gate import two_runs_report
 from harness.gate.beside_chart import beside_chart
 from harness.gate.history_command import compare_runs
 from harness.gate.two_runs_difference import Line, lines, rank_lines, starts_by_rank
 from harness.gate.two_runs_inputs import CODE_UNKNOWN, different_inputs
 from harness.gate.two_runs_report import Section, compare, render, sentences
-from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.report import run_report, view
 from harness.report.words import seconds

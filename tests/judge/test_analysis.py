@@ -11,7 +11,8 @@ from judging import load, verdict
 from mutants.bent import JOB
 from simulator import Logs, Outage, change, remove, simulate
 
-from harness.judge.facts import analysis, by_time, ledger, losses, usual
+from harness.evidence import by_time, ledger, losses, usual
+from harness.judge.facts import analysis
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Evidence
 from harness.judge.verdict import Verdict

@@ -27,9 +27,9 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, clocks, simulate, steps
 from whole import slower
 
+from harness.evidence.logs import Evidence, load_evidence
+from harness.evidence.made_as_asked import SAME
 from harness.judge.assumption import assumptions
-from harness.judge.facts.evidence import Evidence, load_evidence
-from harness.judge.facts.made_as_asked import SAME
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log.vocabulary import REQUEUED

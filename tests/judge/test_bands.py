@@ -10,7 +10,7 @@ from judging import ENVELOPE, EXPECT, Bend, bending, bent, expecting, load, toge
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, simulate
 
-from harness.judge.facts.evidence import Evidence
+from harness.evidence.logs import Evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline

@@ -16,9 +16,9 @@ from judging import EXACT, bending, bent, expecting, load, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate, steps
 
-from harness.judge.facts import samples
+from harness.evidence import samples
+from harness.evidence.samples import Consumed
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.samples import Consumed
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from judging import Bend, bending, struck, together, verdict
 from simulator import Job, Logs, Outage, change, clocks, find, put, remove, simulate
 
-from harness.judge.facts import deaths
+from harness.evidence import deaths
 from harness.judge.guarantees import end_explained
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict

@@ -13,14 +13,14 @@ from judging import SAVES, bent, expecting, fault_free_of
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage
 
-from harness.judge.facts import envelope, losses
-from harness.judge.facts.envelope import DRIFTS, Envelope, left_early
-from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.losses import Curve, compare
-from harness.judge.facts.made_as_asked import BEFORE, SAME
+from harness.evidence import envelope, losses
+from harness.evidence.envelope import DRIFTS, Envelope, left_early
+from harness.evidence.logs import Evidence
+from harness.evidence.losses import Curve, compare
+from harness.evidence.made_as_asked import BEFORE, SAME
 from harness.judge.facts.times import impossible
 from harness.judge.score import Scorecard, judge
-from harness.judge.thresholds import BEFORE_NS
+from harness.judge.thresholds import BEFORE_NS, TERMS_LEAST
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Floats, Timeline
 
@@ -51,7 +51,7 @@ def drift(rng: np.random.Generator, parted: int = 0, size: float = 0.02, growth:
 
 
 def drawn(fault_free: Floats, *others: Floats) -> Envelope:
-    band = envelope._drawn(curve(fault_free), [curve(other) for other in others], "these")
+    band = envelope._drawn(curve(fault_free), [curve(other) for other in others], "these", frozenset(), TERMS_LEAST)
     assert isinstance(band, Envelope)
     return band
 
@@ -73,7 +73,7 @@ def after(step: int, by: float) -> Floats:
 def test_a_band_as_wide_as_the_loss_moves_is_none() -> None:
     """However large the loss is."""
     alone = 100 + np.linspace(1.5, 0, STEPS)
-    none = envelope._drawn(curve(alone), [curve(alone + after(PARTED, 0.51))], "these")
+    none = envelope._drawn(curve(alone), [curve(alone + after(PARTED, 0.51))], "these", frozenset(), TERMS_LEAST)
     assert none == "fault-free runs differ by as much as the loss changes, so they give no band"
     drawn(alone, alone + after(PARTED, 0.49))
 

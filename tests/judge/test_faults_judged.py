@@ -12,10 +12,10 @@ from judging import EXPECT, Bend, acted_as, bending, fault_free_of, together, ve
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, clocks, put, remove, simulate
 
-from harness.judge.facts.by_time import Places
-from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.faults import Effect, stopped
-from harness.judge.facts.work import Work
+from harness.evidence.by_time import Places
+from harness.evidence.faults import Effect, stopped
+from harness.evidence.logs import Evidence
+from harness.evidence.work import Work
 from harness.judge.guarantees import (
     fault_as_planned,
     fault_for_its_time,

@@ -19,7 +19,7 @@ import pytest
 from judge.test_golden import differences
 
 from harness.errors import EventLogError
-from harness.judge.facts.evidence import load_evidence
+from harness.evidence.logs import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.report import run_report
 

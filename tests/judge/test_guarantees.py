@@ -12,10 +12,10 @@ import pytest
 from judging import fault_free_of
 from simulator import Job
 
+from harness.evidence.logs import Evidence
 from harness.judge import assumption, guarantee, weighing
 from harness.judge.facts import tellers
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import Evidence
 from harness.judge.guarantee import ORDER, RUN, Guarantee, breach, family, guarantees
 from harness.judge.verdict import Ground, Kind, Verdict
 

@@ -15,13 +15,15 @@ from judging import EXACT, Bend, bent, fault_free_of, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, find, simulate
 
+from harness.evidence import losses, samples
+from harness.evidence.logs import Evidence, no_comparison
+from harness.evidence.losses import Curve, compare, surviving
 from harness.judge.bounds import ContinuityBounds
-from harness.judge.facts import agreement, losses, samples, tellers
+from harness.judge.facts import tellers
 from harness.judge.facts.alarms import LeftOut
-from harness.judge.facts.evidence import Evidence, no_comparison
-from harness.judge.facts.known import Odd
-from harness.judge.facts.losses import Curve, compare, surviving
-from harness.judge.guarantees import steps_all
+from harness.judge.guarantee import breach
+from harness.judge.guarantees import result_samples_in_order, steps_all
+from harness.judge.guarantees.result_told_as_usual import never_changing
 from harness.judge.questions import loss_continuity
 from harness.judge.verdict import Verdict
 from harness.log.reading import is_told
@@ -91,13 +93,13 @@ def test_only_what_lies_between_two_steps_was_left_out_between_them() -> None:
 @pytest.mark.parametrize(("mine", "other"), [([0, 16], [5, 16]), ([5, 16], [0, 16])])
 def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None:
 
-    def found(first: list[int], count: int = 16, **allowed: int) -> list[Odd]:
+    def found(first: list[int], count: int = 16, **allowed: int) -> list[str]:
         comparison = losses.compare(curve(first, [count, 16]), curve(other, [count, 16]))
         told = {"comparison": comparison, "consumed": None, "left_out": LeftOut()}
         evidence: Any = SimpleNamespace(**told, continuity=ContinuityBounds(**allowed))
-        return list(agreement.others_consumed(evidence))
+        return [each.words for each in result_samples_in_order.breaches(evidence)]
 
-    one = [Odd("1 step consumed other samples than the fault-free run, first at step 1")]
+    one = ["1 step consumed other samples than the fault-free run, first at step 1"]
     assert found(mine) == one
     for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
         assert found(mine, **allowed) == [], "positions may well be others"
@@ -268,19 +270,19 @@ def test_a_norm_that_never_changes_is_not_measured(
         norms = [1.5 if first <= number <= last else 2 + 0.1 * number for number in numbers]
         return curve(numbers, [1] * count, numbers, grad_norm=norms)
 
-    found = [*agreement.never_changing(compare(told(first, last), told(*(usual or (0, -1)))))]
+    found = [*never_changing(compare(told(first, last), told(*(usual or (0, -1)))), resized=False)]
     text = f"the gradient norm is 1.5 in all steps {first} to {last}, and changes at each of them without a fault"
-    assert found == [Odd(text, tellers.OWN_FIGURES)] * claims
+    assert found == [breach(text, tellers.OWN_FIGURES)] * claims
 
 
 def test_what_was_left_out_moves_the_fault_free_run_on() -> None:
     """Samples are shuffled within the run; what it never came to has no digest."""
     fault_free = curve([16, 0, 48, 32], [16] * 4, digest=[11, 10, 13, 12])
-    moved = agreement.moved_on(fault_free, LeftOut(accepted=[(16, 32)]))
+    moved = result_samples_in_order.moved_on(fault_free, LeftOut(accepted=[(16, 32)]))
     assert (moved.first.tolist(), moved.digest.tolist()) == ([32, 0, 64, 48], [12, 10, 0, 13])
-    assert agreement.moved_on(fault_free, LeftOut()) is fault_free
+    assert result_samples_in_order.moved_on(fault_free, LeftOut()) is fault_free
     untold = curve([16, -1], [16] * 2)
-    assert agreement.moved_on(untold, LeftOut(accepted=[(16, 32)])) is untold
+    assert result_samples_in_order.moved_on(untold, LeftOut(accepted=[(16, 32)])) is untold
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from judging import Bend, bent, fault_free_of, together, verdict
 from simulator import MS, Job, Line, Logs, Outage, find, remove, simulate, steps
 
-from harness.judge.facts.lost_lines import lost_lines
+from harness.evidence.lost_lines import lost_lines
 from harness.judge.score import Evidence
 from harness.judge.verdict import Verdict
 

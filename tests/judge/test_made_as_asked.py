@@ -11,8 +11,8 @@ from judging import SAVES, Bend, bent, expecting, load, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate
 
-from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.made_as_asked import BEFORE, SAME, Asked
+from harness.evidence.logs import Evidence
+from harness.evidence.made_as_asked import BEFORE, SAME, Asked
 from harness.judge.score import judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline

@@ -11,7 +11,7 @@ from judging import EXPECT, SAVES, Bend, bending, bent, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, find, simulate, steps
 
-from harness.judge.facts.reported import APART, NO_STEPS
+from harness.evidence.reported import APART, NO_STEPS
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.timeline import joined_steps

@@ -9,9 +9,9 @@ from judging import fault_free_of, verdict
 from mutants.bent import JOB
 from simulator import Logs, Outage, clocks, remove, simulate
 
+from harness.evidence.usual import Degraded, Slowed
 from harness.judge.bounds import RecoveryBounds
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import Degraded, Slowed
 from harness.judge.questions.recovery_time import _lines, _Span
 from harness.judge.score import Expectation, S, ScoreResult, _weighed, questions
 from harness.judge.verdict import Verdict

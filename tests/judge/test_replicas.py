@@ -10,7 +10,7 @@ import pytest
 from judging import EXPECT, Bend, bending, bent, fault_free_of, together, verdict
 from simulator import Job, Logs, Outage, change, clocks, simulate, steps
 
-from harness.judge.facts import reported
+from harness.evidence import reported
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 

@@ -11,11 +11,11 @@ from judging import EXPECT, fault_free_of, verdict
 from mutants.bent import JOB, KILL
 from simulator import Logs, Outage, simulate
 
+from harness.evidence.logs import Evidence
 from harness.judge import score, weighing
 from harness.judge.assumption import Assumption
 from harness.judge.bounds import bounds_by_score
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import Evidence
 from harness.judge.guarantee import RUN, Guarantee, guarantees
 from harness.judge.score import Bound, Expectation, ScoreResult, questions
 from harness.judge.verdict import EXIT_CODES, Doubt, Finding, Verdict, merge, worst_first

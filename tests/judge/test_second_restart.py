@@ -16,8 +16,8 @@ from judging import EXPECT, SAVES, Bend, bent, expecting, fault_free_of, load, t
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
+from harness.evidence.logs import Evidence
 from harness.judge.facts.after_the_run import at_wrong_time
-from harness.judge.facts.evidence import Evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline

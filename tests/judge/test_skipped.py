@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from judging import EXPECT, fault_free_of, load, verdict
 from simulator import Job, Logs, Outage, change, simulate
 
-from harness.judge.facts import losses
-from harness.judge.facts.evidence import Evidence
+from harness.evidence import losses
+from harness.evidence.logs import Evidence
 from harness.judge.thresholds import GROWTH_INTERVAL
 from harness.judge.verdict import Verdict
 

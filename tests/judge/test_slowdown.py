@@ -15,8 +15,8 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, simulate
 from whole import stretched
 
-from harness.judge.facts import ledger
-from harness.judge.facts.usual import Slowed, Usual
+from harness.evidence import ledger
+from harness.evidence.usual import Slowed, Usual
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.report import figures as figures_of

@@ -12,12 +12,12 @@ from judging import Bend, fault_free_of, together, verdict
 from mutants.bent import BROKEN
 from simulator import Job, Logs, simulate, steps
 
+from harness.evidence.usual import Degraded, Pace
 from harness.judge import assumption, score, weighing
 from harness.judge.assumption import assumptions
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.excursions import Excursion
 from harness.judge.facts.known import By
-from harness.judge.facts.usual import Degraded, Pace
 from harness.judge.guarantee import Breach, Guarantee
 from harness.judge.score import Expectation
 from harness.judge.verdict import Figure, Finding, Ground, Kind, Verdict

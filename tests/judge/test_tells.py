@@ -10,8 +10,8 @@ from simulator import Job, Logs, Outage, change, remove, simulate, steps
 
 from harness.cli.scenarios import untold
 from harness.errors import EventLogError
+from harness.evidence import reported
 from harness.judge.bounds import expects_something
-from harness.judge.facts import reported
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.node.emitter import TELLS

@@ -12,7 +12,8 @@ import harness
 from harness.judge import thresholds
 from harness.judge.thresholds import SOURCES
 
-JUDGE = pathlib.Path(harness.__file__).parent / "judge"
+HARNESS = pathlib.Path(harness.__file__).parent
+JUDGING = sorted(path for room in ("evidence", "judge") for path in (HARNESS / room).rglob("*.py"))
 DECIDE_NOTHING = {  # units, sizes of what is printed or read, and places in an order
     *("S", "_RANK_BITS", "_DIGITS_MAX", "DIGITS_MAX", "ENDLESS", "ELSEWHERE", "RUNS_MAX", "_FACTORS", "QUANTILES"),
     *("NAMED_RUNS", "NAMED_SIZES", "NAMED_STEPS", "NAMED_DEATHS", "NAMED_MAX", "NAME_CHARS_MAX", "ERROR_CHARS"),
@@ -44,7 +45,7 @@ def _is_number(value: ast.expr | None) -> bool:
     return known and bool(constants) and all(constants)
 
 
-@pytest.mark.parametrize("path", sorted(JUDGE.rglob("*.py")), ids=lambda path: str(path.relative_to(JUDGE)))
+@pytest.mark.parametrize("path", JUDGING, ids=lambda path: str(path.relative_to(HARNESS)))
 def test_no_number_that_decides_is_elsewhere(path: pathlib.Path) -> None:
     left = sorted(set(numbers(path.read_text())) - DECIDE_NOTHING)
     assert not left, f"{path}: move {', '.join(left)} to harness/judge/thresholds.py"

@@ -13,7 +13,7 @@ from mutants.bent import JOB, KILL, starts_from_scratch
 from scorecards import assert_verdict
 from simulator import Line, Logs, Outage, change, clocks, find, remove, simulate, steps
 
-from harness.judge.facts import ranks
+from harness.evidence import ranks
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import run_report, view

@@ -28,11 +28,11 @@ from whole import (
     without_saves,
 )
 
+from harness.evidence.logs import beside, part_of
+from harness.evidence.usual import Pace
 from harness.judge.assumption import spoilt
 from harness.judge.bounds import Bounds, LastCheckpointBounds, PaceBounds, RhythmBounds, UseBounds
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import beside, part_of
-from harness.judge.facts.usual import Pace
 from harness.judge.guarantees import again_no_standstill
 from harness.judge.questions import whole_again
 from harness.judge.questions.whole_again import _after_the_fault, _idle_steps

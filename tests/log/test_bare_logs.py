@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timeline.test_phases_edge import Logs, S, phases
 
+from harness.evidence import ledger
+from harness.evidence.usual import Slowed, Usual
 from harness.judge.bounds import WasteBounds
-from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Evidence, judge, questions
 from harness.judge.verdict import Code, Verdict, unknown
 from harness.log import reading

@@ -16,7 +16,7 @@ from harness.units import Duration
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "harness"
 READERS = [
     path
-    for room in ("log", "timeline", "judge", "report", "monitoring")
+    for room in ("log", "timeline", "evidence", "judge", "report", "monitoring")
     for path in (ROOT / room).rglob("*.py")
     if path.name != "vocabulary.py"  # it declares what a plan holds, and reads nothing
 ]

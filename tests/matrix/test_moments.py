@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from judging import load
 from simulator import Job, change, find, simulate, steps
 
-from harness.judge.facts.samples import pass_ends, told_kind
+from harness.evidence.samples import pass_ends, told_kind
 from harness.matrix.moments import AMID, CHAIN, NOTICE, Moment, Saves, moments
 from harness.matrix.save_copies import Copies, look, newest
 from harness.matrix.sweep import Sweep

@@ -22,7 +22,7 @@ from waiting import HANG_S
 from harness.campaign import ledger_so_far
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, Stage, Together
 from harness.errors import CannotRunError, UsageError
-from harness.judge.facts.ledger import ACCOUNTS
+from harness.evidence.ledger import ACCOUNTS
 from harness.log import checked_lines
 from harness.log.vocabulary import EVENTS
 from harness.monitoring import metrics, metrics_server

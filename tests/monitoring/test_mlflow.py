@@ -11,7 +11,7 @@ from docs.test_metrics_doc import example
 from http_servers import Asked, serving
 
 from harness.errors import ChaosError
-from harness.judge.facts.evidence import load_evidence
+from harness.evidence.logs import load_evidence
 from harness.judge.score import judge
 from harness.monitoring import mlflow
 from harness.report import write_reports

@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from harness.cli.exports import Telling
 from harness.cli.summary import SUMMARY_BYTES_MAX, append_summary, summary_to
 from harness.errors import ChaosError, UsageError
-from harness.judge.facts.evidence import load_evidence
+from harness.evidence.logs import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.monitoring import opentelemetry_spans, otlp
 from harness.report import write_reports

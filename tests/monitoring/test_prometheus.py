@@ -27,11 +27,11 @@ from harness.backends.local.backend import BACKEND
 from harness.campaign.campaign_observers import Stage
 from harness.campaign.ledger_so_far import so_far
 from harness.errors import ChaosError
+from harness.evidence.ledger import ACCOUNTS
 from harness.gameday.day import run_day
 from harness.gameday.day_plan import plan_day
 from harness.gameday.day_verdict import DayResult
 from harness.gameday.starts_and_stops import Director
-from harness.judge.facts.ledger import ACCOUNTS
 from harness.monitoring.metrics_server import serving
 from harness.monitoring.monitor import Monitor, show_ledger
 from harness.node.emitter import abnormal

@@ -20,7 +20,7 @@ from harness.campaign.run_store import Store
 from harness.campaign.wings import Item, stored_kind_of
 from harness.cli.main import make_app
 from harness.errors import UsageError
-from harness.judge.facts.evidence import FAULT_FREE
+from harness.evidence.logs import FAULT_FREE
 from harness.judge.verdict import Verdict
 from harness.node.emitter import Emitter
 from harness.plan.run_plan import Plan

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import report_runs
 
+from harness.evidence.ledger import Ledger
 from harness.judge.assumption import FRESH, assumptions
-from harness.judge.facts.ledger import Ledger
 from harness.judge.verdict import Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, run_report
 from harness.report.next_steps import SETTLES, STEPS_MAX, _takes_s, kept_as, next_steps

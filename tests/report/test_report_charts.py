@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from judging import bent
 from simulator import Job, Logs, change, loss_at
 
-from harness.judge.facts import losses
+from harness.evidence import losses
 from harness.report import drawing, lanes, timeline_chart
 from harness.report.charts import loss_curves, svg
 from harness.units import format_duration

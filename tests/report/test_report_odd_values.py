@@ -17,11 +17,11 @@ import pytest
 import report_runs
 from judge.test_forged import unpack
 
+from harness.evidence.logs import load_evidence
 from harness.forecast.choice_chart import bars_chart, choice_chart
 from harness.gameday.throughput_chart import throughput_chart
 from harness.gate.beside_chart import beside_chart
 from harness.gate.trend_chart import Point, Step, trend_chart
-from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.report import charts, lanes, write_reports
 from harness.report.charts import svg

@@ -13,8 +13,8 @@ from judging import verdict
 from mutants import bent
 from simulator import Job, Logs, Outage, clocks, put, simulate
 
+from harness.evidence.logs import Evidence
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import Evidence
 from harness.report import usage
 from harness.report.figures import metrics
 

@@ -11,7 +11,7 @@ from waiting import until
 
 from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import BackendError, FaultError, UsageError
-from harness.judge.facts.evidence import load_evidence
+from harness.evidence.logs import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log.journal import is_closed

@@ -12,7 +12,7 @@ import pytest
 import small_jobs
 
 from harness.backends.local.backend import BACKEND
-from harness.judge.facts import evidence
+from harness.evidence import logs
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log import files
@@ -108,7 +108,7 @@ def judged(folder: pathlib.Path, bug: str) -> Scorecard:
     assert execute(plan, folder / "run", BACKEND).outcome == "completed"
     files.attach(folder / "alone0" / "events", folder / "run" / "fault-free" / "events")
     files.attach(folder / "alone1" / "events", folder / "run" / "calibration-1" / "events")
-    return judge(evidence.load_evidence(folder / "run"), plan.run_id)
+    return judge(logs.load_evidence(folder / "run"), plan.run_id)
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_what_only_the_fault_free_run_wrote_beside_its_saves_is_named_from_the_l
     (reason,) = card.reasons
     assert reason.startswith("files_beside_saves.max_missing: checkpoints/best.json, checkpoints/log-"), reason
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    assert judge(evidence.load_evidence(tmp_path / "run"), card.run_id).reasons == card.reasons
+    assert judge(logs.load_evidence(tmp_path / "run"), card.run_id).reasons == card.reasons
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge.facts.ledger import ACCOUNTS
+from harness.evidence.ledger import ACCOUNTS
 from harness.theory import closed_forms as forms
 
 GPU_RATE = 6.5e-3 / 8 / 86_400  # failures a second and GPU: 6.5 per 1000 days of a node with 8 of them

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from judging import EXPECT, fault_free_of, load, verdict
 from simulator import KINDS, History, Job, Logs, Outage, change, simulate, steps
 
-from harness.judge.facts import ledger
+from harness.evidence import ledger
 from harness.judge.verdict import Verdict
 from harness.report import run_report
 from harness.timeline.timeline import Timeline

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from judging import load, verdict
 from simulator import KINDS, History, Job, Logs, Outage, change, simulate
 
-from harness.judge.facts import ledger
-from harness.judge.facts.usual import Usual
+from harness.evidence import ledger
+from harness.evidence.usual import Usual
 from harness.judge.thresholds import QUANTILE
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline

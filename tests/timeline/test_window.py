@@ -14,7 +14,7 @@ from whole import stretched
 
 from harness.campaign import ledger_so_far
 from harness.errors import UsageError
-from harness.judge.facts.evidence import load_evidence, part_of
+from harness.evidence.logs import load_evidence, part_of
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log import reading

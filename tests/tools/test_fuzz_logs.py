@@ -30,7 +30,7 @@ def test_a_case_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_score_that_crashes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.judge.facts.deaths.ends_of", Mock(side_effect=KeyError("step")))
+    monkeypatch.setattr("harness.evidence.deaths.ends_of", Mock(side_effect=KeyError("step")))
     found = logs.run(3, seed=3)
     assert found.broken and all("job: the scorer crashed: KeyError: 'step'" in line for line in found.broken)
 

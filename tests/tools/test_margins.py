@@ -21,7 +21,7 @@ ROW = Threshold("healthy", "<=", 10, "s", "in time | late", "runs: some")
 @pytest.fixture(autouse=True)
 def late(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(margins, "TABLE", {NAME: ROW})
-    monkeypatch.setattr(margins, "JUDGE", "/tools/")
+    monkeypatch.setattr(margins, "ROOMS", ("tools",))
     NOTED.clear()
     return recorder(10, {NAME: 1.0})
 
@@ -96,10 +96,10 @@ def test_a_verdict_is_that_of_plain_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     said = [str(reason) for reason in bent.judge().reasons]
     row = Threshold("healthy", "<=", thresholds.LAST_WORDS_NS, "ns", "a | b", "runs: some")
     monkeypatch.setattr(margins, "TABLE", {NAME: row})
-    monkeypatch.setattr(margins, "JUDGE", "/judge/")
+    monkeypatch.setattr(margins, "ROOMS", ("judge",))
     monkeypatch.setattr(thresholds, "LAST_WORDS_NS", recorder(thresholds.LAST_WORDS_NS, {NAME: 1.0}))
     assert [str(reason) for reason in bent.judge().reasons] == said
-    assert NOTED[NAME][True].ratio > 1 and NOTED[NAME][True].rule == "facts/times.py: impossible"
+    assert NOTED[NAME][True].ratio > 1 and NOTED[NAME][True].rule == "judge/facts/times.py: impossible"
 
 
 def test_a_threshold_from_nowhere_is_refused(

@@ -27,7 +27,7 @@ from judging import EXPECT, expecting, fault_free_of
 from simulator import History, Job, Logs, Outage, simulate
 
 from harness.errors import EventLogError
-from harness.judge.facts.evidence import part_of
+from harness.evidence.logs import part_of
 from harness.judge.score import Evidence, judge
 from harness.judge.verdict import Verdict
 from harness.log.event_log import Tail

@@ -31,7 +31,7 @@ from mutation.operators import Mutant, mutants
 from test_import_rules import WINGS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_FOLDERS = ("log", "timeline", "judge", "plan", "theory")
+_FOLDERS = ("log", "timeline", "evidence", "judge", "plan", "theory")
 TARGETS = [
     *(
         str(path.relative_to(ROOT))

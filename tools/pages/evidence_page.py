@@ -9,17 +9,16 @@ from collections.abc import Iterator, Mapping
 from pages.reference_pages import MADE
 
 from harness import api
+from harness.evidence import logs, usual
+from harness.evidence.reported import COLUMNS, EVENTS, ITEMS
 from harness.judge import assumption, guarantee
-from harness.judge.facts import evidence, restarts, saves, store, usual
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import By
-from harness.judge.facts.reported import COLUMNS, EVENTS, ITEMS
+from harness.judge.facts import analysis, known, restarts, saves, store
 from harness.judge.verdict import Figure, Ground, Kind
 from harness.log.consequences import Consequences
 from harness.timeline import lineage, phases, sorted_events, timeline
 
 READ: Mapping[str, tuple[type, ...]] = {
-    "evidence": (evidence.Evidence, Analysis),
+    "evidence": (logs.Evidence, analysis.Analysis),
     "evidence.run": (timeline.Timeline,),
     "evidence.run.steps": (timeline.Steps,),
     "Each of evidence.run.processes": (timeline.Process,),
@@ -114,7 +113,7 @@ def _rows(of: type, defaults: bool = False) -> Iterator[tuple[str, str, str]]:
             kind = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
             kind += f" = {ast.unparse(node.value)}" if defaults and node.value else ""
             _, _, what = text[(node.end_lineno or 0) - 1].partition("  # ")
-            if ast.unparse(target) == "by" and isinstance(by := getattr(of, "by", None), By):
+            if ast.unparse(target) == "by" and isinstance(by := getattr(of, "by", None), known.By):
                 what = f"{CERTAIN}: `{by.name}`"
             yield ast.unparse(target).strip("()"), _text(kind), _text(what)
         elif isinstance(node, ast.FunctionDef) and node.name[0] != "_" and len(node.args.args) == 1 and node.returns:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import yaml
 from verdict_matrix.rehearsal import NotRun
 
-from harness.judge.facts.evidence import load_evidence
+from harness.evidence.logs import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 

@@ -23,7 +23,7 @@ from harness.backends.docker.request import IMAGE
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
 from harness.campaign.resumed import Resumed, resize
-from harness.judge.facts.evidence import FAULT_FREE, load_evidence
+from harness.evidence.logs import FAULT_FREE, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log import files

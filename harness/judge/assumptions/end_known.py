@@ -1,8 +1,8 @@
 """The log shows how the run ended. Nobody interrupted the run, and it left nothing behind."""
 
+from harness.evidence.reported import blindness
+from harness.evidence.work import done
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
-from harness.judge.facts.reported import blindness
-from harness.judge.facts.work import done
 from harness.judge.verdict import Figure
 from harness.units import format_duration
 

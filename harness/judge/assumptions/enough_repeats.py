@@ -13,16 +13,9 @@ def _few_repeats(evidence: Analysis, ground: Ground) -> str:
     return f"{counted(band.runs, 'fault-free run')} {shows} how far rounding takes a run, and {ENOUGH} are needed"
 
 
-ASSUMPTION = Assumption(
-    spoils=(
-        Spoils(
-            Kind.BAND,
-            lambda evidence, _: evidence.envelope if isinstance(evidence.envelope, str) else "",
-            FRESH,
-            alone=True,
-            either_way=True,
-        ),
-        Spoils(Kind.BAND, _few_repeats, f"{AGAIN}: {{run}}"),
-    ),
-    order=2,
-)
+def _no_band(evidence: Analysis, ground: Ground) -> str:
+    return evidence.envelope if isinstance(evidence.envelope, str) else ""
+
+
+NO_BAND = Spoils(Kind.BAND, _no_band, FRESH, alone=True, either_way=True)
+ASSUMPTION = Assumption(spoils=(NO_BAND, Spoils(Kind.BAND, _few_repeats, f"{AGAIN}: {{run}}")), order=2)

@@ -8,9 +8,9 @@ use half of the CPUs while it waited. A job that exceeds the limit of `pace` by 
 1.4 / (1 - extra CPU share)², if other programs use more of the CPUs than allowed) is inconclusive, not failed.
 """
 
+from harness.evidence.usual import Pace, Slow, others_share
+from harness.evidence.work import Waited
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
-from harness.judge.facts.usual import Pace, Slow, others_share
-from harness.judge.facts.work import Waited
 from harness.judge.thresholds import HOST_FACTOR, OTHERS_MAX, OTHERS_MOST
 
 

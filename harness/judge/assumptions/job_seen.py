@@ -1,7 +1,7 @@
 """The harness sees the steps of the job."""
 
+from harness.evidence.reported import NO_STEPS, blindness
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
-from harness.judge.facts.reported import NO_STEPS, blindness
 
 TELL = "Let the trainer tell its steps: docs/bring-your-own-trainer.md"
 

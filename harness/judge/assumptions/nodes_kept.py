@@ -7,8 +7,8 @@ process to die was not ended by SIGTERM or SIGKILL, the job failed before the en
 
 import signal
 
+from harness.evidence.deaths import listed
 from harness.judge.assumption import AGAIN, Analysis, Assumption, Ground, Kind, Spoils
-from harness.judge.facts.deaths import listed
 from harness.log.vocabulary import REQUEUED
 
 ENDED_FROM_OUTSIDE = {code for n in (signal.SIGTERM, signal.SIGKILL) for code in (-n, 128 + n)}

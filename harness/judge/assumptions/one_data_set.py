@@ -25,19 +25,15 @@ def _order_unproven(evidence: Analysis, ground: Ground) -> str:
 def _other_samples(evidence: Analysis, ground: Ground) -> str:
     """Returns a text if the scenario permits other samples, and nothing shows that the run consumed the same ones."""
     bounds, compared = evidence.continuity, evidence.comparison
-    permitted = bounds is not None and (
-        bounds.samples == "reported" or bounds.moves_samples or evidence.left_out.accepted
-    )
-    if compared is None or not permitted:
+    if compared is None or bounds is None:
+        return ""
+    if bounds.samples != "reported" and not bounds.moves_samples and not evidence.left_out.accepted:
         return ""
     mine, other = compared.run, compared.fault_free
     same = (mine.digest == other.digest) & ((mine.digest != 0) | ((mine.first == other.first) & (mine.first >= 0)))
     odd = compared.step[~same & (compared.step <= max(ground.steps, default=NEVER))]
-    return (
-        f"nothing shows that step {odd[0]} consumed the same samples, and the scenario permits others"
-        if len(odd)
-        else ""
-    )
+    shown = "nothing shows that step {} consumed the same samples, and the scenario permits others"
+    return shown.format(odd[0]) if len(odd) else ""
 
 
 TELL = "Let the trainer tell its samples: docs/bring-your-own-trainer.md"

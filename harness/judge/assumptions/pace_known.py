@@ -5,8 +5,8 @@ take less than 2/3 of their usual time also make the run inconclusive if the job
 much later than usual if the delay exceeds half of the time that the fast steps saved.
 """
 
+from harness.evidence.usual import Degraded, Pace, Slow, exit_ns
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Reasons, Spoils
-from harness.judge.facts.usual import Degraded, Pace, Slow, exit_ns
 from harness.judge.thresholds import FAST_BEFORE, HIDDEN_SHARE, TOO_FAST
 from harness.judge.verdict import UNTRUE
 from harness.units import format_duration

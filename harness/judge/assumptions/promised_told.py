@@ -1,7 +1,7 @@
 """The trainer reports all promised evidence, and if it restarts from the first step, whether it had a checkpoint."""
 
+from harness.evidence import reported
 from harness.judge.assumption import Analysis, Assumption, Reasons
-from harness.judge.facts import reported
 
 
 def _broken(evidence: Analysis) -> Reasons:

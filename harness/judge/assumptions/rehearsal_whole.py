@@ -1,7 +1,7 @@
 """Nobody stops the rehearsal (a fault test) or its faults early, and no earlier rehearsal changes the job's losses."""
 
+from harness.evidence.faults import stopped, struck
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
-from harness.judge.facts.faults import stopped, struck
 from harness.units import format_duration
 
 AGAIN = "Rehearse it again, to its end: {run}"

@@ -3,8 +3,8 @@
 If no rank reports a checkpoint in the store, a program other than the job may be saving into the same store.
 """
 
+from harness.evidence import by_time
 from harness.judge.assumption import Analysis, Assumption, Reasons
-from harness.judge.facts import by_time
 from harness.timeline.save_events import family
 
 

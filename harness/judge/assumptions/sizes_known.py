@@ -22,9 +22,8 @@ def _layout_unknown(evidence: Analysis, ground: Ground) -> str:
 
 def _resized(evidence: Analysis, ground: Ground) -> str:
     usual, last = evidence.fault_free, max(ground.steps, default=NEVER)
-    sizes = {int(epoch.size) for epoch in evidence.run.epochs if epoch.first <= last} - {
-        usual.largest_world if usual else 0
-    }
+    sizes = {int(epoch.size) for epoch in evidence.run.epochs if epoch.first <= last}
+    sizes -= {usual.largest_world} if usual else set()
     return f"{counted(min(sizes), 'rank')} did some of the steps up to there, unlike without a fault" if sizes else ""
 
 

@@ -1,8 +1,8 @@
 """A fault had struck before the run was given up."""
 
+from harness.evidence.reported import blindness
+from harness.evidence.work import given_up_early, reached
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
-from harness.judge.facts.reported import blindness
-from harness.judge.facts.work import given_up_early, reached
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Episode

@@ -9,8 +9,8 @@ the recovery. The harness never sees three saves in a row over 2 s late and over
 A contradiction is ignored if it is at least half as large in a fault-free run.
 """
 
+from harness.evidence.usual import others_share
 from harness.judge.assumption import Analysis, Assumption, Reasons
-from harness.judge.facts.usual import others_share
 from harness.judge.thresholds import OTHERS_MOST
 from harness.judge.verdict import UNTRUE
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.evidence import deaths
+from harness.evidence.made_as_asked import Asked
+from harness.evidence.work import Waited, waited
 from harness.judge.bounds import OFF
-from harness.judge.facts import deaths, times
+from harness.judge.facts import times
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.work import Waited, waited
 from harness.judge.thresholds import DRILL_HELD_UP_NS
 from harness.timeline.lineage import NEVER, step_of
 from harness.timeline.timeline import Timeline

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import losses, tellers
-from harness.judge.facts.by_time import Window, healed_at, union
-from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.known import Abnormal, Odd
-from harness.judge.facts.work import Work
+from harness.evidence import losses, samples
+from harness.evidence.by_time import Window, healed_at, union
+from harness.evidence.logs import Evidence
+from harness.evidence.ranks import Abnormal
+from harness.evidence.work import Work
+from harness.judge.facts import tellers
+from harness.judge.facts.known import Odd
 from harness.judge.thresholds import ALARM_STEPS, EXCESS_MIN, SETTLING_STEPS, SHARE_BORNE_OUT, SPIKE_MEMORY
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
@@ -109,22 +111,11 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """The samples that a trainer left out. `accepted` holds sorted ranges of sample positions that the trainer was
-    allowed to leave out. `odd` holds the trainer's reports of left-out samples that no logged steps confirm."""
+class LeftOut(samples.LeftOut):
+    """The samples that a trainer left out. `odd` holds the trainer's reports of left-out samples that no logged steps
+    confirm."""
 
-    accepted: Sequence[Window] = ()
     odd: Sequence[Odd] = ()
-
-    def within(self, begin: int, end: int) -> int:
-        """Counts the sample positions from `begin` to `end` that the trainer was allowed to leave out."""
-        return sum(max(0, min(end, until) - max(begin, first)) for first, until in self.accepted)
-
-    def moved(self, first: Ints) -> Ints:
-        """Shifts each batch's first sample position by the number of samples left out before this batch."""
-        for begin, end in self.accepted:
-            first = np.where(first >= begin, first + end - begin, first)
-        return first
 
 
 Accepted = list[tuple[Window, Spike | None]]  # ranges of positions, and the spike around which each was left out

@@ -10,24 +10,27 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
+from harness.evidence import by_time, deaths, envelope, ledger, losses, ranks, samples, usual
+from harness.evidence.coordinates import new_layout
+from harness.evidence.envelope import Envelope
+from harness.evidence.ledger import Ledger
+from harness.evidence.logs import Evidence, never_the_same, no_comparison
+from harness.evidence.lost_lines import Lost, lost_lines
+from harness.evidence.ranks import Abnormal
+from harness.evidence.usual import Pace, Slowed, Usual
+from harness.evidence.work import Work
 from harness.judge.bounds import BOUNDS, Bounds, ContinuityBounds
-from harness.judge.facts import alarms, by_time, deaths, envelope, ledger, losses, ranks, restarts, samples, usual
-from harness.judge.facts.coordinates import new_layout
-from harness.judge.facts.envelope import Envelope
-from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
-from harness.judge.facts.known import Abnormal, Odd
-from harness.judge.facts.ledger import Ledger
-from harness.judge.facts.lost_lines import Lost, lost_lines
+from harness.judge.facts import alarms, restarts
+from harness.judge.facts.known import Odd
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.times import impossible
-from harness.judge.facts.usual import Pace, Slowed, Usual
-from harness.judge.facts.work import Work
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Floats, Ints, Process, saving_like
 
 B = TypeVar("B", bound=Bounds)
+NO_BOUND = "the scenario sets no bound on it"
 
 
 class Analysis(Evidence):
@@ -164,6 +167,12 @@ class Analysis(Evidence):
         return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free)[1])
 
     @cached_property
+    def own_losses(self) -> bool:
+        """Returns True if each rank of the fault-free run logs its own loss, so that losses differ between ranks."""
+        usual = self.fault_free.steps if self.fault_free else None
+        return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
+
+    @cached_property
     def jumps(self) -> Ints:
         """Counts for each process the pairs of consecutive logged steps whose numbers do not grow by exactly one."""
         order, begins = self.run.rows_by_process
@@ -227,6 +236,10 @@ class Analysis(Evidence):
     def restarts(self) -> Sequence[Restart]:
         """Returns the first start of the job, followed by each restart of the job."""
         return restarts.restarts(self.run, self.saves)
+
+    def no_bound(self) -> str:
+        """Returns a text if the scenario sets no limit on differences from the fault-free run, or an empty text."""
+        return "" if self.continuity else NO_BOUND
 
     def no_restart(self) -> str:
         """Returns a text if no restart happened and the run shows nothing about restarts, or else an empty text."""

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import losses, ranks, tellers
+from harness.evidence import losses, ranks
+from harness.evidence.losses import CURVES, WORDS
+from harness.judge.facts import tellers
 from harness.judge.facts.after_the_run import Made, second_restart, tensors
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import Odd
-from harness.judge.facts.losses import CURVES, WORDS
 from harness.judge.thresholds import DRILL_FACTOR
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike

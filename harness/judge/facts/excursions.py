@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import by_time
+from harness.evidence import by_time
+from harness.evidence.losses import WORDS, Comparison, near_by
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.losses import WORDS, Comparison, near_by
 from harness.judge.thresholds import LAG_STRETCHES, NEAR_ZERO, NORM_OFF, RECOVERS_STEPS, SPREAD, STRETCH_STEPS
 from harness.node.emitter.abnormal import SPIKE_LOSS_EXCESS, SPIKE_LOSS_SPREADS, SPIKE_MARGIN_STEPS, SPIKE_STEPS
 from harness.timeline.sorted_events import acted_at

@@ -40,17 +40,6 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Abnormal:
-    """An abnormal event that a run's logged steps show, with a description in words."""
-
-    words: str
-    step: int
-    begin: int  # ns
-    survives: bool  # no restart rolled its steps back
-    may_be_named: tuple[int, int] | None  # first and last step that an alarm about it may name; `None`: any step
-
-
-@dataclass(frozen=True)
 class Odd:
     """A description of something that never happens if both the job and its log are correct."""
 

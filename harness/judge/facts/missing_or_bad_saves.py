@@ -12,13 +12,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from harness.evidence.coordinates import new_layout
 from harness.judge import thresholds as limits
 from harness.judge.facts import tellers
-from harness.judge.facts.coordinates import new_layout
 from harness.judge.facts.known import By, weakest
 from harness.judge.facts.store import Save, Store, last_name
-from harness.timeline.lineage import NEVER
-from harness.timeline.lookups import grouped
+from harness.timeline.lookups import NEVER, grouped
 from harness.timeline.sorted_events import first_strike
 
 T = TypeVar("T")
@@ -167,14 +166,11 @@ def small(store: Store) -> Found:
         known, shrunk = _by_series(before) | usual, smallest_world / max(store.run.largest_world, 1)
         if mine and theirs and np.median([size for _, size in mine]) >= limits.STEADY * min(size for _, size in theirs):
             shrunk = 1.0
+        of_equal_sizes = shrunk == 1 and not relaid
         for save, size in mine:
             sizes, smallest = usual.get(save.series, []), min(known.get(save.series, [0]))
-            steady = (
-                not relaid
-                and shrunk == 1
-                and len(sizes) >= limits.STEADY_SAVES
-                and smallest >= limits.STEADY * max(sizes)
-            )
+            told = of_equal_sizes and len(sizes) >= limits.STEADY_SAVES
+            steady = told and smallest >= limits.STEADY * max(sizes)
             why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
             if size < limits.SMALLER * shrunk * smallest:
                 yield NoSave(save, why)
@@ -303,11 +299,8 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
         later = [[has for save, has in each.items() if save.step > first] for each in theirs]
         values = {has for each in later for has in each}
         if len(values) == 1 and min(map(len, later)) >= limits.STEADY_SAVES:
-            yield from (
-                (save, has, key[1], min(values))
-                for save, has in told.items()
-                if has not in values and save.step > first
-            )
+            odd = ((save, has) for save, has in told.items() if has not in values and save.step > first)
+            yield from ((save, has, key[1], min(values)) for save, has in odd)
 
 
 def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:

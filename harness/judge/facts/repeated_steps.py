@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts import losses, tellers
+from harness.evidence import losses
+from harness.evidence.losses import WORDS
+from harness.judge.facts import tellers
 from harness.judge.facts.known import By
-from harness.judge.facts.losses import WORDS
 from harness.judge.thresholds import CALIBRATING_STEPS, NOISE_STEPS, REPEAT_FACTOR, REPEATED_SHARE
 from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from harness.evidence.by_time import Window, touches
 from harness.judge.facts import tellers
-from harness.judge.facts.by_time import Window, touches
 from harness.judge.facts.known import By, Word
 from harness.judge.facts.saves import Damage, Newest, Save, Saves
 from harness.timeline.joined_steps import SCRATCH

@@ -15,14 +15,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from harness.evidence.work import Work
 from harness.judge.facts import tellers
 from harness.judge.facts.known import Word
 from harness.judge.facts.missing_or_bad_saves import NoSave, bad, missing
 from harness.judge.facts.store import Save as Save
 from harness.judge.facts.store import Store, last_name
-from harness.judge.facts.work import Work
-from harness.timeline.lineage import NEVER
-from harness.timeline.lookups import first_from, grouped, last_by
+from harness.timeline.lookups import NEVER, first_from, grouped, last_by
 from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STARTED
 from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord, Ints, Timeline

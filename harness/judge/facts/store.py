@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from harness.evidence.by_time import Window, touches, union
 from harness.judge.facts import tellers
-from harness.judge.facts.by_time import Window, touches, union
 from harness.judge.facts.known import By, Word
 from harness.judge.thresholds import REMOVAL_NS
-from harness.timeline.lineage import NEVER
-from harness.timeline.lookups import first_from, grouped
+from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.save_events import COMMITTED, PART, family
 from harness.timeline.timeline import Ints, Timeline
 
@@ -221,9 +220,8 @@ class Store:
     def rewritten(self, which: int) -> Iterator[Save]:
         """Yields saves whose digest of files (0) or tensors (1) changed, without growing, after they were seen."""
         for save in self.named:
-            looks = [
-                (each.size, each.digests[which]) for each in self.sound.get(save, ()) if each.digests[1] and each.size
-            ]
+            told = [each for each in self.sound.get(save, ()) if each.digests[1] and each.size]
+            looks = [(each.size or 0, each.digests[which]) for each in told]
             if any(size >= later and held != holds for (size, held), (later, holds) in itertools.pairwise(looks)):
                 yield save
 

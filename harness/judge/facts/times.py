@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from harness.evidence import by_time
+from harness.evidence.by_time import Window
 from harness.judge import thresholds as limits
-from harness.judge.facts import by_time, tellers
-from harness.judge.facts.by_time import Window
+from harness.judge.facts import tellers
 from harness.judge.facts.known import Odd
 from harness.timeline.lookups import NEVER, grouped, last_by
 from harness.timeline.save_events import COMMITTED, STARTED

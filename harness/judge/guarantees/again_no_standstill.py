@@ -5,8 +5,9 @@ A time between two steps is too long if it exceeds 4 s and 5 times the longest s
 
 import numpy as np
 
-from harness.judge.facts import by_time, tellers
-from harness.judge.facts.usual import Times
+from harness.evidence import by_time
+from harness.evidence.usual import Times
+from harness.judge.facts import tellers
 from harness.judge.guarantee import DRILL, RUN, Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import STILL_FACTOR, STILL_LEAST_NS
 from harness.units import format_duration

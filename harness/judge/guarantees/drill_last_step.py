@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from harness.judge.facts import by_time
+from harness.evidence import by_time
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.save_events import FAILED

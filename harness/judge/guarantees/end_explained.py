@@ -14,9 +14,9 @@ checkpoint with right digests explains each death of a worker that loaded it.
 
 from typing import Any
 
+from harness.evidence.deaths import End, describe_alike
+from harness.evidence.work import spoiler
 from harness.judge.facts import tellers
-from harness.judge.facts.deaths import End, describe_alike
-from harness.judge.facts.work import spoiler
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 NAMED_DEATHS = 3  # most kinds of deaths in one breach

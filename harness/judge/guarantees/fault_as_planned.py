@@ -6,7 +6,7 @@ that the fault acted. A node that got a notice must be taken at the announced ti
 come back if no replacement is planned.
 """
 
-from harness.judge.facts.faults import Effect
+from harness.evidence.faults import Effect
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.judge.thresholds import APART_NS, EARLY_STEPS, NOTICE_LATE_NS, NOTICE_SHARE, SEEN_NS, USUAL_FACTOR
 from harness.timeline.lineage import NEVER

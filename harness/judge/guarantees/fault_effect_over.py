@@ -1,6 +1,6 @@
 """The effect of each fault is over once the fault is undone."""
 
-from harness.judge.facts.faults import Effect, struck
+from harness.evidence.faults import Effect, struck
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 
 

@@ -6,7 +6,7 @@ further steps and the victim logs nothing more. A fault may be undone late: by u
 that is longer.
 """
 
-from harness.judge.facts.faults import stopped
+from harness.evidence.faults import stopped
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.judge.thresholds import EXIT_TOLD_NS, UNDONE_LATE_NS
 from harness.timeline.sorted_events import acted_at
@@ -34,11 +34,9 @@ def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
     """Returns True if the log shows an exit of the fault's victim. Without a logged exit, returns True if new process
     groups did all steps after `healed`, and no process that the fault struck logged anything after `healed`."""
     run, ranks = evidence.run, {target.get("rank") for target in fault.targets} - {None}
-    told = any(
-        exit_["at"] - (EXIT_TOLD_NS if exit_["rank"] in ranks else 0) <= healed
-        for target in fault.targets
-        for exit_ in evidence.places.exits(target, acted_at(fault), healed + EXIT_TOLD_NS)
-    )
+    since, until = acted_at(fault), healed + EXIT_TOLD_NS
+    exits = (exit_ for target in fault.targets for exit_ in evidence.places.exits(target, since, until))
+    told = any(exit_["at"] - (EXIT_TOLD_NS if exit_["rank"] in ranks else 0) <= healed for exit_ in exits)
     before = {run.epochs[each.epoch].world for each in run.stretches if each.begin <= healed}
     after = {run.epochs[each.epoch].world for each in run.stretches if each.end > healed}
     anew, later = bool(before) and before.isdisjoint(after), healed + run.uncertainty_ns + 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from harness.judge.facts.by_time import Target
+from harness.evidence.by_time import Target
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of

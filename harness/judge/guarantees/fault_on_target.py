@@ -1,8 +1,8 @@
 """Each fault strikes its planned targets while they are part of the job."""
 
-from harness.judge.facts.by_time import Target
-from harness.judge.facts.coordinates import elsewhere
-from harness.judge.facts.deaths import listed
+from harness.evidence.by_time import Target
+from harness.evidence.coordinates import elsewhere
+from harness.evidence.deaths import listed
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.judge.thresholds import REPORTED_SOON_NS
 from harness.timeline.lineage import NEVER

@@ -1,7 +1,7 @@
 """Each planned fault strikes, and its effect is measured."""
 
-from harness.judge.facts.faults import own_faults, stopped
-from harness.judge.facts.work import given_up_early
+from harness.evidence.faults import own_faults, stopped
+from harness.evidence.work import given_up_early
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, of_fault
 from harness.timeline.lookups import grouped
 

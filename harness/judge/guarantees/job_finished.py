@@ -4,8 +4,8 @@ If a worker ends with code 0 before the job's last step, the run is inconclusive
 failed, even if its launcher logs code 0. A run that was aborted before any fault struck is inconclusive.
 """
 
-from harness.judge.facts.reported import blindness
-from harness.judge.facts.work import done, given_up_early, reached, spoiler, waited
+from harness.evidence.reported import blindness
+from harness.evidence.work import done, given_up_early, reached, spoiler, waited
 from harness.judge.guarantee import DRILL, RUN, Analysis, Breaches, Guarantee, after, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.timeline import Timeline

@@ -5,8 +5,8 @@ The logged steps must show the anomaly that the job reports (`nonfinite`, `diver
 
 import itertools
 
+from harness.evidence.by_time import touches, union
 from harness.judge.facts import alarms
-from harness.judge.facts.by_time import touches, union
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 

@@ -1,6 +1,6 @@
 """All ranks of a restart restore the same step, and each rank continues with the next step."""
 
-from harness.judge.facts.reported import usual_strides
+from harness.evidence.reported import usual_strides
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 

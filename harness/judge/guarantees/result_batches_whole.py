@@ -5,18 +5,58 @@ size. The run fails if a rank processes no sample of a batch that has enough sam
 processes some in the fault-free run.
 """
 
-from harness.judge.facts import ranks
+import numpy as np
+
+from harness.evidence import ranks
+from harness.judge.facts import tellers
 from harness.judge.facts.alarms import unanswered
-from harness.judge.facts.replicas import DATA_SKEW, batches_unseen, uneven
-from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach, in_words
+from harness.timeline.timeline import Ints
+
+DATA_SKEW = "data_skew"  # kind of anomaly as a trainer names it
 
 
 def breaches(evidence: Analysis) -> Breaches:
     rows = ranks.samples_counted(evidence.run)
-    if len(rows) and not batches_unseen(evidence):
+    if len(rows) and not nothing(evidence):
         short = ranks.samples_short(evidence.run.steps, rows)
         yield from in_words(unanswered(evidence.run, DATA_SKEW, short))
-        yield from in_words(uneven(evidence, rows))
+        yield from _uneven(evidence, rows)
 
 
-GUARANTEE = Guarantee(breaches, nothing=batches_unseen, switch="rank_samples")
+def nothing(evidence: Analysis) -> str:
+    """Returns why the harness cannot check that batches are complete, or an empty text if the harness can."""
+    usual = evidence.fault_free
+    also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
+    return "the ranks of the fault-free run leave samples out, too" if also else ""
+
+
+def _uneven(evidence: Analysis, rows: Ints) -> Breaches:
+    """Yields a breach on a rank that got no sample of a batch large enough for all ranks, or far fewer samples than
+    another rank. The fault-free run shows which differences between ranks are usual at the same number of ranks. `rows`
+    is a non-empty result of the function `samples_counted`."""
+    run, fault_free = evidence.run, evidence.fault_free
+    usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
+    if fault_free is not None:
+        usual, *theirs = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))
+        usual_few, usual_many = (fault_free.steps.rank_samples[each] for each in theirs)
+    size, least, most = ranks.parts(run.steps, rows)
+    few, many = run.steps.rank_samples[least], run.steps.rank_samples[most]
+    known, none, far = np.isin(size, usual), (few == 0) & (run.steps.count[least] >= size), many - few > 1
+    for each in np.unique(usual).tolist():
+        here, there = size == each, usual == each
+        none[here] &= bool((usual_few[there] > 0).all())
+        far[here] &= (many - few)[here] > (usual_many - usual_few)[there].max()
+    wrong, odd = none & known, none | (known & far)
+    place = int((wrong if wrong.any() else odd).argmax())
+    step, one, other = run.steps.step[least[place]], run.steps.rank[least[place]], run.steps.rank[most[place]]
+    text = f"at step {step} rank {one} computed with {few[place]} samples and rank {other} with {many[place]}"
+    if wrong.any():
+        yield breach(f"{text}; in the fault-free run each rank has some")
+    elif odd.any() and known[place]:
+        yield breach(f"{text}; in the fault-free run they have nearly as many", tellers.OWN_FIGURES)
+    elif odd.any():
+        yield breach(f"{text}; no fault-free run shows whether that is usual", tellers.UNTOLD)
+
+
+GUARANTEE = Guarantee(breaches, nothing=nothing, switch="rank_samples")

@@ -19,9 +19,8 @@ from harness.judge.verdict import Ground, Kind
 def breaches(evidence: Analysis) -> Breaches:
     for each in excursions(evidence):
         if not each.fault:
-            yield breach(
-                each.words, grounds=[Ground(Kind.LOSSES), Ground(Kind.COURSE, steps=(each.first, each.last), of=each)]
-            )
+            course = Ground(Kind.COURSE, steps=(each.first, each.last), of=each)
+            yield breach(each.words, grounds=[Ground(Kind.LOSSES), course])
 
 
 def nothing(evidence: Analysis) -> str:

@@ -1,13 +1,72 @@
 """All ranks report the same figures for a step, or each rank reports the same figures as in the fault-free run."""
 
-from harness.judge.facts.agreement import disagreements, far_off, unbound
-from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
+from dataclasses import replace
+
+import numpy as np
+
+from harness.evidence import ranks
+from harness.evidence.losses import CURVES, WORDS
+from harness.judge.facts import tellers
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
+from harness.judge.thresholds import LAST_STEPS
 from harness.judge.verdict import Ground, Kind
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
+
+SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    yield from in_words(disagreements(evidence), Ground(Kind.LOSSES))
-    yield from in_words(far_off(evidence))
+    yield from _disagreements(evidence)
+    yield from _far_off(evidence)
 
 
-GUARANTEE = Guarantee(breaches, explained_by=("restart.whole_state", "saves.one_writer"), nothing=unbound)
+def _disagreements(evidence: Analysis) -> Breaches:
+    """Yields a breach for each quantity, such as the loss, for which ranks log different values in the same step. A
+    quantity that differs between ranks by design is compared, rank by rank, with the fault-free run. The fault-free run
+    or, if there is none, the steps before the first fault show which quantities differ by design."""
+    run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
+    if bounds is None:
+        return
+    before = run.steps.survives & (run.steps.end < first_strike(run.faults))
+    usual = fault_free.steps if fault_free else replace(run.steps, survives=before)
+    closely = {"exact": 0.0, "ulp": bounds.max_ulp}.get(bounds.mode) if not evidence.never_the_same else None
+    followed = evidence.consumed is not None or bounds.samples == "reported"
+    for name, words in (WORDS if followed else WORDS | SAMPLES).items():
+        telling = ranks.telling(fault_free.steps if fault_free else run.steps, name)
+        local = ranks.is_local(usual, name, telling)
+        if local and fault_free is not None:
+            allowed = closely if name in CURVES else None if bounds.moves_samples else 0.0
+            row = None if allowed is None else ranks.off_the_fault_free_run(run.steps, fault_free.steps, name, allowed)
+            if row is not None:
+                whose = f"at step {run.steps.step[row]} the {words} of rank {run.steps.rank[row]}"
+                yield breach(f"{whose} differs from the same rank of the fault-free run", grounds=[Ground(Kind.LOSSES)])
+        elif bad := ranks.split(run.steps, name, telling):
+            text = f"at step {bad[0]} ranks {bad[1]} disagree on the {words}"
+            if local:
+                yield breach(f"{text}, and no fault-free run shows whether they always do", tellers.UNTOLD)
+            else:
+                yield breach(text, grounds=[Ground(Kind.LOSSES)])
+
+
+def _far_off(evidence: Analysis) -> Breaches:
+    """Yields a breach for each rank whose last losses are constant, or have a median that exceeds the 95 % quantile of
+    the fault-free run's last losses by more than `max_final_gap` percent."""
+    run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
+    if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not evidence.own_losses:
+        return
+    first = int(comparison.step[-LAST_STEPS:].min(initial=NEVER))
+    late, told = (each.survives & (each.step >= first) & np.isfinite(each.loss) for each in (run, usual.steps))
+    if told.sum() < LAST_STEPS or len(comparison.step) < 2 * LAST_STEPS:
+        return
+    most = float(np.quantile(usual.steps.loss[told], 0.95))
+    for rank in np.unique(run.rank[late]).tolist()[1:]:
+        losses, text = run.loss[late & (run.rank == rank)], f"from step {first} on the loss of rank {rank} is"
+        if np.median(losses) > most + bounds.max_final_gap / 100 * abs(most):
+            told_as = f"{np.median(losses):.4g} in the median, and below {most:.4g} mostly without a fault"
+            yield breach(f"{text} {told_as}", tellers.OWN_FIGURES)
+        elif len(losses) == LAST_STEPS and np.ptp(losses) == 0 < np.ptp(usual.steps.loss[told]):
+            yield breach(f"{text} {losses[0]:g} in each step, and changes without a fault", tellers.OWN_FIGURES)
+
+
+GUARANTEE = Guarantee(breaches, explained_by=("restart.whole_state", "saves.one_writer"), nothing=Analysis.no_bound)

@@ -6,21 +6,106 @@ changed a rank's weights, the run fails if the trainer took digests and reported
 also fails if updates leave the digest of weights unchanged, unless they do so in the fault-free run.
 """
 
-from harness.judge.facts import replicas
-from harness.judge.facts.alarms import unanswered
-from harness.judge.guarantee import Analysis, Breaches, Guarantee, in_words
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.evidence import ranks
+from harness.judge.facts import tellers
+from harness.judge.facts.alarms import UNTOLD, Said, unanswered
+from harness.judge.guarantee import Analysis, Breaches, FaultRecord, Guarantee, breach, in_words
 from harness.judge.verdict import Ground, Kind
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import acted_at, first_strike
+
+REPLICA = "replica"  # kind of anomaly as a trainer names it
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    seen = not replicas.weights_unseen(evidence)
+    seen = not nothing(evidence)
     if seen:
-        yield from in_words(unanswered(evidence.run, replicas.REPLICA, evidence.weights_apart[1]))
-        yield from in_words(replicas.unnoticed(evidence))
-    yield from in_words(replicas.other_weights(evidence), Ground(Kind.LOSSES))
+        yield from in_words(unanswered(evidence.run, REPLICA, evidence.weights_apart[1]))
+        yield from _unnoticed(evidence)
+    yield from _other_weights(evidence)
     if seen:
-        yield from in_words(replicas.same_weights(evidence))
-        yield from in_words(replicas.never_together(evidence))
+        yield from _same_weights(evidence)
+        yield from _never_together(evidence)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("weights",), nothing=replicas.weights_unseen, switch="replicas")
+def nothing(evidence: Analysis) -> str:
+    """Returns why the weights of ranks cannot be compared with each other, or an empty text if they can."""
+    if evidence.own_weights:
+        return "the ranks of the fault-free run differ, too"
+    return "the log holds no digest of the weights" if _drifted(evidence) and not evidence.weights_apart[0] else ""
+
+
+def _drifted(evidence: Analysis) -> Sequence[FaultRecord]:
+    return [fault for fault in evidence.run.faults if fault.drifts and fault.injected is not None]
+
+
+def _unnoticed(evidence: Analysis) -> Breaches:
+    """Yields a breach on each fault that changed a rank's weights if the trainer blamed an unchanged rank or reported
+    nothing. A missing report is an error only if the changed rank logged a digest of its weights after the fault."""
+    run, said = evidence.run, Said(evidence.run, REPLICA)
+    for fault in _drifted(evidence):
+        since = acted_at(fault) - run.uncertainty_ns
+        acted = [int(effect["at"]) for effect in fault.effects if effect.get("ok") is True]
+        victims = sorted({target["rank"] for target in fault.targets if isinstance(target.get("rank"), int)})
+        named = {alarm["suspect"] for alarm in said.all if alarm["at"] >= since and alarm.get("suspect") is not None}
+        shown, wrong = (", ".join(map(str, each)) for each in (victims, sorted(named - {*victims})))
+        if said.of(acted_at(fault), None):
+            if victims and wrong:
+                yield breach(f"the trainer named rank {wrong}, but fault {fault.id} changed rank {shown}")
+        elif checked := [step for rank in victims for step in ranks.digests_after(run.steps, rank, acted)]:
+            text = f"fault {fault.id} changed the weights of rank {shown}, {UNTOLD}"
+            yield breach(f"{text}, though it took digests at step {min(checked)}")
+
+
+def _other_weights(evidence: Analysis) -> Breaches:
+    """Yields a breach on the first step whose weights differ from the fault-free run's though all steps before it were
+    equal. If each rank holds its own part of the weights, only steps at the fault-free run's world size count."""
+    run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
+    if fault_free is None or comparison is None or evidence.incomparable:
+        return
+    acted = [each.injected for each in run.faults if each.injected is not None and (each.drifts or each.diverges)]
+    spoilt = any(run.steps.survives[row : row + 1].any() for row in np.searchsorted(run.steps.end, acted, "right"))
+    last = comparison.first_divergent_step or NEVER  # begins with equal weights, too, unless a fault's effect was kept
+    rows, same = ranks.beside(run.steps, fault_free.steps, "weights", last - spoilt)
+    if evidence.own_weights:
+        alike = np.array([epoch.size == fault_free.largest_world for epoch in run.epochs], np.bool_)
+        rows, same = rows[alike[run.steps.epoch[rows]]], same[alike[run.steps.epoch[rows]]]
+    if same.all():
+        return
+    step, first, struck = run.steps.step[rows], rows[~same][0], min(first_strike(run.faults), run.end)
+    shown = same & (step > step[0]) & (run.steps.end[rows] < struck)
+    text = f"at step {run.steps.step[first]} rank {run.steps.rank[first]} computed with other weights than in the"
+    text += " fault-free run, though all steps before it were the same"
+    if shown.any() and run.steps.begin[first] >= struck:
+        yield breach(text, grounds=[Ground(Kind.LOSSES)])
+    elif comparison.identical:
+        yield breach(f"{text}; nothing shows that they are the same in every run", tellers.UNTOLD)
+
+
+def _same_weights(evidence: Analysis) -> Breaches:
+    """Yields a breach on a step whose weights equal an older step's, if the optimizer applied updates between the two
+    steps and the fault-free run has no such pair of steps."""
+    fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
+    if again and not (fault_free and ranks.weights_again(fault_free.steps)):
+        text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
+        yield breach(text, tellers.beside(fault_free, tellers.UNTOLD))
+
+
+def _never_together(evidence: Analysis) -> Breaches:
+    """Yields a breach if no two ranks logged digests for a step since the last restart, but some did without faults."""
+    run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
+    if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
+        return
+    mine = run.steps.epoch == len(run.epochs) - 1
+    told, usual = ranks.weights_together(run.steps, mine), ranks.weights_together(fault_free.steps)
+    usual = usual[(usual >= last[0].first) & (usual <= last[0].kept)]
+    if not len(told) and len(usual) > 1 and len(np.unique(run.steps.rank[mine & (run.steps.weights != 0)])) > 1:
+        text = f"since step {last[0].first} no two ranks told digests of their weights in the same step"
+        yield breach(f"{text}; in the fault-free run they do", tellers.UNTOLD)
+
+
+GUARANTEE = Guarantee(breaches, rests_on=("weights",), nothing=nothing, switch="replicas")

@@ -5,7 +5,7 @@ A file belongs to the newest checkpoint if the file name contains the step of th
 
 import re
 
-from harness.judge.facts.files_left import listings
+from harness.evidence.files_left import listings
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 

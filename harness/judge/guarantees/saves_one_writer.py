@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from harness.judge.facts.coordinates import new_layout
+from harness.evidence.coordinates import new_layout
 from harness.judge.facts.store import Save, Store
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import LAST_WORDS_NS, SMALLER_STEADY

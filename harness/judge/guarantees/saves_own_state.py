@@ -122,6 +122,5 @@ def nothing(evidence: Analysis) -> str:
     return "" if evidence.fault_free is not None else "there is no fault-free run to compare with"
 
 
-GUARANTEE = Guarantee(
-    breaches, ("checkpoints",), explained_by=("saves.whole", "saves.written_when_told"), nothing=nothing
-)
+CAUSES = ("saves.whole", "saves.written_when_told")
+GUARANTEE = Guarantee(breaches, ("checkpoints",), CAUSES, nothing=nothing)

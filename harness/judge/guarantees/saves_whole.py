@@ -16,7 +16,7 @@ The run is inconclusive if a checkpoint was committed while a fault acted, and n
 is judged while a fault does more than kill, or if the harness did not see the fault-free checkpoints.
 """
 
-from harness.judge.facts.reported import unseen_store
+from harness.evidence.reported import unseen_store
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 

@@ -9,8 +9,7 @@ from operator import attrgetter
 from harness.judge.facts.store import Save
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import EARLY_MIN
-from harness.timeline.lineage import NEVER
-from harness.timeline.lookups import first_from, grouped
+from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.save_events import COMMITTED
 
 

@@ -1,7 +1,7 @@
 """A second restart, which repeats the run's last steps, gets the same losses, norms, learning rates and weights."""
 
+from harness.evidence.losses import WORDS
 from harness.judge.facts.done_again import done_again, not_done
-from harness.judge.facts.losses import WORDS
 from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee
 
 OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}

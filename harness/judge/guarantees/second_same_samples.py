@@ -1,6 +1,6 @@
 """A second restart, which repeats the run's last steps, consumes the same samples in these steps as the run."""
 
-from harness.judge.facts import losses
+from harness.evidence import losses
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee
 

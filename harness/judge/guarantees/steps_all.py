@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.judge.facts.losses import MISSING_MAX
-from harness.judge.facts.ranks import of_ranks
-from harness.judge.facts.reported import usual_strides
+from harness.evidence.losses import MISSING_MAX
+from harness.evidence.ranks import of_ranks
+from harness.evidence.reported import usual_strides
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.timeline import Epoch, Ints, Stretch

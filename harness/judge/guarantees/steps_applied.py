@@ -6,7 +6,7 @@ The run is also inconclusive if one rank skipped an update that other ranks appl
 
 import numpy as np
 
-from harness.judge.facts import ranks
+from harness.evidence import ranks
 from harness.judge.facts.tellers import UPDATES
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 
-from harness.judge.facts.ranks import of_ranks
+from harness.evidence.ranks import of_ranks
 from harness.judge.facts.tellers import GROUP_SIZE, SILENT_RANKS
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind

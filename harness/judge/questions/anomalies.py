@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.evidence import ranks
 from harness.judge.bounds import MemoryBounds
-from harness.judge.facts import ranks
 from harness.judge.facts.alarms import UNTOLD, Said
 from harness.judge.facts.analysis import Analysis
 from harness.judge.guarantee import guarantees

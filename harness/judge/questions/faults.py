@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from harness.evidence.by_time import healed_at
+from harness.evidence.faults import Effect, struck
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.by_time import healed_at
-from harness.judge.facts.faults import Effect, struck
 from harness.judge.score import Score, ScoreResult
 from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord, Timeline

@@ -8,9 +8,9 @@ Missing files are judged only if the scenario limits their number.
 from collections.abc import Sequence
 from typing import Any
 
+from harness.evidence.files_left import listings
 from harness.judge.bounds import FilesBounds
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.files_left import listings
 from harness.judge.score import Score, ScoreResult, left_open, line
 from harness.judge.verdict import Doubt
 from harness.log.numbered_names import absent

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.evidence import samples
+from harness.evidence.losses import CURVES, WORDS, Comparison, Curve, by_scale, ulps
+from harness.evidence.samples import Consumed
 from harness.judge.assumption import FRESH
 from harness.judge.bounds import SAMPLE_BOUNDS, ContinuityBounds
-from harness.judge.facts import agreement, repeated_steps, samples
-from harness.judge.facts.agreement import NO_BOUND
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve, by_scale, ulps
-from harness.judge.facts.samples import Consumed
+from harness.judge.facts import repeated_steps
+from harness.judge.facts.analysis import NO_BOUND, Analysis
 from harness.judge.score import Bound, Expectation, Score, ScoreResult, line
 from harness.judge.verdict import Ground, Kind, Verdict
 from harness.judge.weighing import answer
@@ -63,7 +63,7 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
     }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(values)}")
     told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
     each = bounds.mode in ("final", "envelope") and not evidence.other_layout
-    alone = each and len(told) and agreement.own_losses(evidence)
+    alone = each and len(told) and evidence.own_losses
     return f"{said} (of rank {int(told.min())}; each rank reports its own)" if alone else said
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.evidence.by_time import healed_at
+from harness.evidence.usual import Times
 from harness.judge.bounds import MetricBounds
 from harness.judge.facts import alarms
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.by_time import healed_at
 from harness.judge.facts.restarts import in_vain
 from harness.judge.facts.saves import Save
-from harness.judge.facts.usual import Times
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.save_events import COMMITTED, FAILED, PART

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.evidence.reported import told
 from harness.judge.bounds import NoticesBounds
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.reported import told
 from harness.judge.score import Score, ScoreResult, left_open, line
 from harness.judge.verdict import Doubt, Ground, Kind
 from harness.timeline.lookups import first_from

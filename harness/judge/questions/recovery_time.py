@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from harness.evidence import reported
+from harness.evidence.usual import UNMEASURABLE, Degraded, Pace, standstill_ns
 from harness.judge.bounds import RecoveryBounds
-from harness.judge.facts import reported, times
+from harness.judge.facts import times
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import UNMEASURABLE, Degraded, Pace, standstill_ns
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
 from harness.judge.thresholds import SLOWDOWN_MAX
 from harness.judge.verdict import Figure, Ground, Kind

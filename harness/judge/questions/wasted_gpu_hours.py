@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from harness.evidence.usual import UNMEASURABLE
 from harness.judge.bounds import WASTED_BY_FAULTS, WasteBounds
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import UNMEASURABLE
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult
 from harness.judge.thresholds import UNATTRIBUTED_PERCENT_MAX
 from harness.judge.verdict import Code, Figure, Ground, Kind, unknown

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.evidence import by_time, reported
+from harness.evidence.by_time import Window
+from harness.evidence.usual import Slow, exit_ns
 from harness.judge import thresholds as limits
 from harness.judge.bounds import BOUNDS, ExitBounds, PaceBounds, RhythmBounds, UseBounds
-from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.usual import Slow, exit_ns
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.node.emitter import EXIT_LEFT

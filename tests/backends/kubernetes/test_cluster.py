@@ -19,7 +19,7 @@ from harness.backends.contract import Launch, Verb
 from harness.backends.kubernetes import backend, reclaim
 from harness.backends.kubernetes.api import Refused
 from harness.errors import BackendError, CannotRunError, NodeGone
-from harness.judge.facts.evidence import load_evidence
+from harness.evidence.logs import load_evidence
 from harness.judge.score import judge
 from harness.judge.verdict import Verdict
 from harness.log.journal import is_closed

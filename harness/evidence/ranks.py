@@ -7,17 +7,28 @@ that logs it in all steps.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from harness.judge.facts.coordinates import replicas
-from harness.judge.facts.deaths import listed
-from harness.judge.facts.known import Abnormal
-from harness.judge.facts.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
+from harness.evidence.coordinates import replicas
+from harness.evidence.deaths import listed
+from harness.evidence.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
 from harness.judge.thresholds import LOCAL_SHARE
 from harness.log.reading import is_told
 from harness.timeline.lineage import NEVER, cells
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
+
+
+@dataclass(frozen=True)
+class Abnormal:
+    """An abnormal event that a run's logged steps show, with a description in words."""
+
+    words: str
+    step: int
+    begin: int  # ns
+    survives: bool  # no restart rolled its steps back
+    may_be_named: tuple[int, int] | None  # first and last step that an alarm about it may name; `None`: any step
 
 
 def of_ranks(ranks: Sequence[int], size: int) -> str:

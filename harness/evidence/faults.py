@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.work import Work
+from harness.evidence.logs import Evidence
+from harness.evidence.work import Work
 from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord, Timeline
 
@@ -19,7 +19,7 @@ def own_faults(run: Timeline) -> Iterator[FaultRecord]:
     return (fault for fault in run.faults if fault.id not in run.beside.faults)
 
 
-def struck(evidence: Analysis) -> Iterator[FaultRecord]:
+def struck(evidence: Evidence) -> Iterator[FaultRecord]:
     return (fault for fault in own_faults(evidence.run) if fault.injected is not None)
 
 

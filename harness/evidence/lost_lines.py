@@ -7,7 +7,7 @@ that ended cleanly lacks lines, these lines were lost in transfer or removed.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.judge.facts.deaths import End
+from harness.evidence.deaths import End
 from harness.log.line_numbers import LineGap
 from harness.timeline.lineage import CLEAN_CODES
 from harness.timeline.sorted_events import key_of

@@ -12,14 +12,15 @@ compared.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from harness.judge.facts.alarms import LeftOut
-from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.losses import Curve, by_rank
+from harness.evidence.by_time import Window
+from harness.evidence.logs import Evidence
+from harness.evidence.losses import Curve, by_rank
 from harness.judge.thresholds import SEEN_AGAIN
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
@@ -29,8 +30,27 @@ from harness.units import counted
 NAMED_RUNS = 6
 EXPANDED_MAX = 2**27  # most samples compared one by one: a gigabyte
 _ROWS_AT_ONCE = 2**14
-NOTHING_LEFT_OUT = LeftOut()
 Kind = Literal["samples", "digests", "places"]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The samples that a trainer was allowed to leave out, as sorted ranges of positions in the shuffled order."""
+
+    accepted: Sequence[Window] = ()
+
+    def within(self, begin: int, end: int) -> int:
+        """Counts the sample positions from `begin` to `end` that the trainer was allowed to leave out."""
+        return sum(max(0, min(end, until) - max(begin, first)) for first, until in self.accepted)
+
+    def moved(self, first: Ints) -> Ints:
+        """Shifts each batch's first sample position by the number of samples left out before this batch."""
+        for begin, end in self.accepted:
+            first = np.where(first >= begin, first + end - begin, first)
+        return first
+
+
+NOTHING_LEFT_OUT = LeftOut()
 
 
 @dataclass(frozen=True)

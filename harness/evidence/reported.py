@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts.evidence import Evidence
+from harness.evidence.logs import Evidence
 from harness.judge.thresholds import IRREGULAR, REGULAR
 from harness.node.emitter import TELLS
 from harness.timeline.lookups import grouped

@@ -1,6 +1,6 @@
 """The files, other than saves, that existed at the end of a run and at the end of its fault-free run."""
 
-from harness.judge.facts.evidence import Evidence
+from harness.evidence.logs import Evidence
 from harness.timeline.timeline import Timeline
 
 

@@ -17,11 +17,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from harness.evidence import by_time
+from harness.evidence.by_time import Window
 from harness.judge import thresholds as limits
-from harness.judge.facts import by_time
-from harness.judge.facts.by_time import Window
-from harness.timeline.lineage import NEVER
-from harness.timeline.lookups import grouped
+from harness.timeline.lookups import NEVER, grouped
 from harness.timeline.save_events import STARTED
 from harness.timeline.sorted_events import acted_at, first_strike
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Timeline

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.by_time import healed_at
+from harness.evidence.by_time import healed_at
 from harness.judge.thresholds import BEFORE_NS, CLOCKS_KNOWN_NS, SURVIVED_NS
 from harness.timeline.lineage import Key
 from harness.timeline.lookups import NEVER, Located, Moments, Spans, first_from, grouped
@@ -257,10 +257,8 @@ class _Inquest:
             return False
         if any(not death.error or death.is_in(aim) for aim in self._at_work.at(death.at)):
             return True
-        loaded = (
-            (each.restored_step, each.restored or 0) for each in map(self._run.processes.__getitem__, death.processes)
-        )
-        if any(at > self._sealed.get(step, NEVER) for step, at in loaded):
+        mine = [self._run.processes[row] for row in death.processes]
+        if any((each.restored or 0) > self._sealed.get(each.restored_step, NEVER) for each in mine):
             return True
         since = self._settled(death, self._unsettled)
         return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.judge.facts import by_time
-from harness.judge.facts.by_time import Window
-from harness.judge.facts.usual import Band, StepTime, first_rows, frozen
+from harness.evidence import by_time
+from harness.evidence.by_time import Window
+from harness.evidence.usual import Band, StepTime, first_rows, frozen
 from harness.judge.thresholds import LONE_FACTOR
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Bools, Ints, Segment, Slot, Timeline

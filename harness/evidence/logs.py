@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from harness.errors import EventLogError
-from harness.judge.facts import deaths, losses, made_as_asked
-from harness.judge.facts.losses import Comparison
-from harness.judge.facts.made_as_asked import RESUMED, Asked
+from harness.evidence import deaths, losses, made_as_asked
+from harness.evidence.losses import Comparison
+from harness.evidence.made_as_asked import RESUMED, Asked
 from harness.judge.thresholds import BEFORE_NS, DIFFERS_FOR_GOOD
 from harness.log.reading import is_told
 from harness.timeline import timeline, window

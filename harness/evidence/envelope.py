@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.evidence.logs import Evidence
+from harness.evidence.losses import CURVES, Comparison, Curve, compare, near_by, rounding, surviving, terms, ulps
+from harness.evidence.made_as_asked import BEFORE, SAME, asked_of, resize
 from harness.judge import thresholds as limits
-from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, near_by, rounding, surviving, terms, ulps
-from harness.judge.facts.made_as_asked import BEFORE, SAME, asked_of, resize
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
@@ -241,13 +241,7 @@ def _ranks(runs: Sequence[Timeline]) -> str:
     return ", ".join(map(str, sorted(_sizes(runs))))
 
 
-def _drawn(
-    fault_free: Curve,
-    others: Sequence[Curve],
-    runs: str,
-    sizes: frozenset[int] = frozenset(),
-    terms: int = limits.TERMS_LEAST,
-) -> Envelope | str:
+def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str, sizes: frozenset[int], terms: int) -> Envelope | str:
     told = np.flatnonzero(np.isfinite(fault_free.loss))
     count = min(max(len(told) // limits.STRETCH_STEPS, 1), limits.STRETCHES)
     edges = np.asarray([0, *told[np.arange(1, count) * len(told) // count]], np.int64)
