@@ -5,7 +5,8 @@
 # for it alone. Once as root and once as an ordinary user.
 #   engines/fresh.sh               make chaos, make test; as root then make engines, make image, and tests of the engines
 #   engines/fresh.sh --ci FOLDER   make chaos and the quick tests as an ordinary user, then make test as root; FOLDER
-#                                  gets how each test ended
+#                                  gets which tests will be skipped before they run, and how each test ended
+#   engines/fresh.sh --base        only makes the minimal systems, of each Python
 #   --tests 'ARGUMENTS'            of pytest, for --ci: not all tests
 #   --only root|user               one of the two            --commit REV   that commit instead of the working tree
 #   --run 'COMMAND'                this instead of the commands above; what it writes to /out is copied to --out FOLDER
@@ -17,6 +18,7 @@
 SELF=$(readlink -f "$0")
 ROOT=$(dirname "$(dirname "$SELF")")
 OLDEST=3.11 # of the Pythons that are supported, and the one that tests run on
+NEWEST=3.13 # of those that a Debian has
 STATE=$ENGINES_DIR/fresh
 PACKAGES=python3,python3-venv,make,git,ca-certificates # what the README names
 USER_ID=59321 # of the ordinary user; nobody of this host is likely to have it
@@ -202,6 +204,7 @@ inside() { # FOLDER
         mount -o remount,bind,ro ".$path"
     done <"$1/binds"
     mkdir -p root/.cache/pip home/tester/.cache/pip
+    [ -z "${CI_RUN:-}" ] || mount --bind "$OUT" out # whoever waits for it reads it while tests run
     mount --bind "$STATE/cache/apt" var/cache/apt/archives
     mount --bind "$STATE/cache/pip-root" root/.cache/pip
     mount --bind "$STATE/cache/pip-user" home/tester/.cache/pip
@@ -271,7 +274,7 @@ commands() { # USER
         printf "as $user %q\n" "make fast EXTRAS='$LIGHT_EXTRAS'"
     elif [ -n "${CI_RUN:-}" ]; then
         printf 'as tester %q\n' "make chaos SCENARIO=spot-evict" "make test ARGS='$quick'"
-        printf 'as root %q\n' ".ci/test-twice /out/first.jsonl ${TESTS:-}"
+        printf 'as root %q\n' ".ci/test-twice /out/first.jsonl --planned=/out/planned.jsonl ${TESTS:-}"
     else
         printf "as $user %q\n" "make chaos SCENARIO=spot-evict" "make test"
         [ "$user" = tester ] || printf 'as root %q\n' "make engines" "make image" "CI=true make test ARGS='$engine'"
@@ -286,12 +289,14 @@ main() { # the visits, one after the other
         command -v "$program" >/dev/null || die "$program is not installed; run engines/provision.sh fresh"
     done
     mkdir -p "$STATE"
-    RELEASE=$(release_of "$WANTED_PYTHON")
     remove_stale
     exec 9>"$STATE/base.lock"
     flock 9
-    BASE=$(base)
+    for RELEASE in $([ -z "${ONLY_BASE:-}" ] || release_of $NEWEST) "$(release_of "$WANTED_PYTHON")"; do
+        BASE=$(base)
+    done
     exec 9>&-
+    [ -z "${ONLY_BASE:-}" ] || return 0
     users=${ONLY:-root user}
     [ -z "${CI_RUN:-}" ] || users=both
     for user in $users; do
@@ -302,7 +307,7 @@ main() { # the visits, one after the other
 }
 
 arguments() { # exports what was asked for
-    unset CI_RUN OUT TESTS ONLY COMMIT RUN
+    unset CI_RUN OUT TESTS ONLY ONLY_BASE COMMIT RUN
     case ${PYTHON:-} in # what `make` calls by this name may be a path
         3.*) export WANTED_PYTHON=$PYTHON ;;
         *) export WANTED_PYTHON=$OLDEST ;;
@@ -310,13 +315,14 @@ arguments() { # exports what was asked for
     unset PYTHON
     while [ $# -gt 0 ]; do
         case $1 in
-            --ci) export CI_RUN=yes OUT=${2:?which folder?}; shift ;;
+            --base) export ONLY_BASE=yes ;;
+            --ci) export CI_RUN=yes OUT=$(readlink -m "${2:?which folder?}") && mkdir -p "$OUT"; shift ;;
             --out) export OUT=${2:?which folder?}; shift ;;
             --tests) export TESTS=${2-}; shift ;;
             --only) case ${2:-} in root | user) export ONLY=$2 ;; *) die "--only: write root or user" ;; esac; shift ;;
             --commit) git -C "$ROOT" rev-parse --verify --quiet "${2:-}^{commit}" >/dev/null || die "unknown commit '${2:-}'"; export COMMIT=$2; shift ;;
             --run) export RUN=${2:?which command?}; shift ;;
-            *) die "unknown option '$1'; choose from: --ci FOLDER, --tests ARGUMENTS, --only root|user, --commit REV, --run COMMAND and --out FOLDER" ;;
+            *) die "unknown option '$1'; choose from: --base, --ci FOLDER, --tests ARGUMENTS, --only root|user, --commit REV, --run COMMAND and --out FOLDER" ;;
         esac
         shift
     done

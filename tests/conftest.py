@@ -57,9 +57,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     outcomes.select(config, items)
     busy.select(config, items)
+    outcomes.plan(config, items, needs.lack)
     if hasattr(config, "workerinput"):
         groups.sort(items)
-        if config.workerinput["workerid"] == announcing.FIRST:
+        if config.workerinput["workerid"] == outcomes.FIRST:
             pathlib.Path(config.workerinput["skips_note"]).write_text(json.dumps(needs.lacks(items)))
     elif announcer := config.pluginmanager.get_plugin("announcer"):
         announcer.say(needs.lacks(items), len(items))

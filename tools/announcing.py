@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
+from outcomes import FIRST
 
 CACHE = "chaos/seconds"  # of the last run here of all tests
 USUAL_MINUTES = "10 to 16"  # of all tests on two cores
-FIRST = "gw0"  # the worker that tells
 SHOWN_MAX = 3  # wants in the last line
 
 # A skip's reason, what is wanted, and how to get it. The first that fits.

@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import yaml
+from small_jobs import light
 
 from harness import api
 from harness.backends.contract import load_backend
@@ -19,15 +20,16 @@ from harness.errors import ChaosError, UsageError
 from harness.faults.contract import Target
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TESTS = """
+TESTS = (
+    f"COMMAND, ENV = {light(40)}, {{'PYTHONPATH': '{ROOT}'}}\n"
+    """
 import pytest
 
 def test_survives(chaos):
     content = {
         "version": 1, "name": "own", "title": "A rank of our job is killed",
-        "workload": {"nodes": 2, "steps": 40, "checkpoint": {"every_steps": 10}, "restore_drill": False,
-                     "args": ["--layers", "1", "--width", "64", "--context", "32"]},
-        "faults": [{"id": "kill", "fault": "rank_kill", "when": {"step": 25}, "target": {"rank": 1}}],
+        "workload": {"nodes": 1, "steps": 40, "restore_drill": False, "trainer": {"command": COMMAND, "env": ENV}},
+        "faults": [{"id": "kill", "fault": "rank_kill", "when": {"step": 25}, "target": {"rank": 0}}],
         "expect": {"loss_continuity": {"mode": "exact"}, "recovery_time": {"max": "10m"}, "pace": "off"},
     }
     result = chaos.run(content)
@@ -41,6 +43,7 @@ def test_marked():
 def test_of_words():
     pass
 """
+)
 FAILS = """
 import pathlib
 import types

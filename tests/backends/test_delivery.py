@@ -42,7 +42,8 @@ def interpreters() -> Iterator[str]:
     """This one, and each other Python that is here from 3.9 on."""
     yield sys.executable
     homes = [pathlib.Path.home() / ".pyenv" / "versions", pathlib.Path("/opt/hostedtoolcache/Python")]
-    found = [path for home in homes for path in home.glob("*/**/bin/python3") if path.exists()]
+    places = ("*/bin/python3", "*/*/bin/python3")
+    found = [path for home in homes for place in places for path in home.glob(place) if path.exists()]
     named = [shutil.which(f"python3.{minor}") for minor in range(OLDEST[1], 20)]
     seen: set[tuple[int, ...]] = {sys.version_info[:2]}
     for path in (*map(str, found), *filter(None, named)):

@@ -110,27 +110,3 @@ def test_it_brings_its_scenarios(chaos: Callable[..., subprocess.CompletedProces
     assert done.returncode == 0, done.stderr
     assert str(ROOT) not in done.stdout, "the checkout is not looked at"
     assert done.stdout.count(": ok") == len(names)
-
-
-def test_it_runs_a_scenario_and_keeps_the_report_in_the_working_directory(
-    chaos: Callable[..., subprocess.CompletedProcess[str]], tmp_path: pathlib.Path
-) -> None:
-    text = (ROOT / "scenarios" / "rank-kill.yaml").read_text()
-    lighter = {
-        "steps: 200": "args: [--layers, '1', --width, '64', --context, '32']\n  restore_drill: false\n  steps: 60",
-        "step: 90": "step: 30",
-        "by_faults: 40": "by_faults: 90",
-        "expect:": "expect:\n  pace: {max_slowdown: 10}",
-    }
-    for shipped, fewer in lighter.items():
-        assert shipped in text
-        text = text.replace(shipped, fewer, 1)
-    (tmp_path / "few.yaml").write_text(text.replace("name: rank-kill", "name: few"))
-    done = chaos("run", tmp_path / "few.yaml")
-    assert done.returncode == 0, done.stdout + done.stderr
-    listed = json.loads(chaos("runs", "--json").stdout)
-    assert [(run["scenario"], run["verdict"]) for run in listed] == [("few", "pass")]
-    shown = chaos("show", "last")
-    assert shown.returncode == 0 and "PASS" in shown.stdout, shown.stderr
-    again = chaos("score", "last")
-    assert again.returncode == 0 and "PASS" in again.stdout, again.stderr

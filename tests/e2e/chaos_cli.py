@@ -42,6 +42,15 @@ LARGER = SHORT.replace('[--layers, "1", --width, "64", --context, "32"]', '[--la
 """The same with a model whose steps take long enough for something to happen between two of them, and whose checkpoints
 fill a disk."""
 
+_TRAINER = (
+    f"{{env: {{PYTHONPATH: {ROOT}}}, command: ['{{python}}', -S, {ROOT}/tests/faults/light_trainer.py, '60', '2']}}"
+)
+LIGHT = SHORT.replace(
+    SHORT[SHORT.index("workload:") : SHORT.index("faults:")],
+    f"workload: {{nodes: 2, steps: 60, trainer: {_TRAINER}}}\n",
+)
+"""The same with a trainer that needs no torch, and saves nothing."""
+
 _FEWER = "args: [--layers, '1', --width, '64', --context, '32']\n  steps: "
 _NO_DRILL = "restore_drill: false\n  " + _FEWER  # double-evict has one
 _LIGHTER = {

@@ -6,6 +6,7 @@ import shutil
 import xml.etree.ElementTree
 
 import pytest
+import yaml
 from e2e.chaos_cli import NAME, Done, chaos, leftovers, lighter
 
 
@@ -66,35 +67,20 @@ def test_a_job_that_lost_a_node_goes_on_with_fewer_and_grows_back(
 
 
 @pytest.mark.healthy
-def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: pathlib.Path, larger: pathlib.Path) -> None:
+def test_four_ranks_drain_over_a_metadata_notice_and_rank_0_may_die(
+    reports: pathlib.Path, larger: pathlib.Path
+) -> None:
     """The trainer's client of each cloud, and each cloud's endpoint, have tests of their own."""
-    before, after = larger.read_text().split("\nfaults:")
-    fault = """
-          - id: evict
-            fault: preemption
-            via: azure
-            notice: 15s
-            when: {step: 15}
-            target: {node: 1}
-            replacement: {after: 500ms}"""
-    asks_often = before.replace('[--layers, "2"]', '[--layers, "2", --poll-s, "0.2"]')
-    larger.write_text(f"{asks_often}\nfaults:{fault}\n{after[after.index('expect:') :]}")
+    scenario = yaml.safe_load(larger.read_text())
+    scenario["workload"] |= {"ranks_per_node": 2, "args": [*scenario["workload"]["args"], "--poll-s", "0.2"]}
+    evict = {"id": "evict", "fault": "preemption", "via": "azure", "notice": "15s", "replacement": {"after": "500ms"}}
+    kill = {"id": "kill", "fault": "rank_kill", "when": {"step": 45}, "target": {"rank": 0}}
+    scenario["faults"] = [evict | {"when": {"step": 15}, "target": {"node": 1}}, kill]
+    larger.write_text(yaml.safe_dump(scenario))
     done = chaos(reports, "run", larger)
     assert done.code == 0, done.out
+    assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
     events = "".join(path.read_text() for path in (done.run_dirs[0] / "events").glob("*/trainer-*"))
     assert '"event":"notice","source":"azure"' in events
-    assert events.count('"reason":"drained"') == 2, "both ranks"
-
-
-@pytest.mark.healthy
-def test_four_ranks_are_exact_too_and_rank_0_may_die(reports: pathlib.Path, short: pathlib.Path) -> None:
-    short.write_text(
-        short.read_text()
-        .replace("{nodes: 2, steps: 60", "{nodes: 2, ranks_per_node: 2, steps: 40")
-        .replace("step: 35", "step: 25")
-        .replace("target: {rank: 1}", "target: {rank: 0}")
-    )
-    done = chaos(reports, "run", short)
-    assert done.code == 0, done.out
-    assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
+    assert events.count('"reason":"drained"') == 4, "all ranks"
     assert leftovers(NAME) == []

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 import yaml
-from e2e.chaos_cli import NAME, ROOT, chaos, command, environment, leftovers
+from e2e.chaos_cli import LARGER, LIGHT, NAME, ROOT, chaos, command, environment, leftovers
 from waiting import until
 
 
@@ -28,13 +28,14 @@ def steps_told(run_dir: pathlib.Path) -> int:
     return sum(log.read_text().count('"event":"step"') for log in run_dir.glob("events/*/trainer-*"))
 
 
-@pytest.mark.parametrize("mode", ["", "plain"])
+@pytest.mark.parametrize(("mode", "scenario"), [("", LARGER), ("plain", LIGHT)], ids=["", "plain"])
 def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
-    reports: pathlib.Path, larger: pathlib.Path, mode: str
+    reports: pathlib.Path, short: pathlib.Path, mode: str, scenario: str
 ) -> None:
     """At another moment each time; tools/kills has more of them."""
     steps = random.randint(0, 110)
-    harness = start(reports, "run", larger, **({"CHAOS_LOCAL_MODE": mode} if mode else {}))
+    short.write_text(scenario)
+    harness = start(reports, "run", short, **({"CHAOS_LOCAL_MODE": mode} if mode else {}))
     (run_dir,) = until(lambda: [*reports.glob(f"{NAME}-*")], "the folder of the run")
     until(lambda: steps_told(run_dir) >= steps, f"{steps} steps")
     harness.kill()
@@ -54,6 +55,7 @@ def test_an_interrupted_run_is_healed_and_scoreable(
     reports = (
         tmp_path / "fresh"
     )  # without the fault-free runs of other tests, whose events would be taken for this run's
+    short.write_text(LIGHT)
     harness = start(reports, "run", short)
     until(lambda: list(reports.glob(".fault-free/*/events/*/trainer*")), "the trainers")
     harness.send_signal(number)

@@ -1,5 +1,5 @@
 """A whole gate, for real, by the steps of action.yml in a repository of somebody else, in an empty environment: the
-shipped blindness check is caught, a short scenario passes, the answer is yes."""
+shipped blindness check is caught, a short scenario passes, the answer is yes. The installed copy finds its run again."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import shutil
 
 import action_steps
 import pytest
-from cli.test_wheel import environment, tracked
+from cli.test_wheel import call, environment, tracked
 from e2e.chaos_cli import NAME, ROOT, leftovers
 
 
@@ -36,3 +36,8 @@ def test_the_gate_catches_its_blindness_check_and_says_yes(
     assert all(list(path.iterdir()) for path in kept), "fault-free runs, and the key of their seals"
     assert [*done.used] == ["actions/cache", "actions/upload-artifact"]
     assert leftovers(NAME, "blindness-check") == []
+    listed = json.loads(call(programs / "chaos", "runs", "--json", cwd=work).stdout)
+    (run_id,) = (run["run_id"] for run in listed if (run["scenario"], run["verdict"]) == (NAME, "pass"))
+    for command in ("show", "score"):
+        called = call(programs / "chaos", command, run_id, cwd=work)
+        assert called.returncode == 0 and "PASS" in called.stdout, called.stderr

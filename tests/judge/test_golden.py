@@ -1,4 +1,4 @@
-"""Whole reports, figure by figure, as they were when somebody last looked at them.
+"""Whole reports, figure by figure, as they were when somebody last looked at them; and bugs that show in the log alone.
 
 PYTHONPATH=tests python tests/judge/test_golden.py      writes them anew; look at the difference before you commit it
 """
@@ -16,11 +16,13 @@ from docs.test_metrics_doc import example
 from judge.test_slowdown import JOB as SLOW_JOB
 from judge.test_slowdown import slowed
 from judging import EXPECT, Bend, fault_free_of, verdict
-from mutants.bent import BROKEN, JOB
+from mutants.bent import BROKEN, JOB, NEIGHBOURS, Bent
+from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, clocks, find, put, simulate, steps
 
 from harness.campaign.fault_free import fault_free_plans
 from harness.judge.score import Evidence, Scorecard, judge
+from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
 from harness.report import run_report
 from harness.spec.scenario import parse_scenario
@@ -147,17 +149,19 @@ def plain() -> Scorecard:
 CASES: dict[str, Callable[[], Scorecard]] = {
     case.__name__: case for case in (documented, eventful, shrunk, dragged, alarmed, plain)
 }
-CASES |= {f"broken: {mutant.name}": mutant.judge for mutant in BROKEN}
+MUTANTS = {f"broken: {mutant.name}": mutant for mutant in BROKEN}
+NAMES = ["planned", *CASES, *MUTANTS]
 
 
 def report(name: str) -> dict[str, Any]:
-    """Of a broken run only what is said of it."""
+    """Of a broken run only what is said of it, which is right: no other report of it is written."""
     if name == "planned":
         return planned()
-    card = CASES[name]()
+    card = MUTANTS[name].judge() if name in MUTANTS else CASES[name]()
     whole = run_report.from_scorecard(card).to_json()
-    if name.startswith("broken"):
-        return {key: whole[key] for key in ("verdict", "reasons")} | {"metrics": whole["metrics"]}
+    if name in MUTANTS:
+        assert_verdict(card, MUTANTS[name].verdict, MUTANTS[name].reason)
+        return {key: whole[key] for key in ("verdict", "reasons", "metrics")}
     run = card.evidence.run
     return whole | {"phases": [[s.phase, s.begin - run.begin, s.end - run.begin, s.epoch] for s in run.segments]}
 
@@ -177,14 +181,19 @@ def differences(found: Any, expected: Any, where: str = "") -> list[str]:
     return [] if same else [f"{where}: {found!r} instead of {expected!r}"]
 
 
-@pytest.mark.parametrize("name", ["planned", *CASES])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_report_is_the_one_looked_at(name: str) -> None:
     expected = json.loads(GOLDEN.read_text())[name]
     assert differences(json.loads(json.dumps(report(name))), expected) == []
 
 
+@pytest.mark.parametrize("neighbour", NEIGHBOURS, ids=lambda neighbour: neighbour.name)
+def test_a_healthy_neighbour_of_a_broken_run_passes(neighbour: Bent) -> None:
+    assert_verdict(neighbour.judge(), Verdict.PASS)
+
+
 def test_no_report_is_left_over() -> None:
-    assert sorted(json.loads(GOLDEN.read_text())) == sorted(["planned", *CASES])
+    assert sorted(json.loads(GOLDEN.read_text())) == sorted(NAMES)
 
 
 def test_a_difference_is_found() -> None:
@@ -196,5 +205,5 @@ def test_a_difference_is_found() -> None:
 
 if __name__ == "__main__":
     GOLDEN.parent.mkdir(exist_ok=True)
-    lines = (f"{json.dumps(name)}: {json.dumps(report(name), separators=(',', ':'))}" for name in ["planned", *CASES])
+    lines = (f"{json.dumps(name)}: {json.dumps(report(name), separators=(',', ':'))}" for name in NAMES)
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")

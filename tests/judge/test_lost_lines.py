@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from judging import Bend, bent, fault_free_of, together, verdict
+from judging import Bend, bending, bent, fault_free_of, together, verdict
 from simulator import MS, Job, Line, Logs, Outage, find, remove, simulate, steps
 
 from harness.evidence.lost_lines import lost_lines
@@ -26,11 +26,9 @@ def of(logs: Logs, whose: tuple[int, int]) -> list[Line]:
     return logs.trainers(*whose)[0]
 
 
-def lose(whose: tuple[int, int], *absent: int) -> Bend:
-    def bend(logs: Logs) -> None:
-        remove(of(logs, whose), lambda line: line.get("event") == "step" and line["step"] in absent)
-
-    return bend
+@bending
+def lose(logs: Logs, whose: tuple[int, int], *absent: int) -> None:
+    remove(of(logs, whose), lambda line: line.get("event") == "step" and line["step"] in absent)
 
 
 def lose_event(whose: tuple[int, int], event: str) -> Bend:
@@ -144,14 +142,11 @@ def test_a_log_that_was_shipped_twice_counts_once(first: list[Bend]) -> None:
     assert findings(lose(KILLED, 5, 6), *first, shipped_twice) == [left_out(FAIL)]
 
 
-def empty(rank: int, later_ms: int) -> Bend:
+@bending
+def empty(logs: Logs, rank: int, later_ms: int) -> None:
     """Leaves an empty log of another process of this rank, which began so long after the last word of the rank's first."""
-
-    def bend(logs: Logs) -> None:
-        last = logs.trainers(rank, 0)[0][-1]["mono_ns"]
-        logs[f"trainer-node{rank}.1-{rank}-{last + later_ms * MS:x}"] = []
-
-    return bend
+    last = logs.trainers(rank, 0)[0][-1]["mono_ns"]
+    logs[f"trainer-node{rank}.1-{rank}-{last + later_ms * MS:x}"] = []
 
 
 @pytest.mark.parametrize("foreign_clocks", [False, True])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import SAVES, Bend, bent, expecting, load, verdict
+from judging import SAVES, Bend, bending, bent, expecting, load, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate
 
@@ -31,12 +31,10 @@ def code(digest: str) -> Bend:
     return lambda logs: logs.told("environment").update(source_digest=digest)
 
 
-def goes_on_from(step: int) -> Bend:
-    def bend(logs: Logs) -> None:
-        logs.lose("step", *SAVES, step=range(step + 1))
-        change(logs.all("restored"), step=step)
-
-    return bend
+@bending
+def goes_on_from(logs: Logs, step: int) -> None:
+    logs.lose("step", *SAVES, step=range(step + 1))
+    change(logs.all("restored"), step=step)
 
 
 def stops_at(step: int) -> Bend:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judging import SAVES, Bend, acted_as, together, verdict
+from judging import SAVES, Bend, acted_as, bending, together, verdict
 from mutants.bent import JOB
 from scorecards import assert_verdict
 from simulator import Logs, Outage, clocks, simulate
@@ -32,15 +32,12 @@ def reclaimed(logs: Logs) -> None:
     logs.put(taken)
 
 
-def beside(event: str, **told: Any) -> Bend:
+@bending
+def beside(logs: Logs, /, event: str, **told: Any) -> None:
     """One such line while the notice ran."""
-
-    def bend(logs: Logs) -> None:
-        lines = next(iter(logs.trainers(rank=0)))
-        lines.append({"event": event} | told | clocks(logs.told("fault.injected"), 1000))
-        lines.sort(key=lambda line: line["mono_ns"])
-
-    return bend
+    lines = next(iter(logs.trainers(rank=0)))
+    lines.append({"event": event} | told | clocks(logs.told("fault.injected"), 1000))
+    lines.sort(key=lambda line: line["mono_ns"])
 
 
 def test_an_ignored_notice_is_told_and_fails_where_it_is_bounded() -> None:

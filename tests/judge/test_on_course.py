@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from judging import Bend, acted_as, bent, struck, together, verdict
+from judging import Bend, acted_as, bending, bent, struck, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate
 
@@ -20,16 +20,13 @@ def times(factor: float, first: int, last: int, figure: str = "loss") -> Bend:
     return lambda logs: change(logs.steps(first, last), **{figure: lambda line: line[figure] * factor})
 
 
-def fault(kind: str, healed: int, bend: Bend) -> Bend:
+@bending
+def fault(logs: Logs, kind: str, healed: int, bend: Bend) -> None:
     """A fault strikes after step 20 and acts until step `healed`."""
-
-    def act(logs: Logs) -> None:
-        at = {step: min(line["mono_ns"] for line in logs.steps(step, step)) for step in (20, healed)}
-        struck(logs, "fault", at[20] + 1, at[healed], kind=kind)
-        logs.plan["faults"] = [{"id": "fault", "fault": kind}]
-        bend(logs)
-
-    return act
+    at = {step: min(line["mono_ns"] for line in logs.steps(step, step)) for step in (20, healed)}
+    struck(logs, "fault", at[20] + 1, at[healed], kind=kind)
+    logs.plan["faults"] = [{"id": "fault", "fault": kind}]
+    bend(logs)
 
 
 def flips(bend: Bend) -> Bend:

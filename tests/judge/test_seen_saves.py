@@ -725,19 +725,14 @@ def test_saves_keep_their_tensors_when_the_world_changes_its_size(bends: tuple[B
         assert (text in said(card)) == known, card.reasons
 
 
-def exporting(step: int, **others: int) -> Bend:
+@bending
+def exporting(logs: Logs, /, step: int, **others: int) -> None:
     """At the end an export holds the weights of this step."""
-
-    def bend(logs: Logs) -> None:
-        remove(logs.harness, lambda line: line.get("event") == "files.left")
-        files = {"out/model.pt": f"600 model-{step}"} | {
-            f"out/{name}.pt": f"600 x{held}" for name, held in others.items()
-        }
-        held = [{"file": name, "tensor_digests": [tensor, "20 frozen"]} for name, tensor in files.items()]
-        left = {"event": "files.left", "files": sorted(files), "count": len(files), "holding_tensors": held}
-        logs.put(left | clocks(logs.told("run.finished"), -1))
-
-    return bend
+    remove(logs.harness, lambda line: line.get("event") == "files.left")
+    files = {"out/model.pt": f"600 model-{step}"} | {f"out/{name}.pt": f"600 x{held}" for name, held in others.items()}
+    held = [{"file": name, "tensor_digests": [tensor, "20 frozen"]} for name, tensor in files.items()]
+    left = {"event": "files.left", "files": sorted(files), "count": len(files), "holding_tensors": held}
+    logs.put(left | clocks(logs.told("run.finished"), -1))
 
 
 @pytest.mark.parametrize(
@@ -754,15 +749,12 @@ def test_an_export_holds_the_last_weights_if_it_does_without_a_fault(usual: Bend
     assert_verdict(card, Verdict.INCONCLUSIVE if told else Verdict.PASS, told)
 
 
-def beside(*files: str) -> Bend:
+@bending
+def beside(logs: Logs, *files: str) -> None:
     """These lie beside the checkpoints at the end."""
-
-    def bend(logs: Logs) -> None:
-        remove(logs.harness, lambda line: line.get("event") == "files.left")
-        left = {"event": "files.left", "files": sorted(files), "count": len(files)}
-        logs.put(left | clocks(logs.told("run.finished"), -1))
-
-    return bend
+    remove(logs.harness, lambda line: line.get("event") == "files.left")
+    left = {"event": "files.left", "files": sorted(files), "count": len(files)}
+    logs.put(left | clocks(logs.told("run.finished"), -1))
 
 
 @pytest.mark.parametrize(

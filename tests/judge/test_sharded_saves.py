@@ -24,20 +24,17 @@ def by_each_rank(logs: Logs, apart_ns: int = 1000) -> None:
         put(other, *(line | clocks(line, apart_ns) for line in mine if line.get("event") in SAVES))
 
 
-def in_files(tensors: str = "of rank {}") -> Bend:
+@bending
+def in_files(logs: Logs, tensors: str = "of rank {}") -> None:
     """Each rank saves a file of its own, and restores it."""
-
-    def bend(logs: Logs) -> None:
-        by_each_rank(logs)
-        for rank in (0, 1):
-            for line in (line for lines in logs.trainers(rank=rank) for line in lines):
-                told = {"content": f"whole:{line.get('step')}.{rank}"}
-                if line.get("event") == COMMITTED:
-                    line |= told | {"path": _part(line["step"], rank), "tensors": tensors.format(rank)}
-                elif line.get("event") == "restored" and line["step"]:
-                    line |= told | {"source": _part(line["step"], rank), "saved": told["content"]}
-
-    return bend
+    by_each_rank(logs)
+    for rank in (0, 1):
+        for line in (line for lines in logs.trainers(rank=rank) for line in lines):
+            told = {"content": f"whole:{line.get('step')}.{rank}"}
+            if line.get("event") == COMMITTED:
+                line |= told | {"path": _part(line["step"], rank), "tensors": tensors.format(rank)}
+            elif line.get("event") == "restored" and line["step"]:
+                line |= told | {"source": _part(line["step"], rank), "saved": told["content"]}
 
 
 def _part(step: int, rank: int) -> str:
@@ -47,16 +44,13 @@ def _part(step: int, rank: int) -> str:
 PARTS = [_part(10, 0), _part(10, 1)]
 
 
-def takes(rank: int, **told: object) -> Bend:
+@bending
+def takes(logs: Logs, /, rank: int, **told: object) -> None:
     """Rank 1 restores the part of this rank, or of several."""
-
-    def bend(logs: Logs) -> None:
-        restored = find(logs.last_lives()[1], "restored")
-        step = restored["step"]
-        content = f"whole:{step}.{rank}"
-        restored.update({"source": _part(step, rank), "content": content, "saved": content, **told})
-
-    return bend
+    restored = find(logs.last_lives()[1], "restored")
+    step = restored["step"]
+    content = f"whole:{step}.{rank}"
+    restored.update({"source": _part(step, rank), "content": content, "saved": content, **told})
 
 
 def never_committed(*steps: int) -> Bend:

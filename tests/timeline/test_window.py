@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Bend, expecting, fault_free_of, struck
+from judging import EXPECT, Bend, bending, expecting, fault_free_of, struck
 from scorecards import assert_verdict
 from simulator import KINDS, History, Job, Line, Logs, Outage, change, clocks, put, remove, simulate
 from whole import stretched
@@ -277,15 +277,12 @@ def diverge(first: int, last: int) -> Bend:
     return lambda logs: [line.update(loss=line["loss"] + 0.5) for line in logs.steps(first, last)]
 
 
-def lose(step: int) -> Bend:
+@bending
+def lose(logs: Logs, step: int) -> None:
     """The line of a rank that nothing kills with this step is lost on its way."""
-
-    def bend(logs: Logs) -> None:
-        logs.number()
-        lines = next(lines for lines in logs.trainers(rank=1) if any(line.get("step") == step for line in lines))
-        remove(lines, lambda line: line.get("event") == "step" and line["step"] == step)
-
-    return bend
+    logs.number()
+    lines = next(lines for lines in logs.trainers(rank=1) if any(line.get("step") == step for line in lines))
+    remove(lines, lambda line: line.get("event") == "step" and line["step"] == step)
 
 
 def die(logs: Logs, at: int) -> None:

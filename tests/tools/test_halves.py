@@ -14,7 +14,9 @@ TOOLS = pathlib.Path(halves.__file__).parent
 CONFTEST = """
 import outcomes
 pytest_addoption, pytest_configure = outcomes.add_options, outcomes.configure
-def pytest_collection_modifyitems(config, items): outcomes.select(config, items)
+def pytest_collection_modifyitems(config, items):
+    outcomes.select(config, items)
+    outcomes.plan(config, items, lambda item: "no engine" if "engine" in item.name else "")
 """
 TESTS = """
 import os, pytest
@@ -44,26 +46,32 @@ def run(folder: pathlib.Path, *options: str, **env: str) -> None:
     assert done.returncode in (0, 1), done.stdout + done.stderr
 
 
-@pytest.fixture(params=["0", "2"], ids=["no worker", "two workers"])
-def project(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Path:
+@pytest.fixture
+def project(tmp_path: pathlib.Path) -> pathlib.Path:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_a.py").write_text(TESTS)
     (tmp_path / "test_b.py").write_text(WHOLE_FILE)
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = --numprocesses {request.param}\n")
+    (tmp_path / "pytest.ini").touch()
     return tmp_path
 
 
-def test_the_second_half_runs_what_was_skipped_and_nothing_else(project: pathlib.Path) -> None:
-    first, second = project / "first.jsonl", project / "second.jsonl"
-    run(project, f"--outcomes={first}")
-    run(project, f"--outcomes={second}", f"--skipped-in={first}", ENGINE="1")
-    ran = {(each["test"], each["outcome"]) for each in outcomes.read(second)}
-    assert ran == {
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_second_half_runs_what_is_skipped_and_nothing_else(project: pathlib.Path, workers: int) -> None:
+    """It begins with what the first one plans, and ends with what that did not foresee."""
+    (project / "pytest.ini").write_text(f"[pytest]\naddopts = --numprocesses {workers}\n")
+    planned, first, second = (project / f"{name}.jsonl" for name in ("planned", "first", "second"))
+    run(project, f"--outcomes={first}", f"--planned={planned}")
+    run(project, f"--outcomes={second}", f"--skipped-in={planned}", ENGINE="1")
+    begun = outcomes.read(second)
+    assert {(each["test"], each["outcome"]) for each in begun} == {
         ("test_a.py::test_engine", "passed"),
+        ("test_b.py::test_one", "passed"),  # skipped as a whole file, and planned by nobody
+        ("test_b.py::test_two", "passed"),
+    }
+    run(project, f"--outcomes={second}", *(f"--skipped-in={each}" for each in (planned, first, second)), ENGINE="1")
+    assert {(each["test"], each["outcome"]) for each in outcomes.read(second)[len(begun) :]} == {
         ("test_a.py::test_nowhere", "skipped"),
         ("test_a.py::test_expected", "skipped"),
-        ("test_b.py::test_one", "passed"),
-        ("test_b.py::test_two", "passed"),
     }
     ends = halves.Ends.of(outcomes.read(first), outcomes.read(second))
     assert ends.failed == ["test_a.py::test_broken"] and len(ends.passed) == 4
@@ -80,6 +88,7 @@ def test_what_fails_once_is_flaky(project: pathlib.Path) -> None:
     run(project, f"--outcomes={first}", "test_a.py::test_broken", ENGINE="1", MENDED="1")
     ends = halves.Ends.of(outcomes.read(first), [])
     assert ends.flaky == ["test_a.py::test_broken"] and not ends.failed
+    run(project, f"--skipped-in={first}", "test_b.py", ENGINE="1")  # nothing is left to run, which is no error
 
 
 def ends(**more: Any) -> halves.Ends:

@@ -1,13 +1,11 @@
 """Each rank trains a share of a sum and saves it in a file of its own, as people shard by hand; nothing of ours in it.
 
-`--via`: how a file gets to its place; all but `direct` first write elsewhere. `--broken`: what is wrong with the resume.
+`--via cp`: a program brings each file to its place. `--broken other`: each rank resumes with the part of rank 0.
 """
 
 import argparse
 import datetime
-import io
 import pathlib
-import shutil
 import subprocess
 import tempfile
 import time
@@ -23,25 +21,18 @@ def put(state: dict[str, Any], target: pathlib.Path, via: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if via == "direct":
         torch.save(state, target)
-    elif via == "memory":
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        target.write_bytes(buffer.getvalue())
-    else:
-        with tempfile.TemporaryDirectory() as elsewhere:
-            written = pathlib.Path(elsewhere) / target.name
-            torch.save(state, written)
-            if via == "copy":
-                shutil.copy2(written, target)
-            else:
-                subprocess.run(["cp", str(written), str(target)], check=True)
+        return
+    with tempfile.TemporaryDirectory() as elsewhere:
+        written = pathlib.Path(elsewhere) / target.name
+        torch.save(state, written)
+        subprocess.run(["cp", str(written), str(target)], check=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--checkpoints", type=pathlib.Path, required=True)
-    parser.add_argument("--via", choices=["direct", "copy", "cp", "memory"], default="direct")
-    parser.add_argument("--broken", choices=["other", "older", "optimizer"])
+    parser.add_argument("--via", choices=["direct", "cp"], default="direct")
+    parser.add_argument("--broken", choices=["other"])
     options = parser.parse_args()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -53,14 +44,10 @@ def main() -> None:
     whole = [save for save in options.checkpoints.glob("*/") if len(list(save.iterdir())) == dist.get_world_size()]
     step, saves = 0, sorted(whole, key=lambda save: save.name)
     if saves:
-        whose = 0 if options.broken == "other" else rank
-        state = torch.load(saves[-1] / f"part{whose}.pt")
+        state = torch.load(saves[-1] / f"part{0 if options.broken else rank}.pt")
         step = state["done"]
-        if options.broken == "older" and rank:
-            state = torch.load(saves[-2] / f"part{whose}.pt")
         share.load_state_dict(state["share"])
-        if options.broken != "optimizer":
-            optimizer.load_state_dict(state["optimizer"])
+        optimizer.load_state_dict(state["optimizer"])
     for number, (batch, wanted) in enumerate(loader):
         if number < step:
             continue

@@ -59,7 +59,6 @@ TESTS = [
     "tests/docs/test_metrics_doc.py",
     "tests/docs/test_pages.py",
     "tests/run/test_undo.py",
-    "tests/mutants/test_bent.py",
 ]
 QUIETLY = ["-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 EXAMPLES_MAX = 12
