@@ -16,6 +16,7 @@ from harness.adopt.first_look import Facts
 from harness.adopt.hints import STEPS, numbers, steps_asked
 from harness.adopt.mesh_seen import in_words, victim_of
 from harness.adopt.recognise import Recognised
+from harness.judge.thresholds import OTHERS_MOST
 from harness.mesh import SHARED
 from harness.node.emitter import Axis
 
@@ -194,7 +195,8 @@ def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str
     if facts.saves:
         saves = f"a checkpoint was seen at step {', '.join(map(str, facts.saves[:5]))}"
     again_s = (facts.save_every or SAVE_EVERY) * facts.step_s
-    recovery_s = math.ceil((2 * facts.start_s + again_s + MARGIN_S) / 10) * 10  # rounded up to ten
+    start_s = facts.start_s * max(1.0, (1 - facts.others) / (1 - OTHERS_MOST))
+    recovery_s = math.ceil((2 * start_s + again_s + MARGIN_S) / 10) * 10  # rounded up to ten
     no_step_s = max(120, math.ceil(2 * STARTS * facts.start_s / 10) * 10)
     wall_clock_s = max(600, math.ceil(4 * run_s(facts) / 60) * 60)
     last = workload["nodes"] - 1
@@ -207,18 +209,29 @@ version: 1
 name: {rehearsal.name}
 title: {rehearsal.title}
 tags: [proposed]
-workload:  # After a fault the same command is started again: it must go on from its newest checkpoint by itself.
+workload:  # {_who_starts_again(workload["trainer"])}
 {textwrap.indent(described.rstrip(), "  ")}
 faults:  # {saves}
 {rehearsal.faults.strip(chr(10)).format(step=_step(rehearsal, facts), rank=rank, last=last, place=_target(place, rank))}
 expect:
-  # Twice the start-up ({facts.start_s:.0f} s), the steps since a checkpoint once more, and {MARGIN_S:.0f} s.
+  # Twice the start-up ({facts.start_s:.0f} s; {start_s:.0f} s while others take {OTHERS_MOST:.0%} of the CPUs),
+  # the steps since a checkpoint once more, and {MARGIN_S:.0f} s.
   recovery_time: {{max: {recovery_s}s}}
 {_continuity(facts)}
 abort:  # {_longest(facts)}
   if_no_step_for: {no_step_s}s  # long enough for {STARTS} starts that fail one after the other, on a busy host, too
   wall_clock: {wall_clock_s}s
 """
+
+
+def _who_starts_again(trainer: Mapping[str, Any]) -> str:
+    """Returns a comment on who starts dead ranks again."""
+    if "deepspeed" in trainer:
+        return "deepspeed starts no rank again: a job that loses one is over."
+    goes_on = "it must go on from its newest checkpoint by itself."
+    if "command" in trainer:
+        return f"Only this command can start a dead rank again. A replaced node starts the command again: {goes_on}"
+    return f"After a fault the same script is started again: {goes_on}"
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:

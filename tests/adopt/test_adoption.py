@@ -397,6 +397,27 @@ def test_a_short_job_gets_only_what_fits_and_nothing_is_expected_of_what_could_n
     assert "loss_continuity" not in text and "no checkpoint was seen" in text
 
 
+@pytest.mark.parametrize(("others", "bound"), [(0.0, "120s"), (0.25, "100s"), (0.5, "80s"), (0.9, "80s")])
+def test_the_bound_on_recovery_leaves_room_for_a_busier_host_than_was_seen(others: float, bound: str) -> None:
+    """A run is judged while others take up to half of the CPUs, and then a start may take twice as long."""
+    workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
+    text = propose(workload, replace(FACTS, start_s=20.0, others=others))["rank-kill.yaml"]
+    assert f"recovery_time: {{max: {bound}}}" in text
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        ({"torchrun": "t.py"}, "the same script is started again"),
+        ({"deepspeed": "t.py"}, "deepspeed starts no rank again"),
+        ({"command": ["t.sh"]}, "Only this command can start a dead rank again"),
+    ],
+)
+def test_a_scenario_says_who_starts_a_dead_rank_again(trainer: dict[str, object], said: str) -> None:
+    text = propose({"trainer": trainer, "nodes": 2}, FACTS)["rank-kill.yaml"]
+    assert f"workload:  # {said}" in text.replace("After a fault ", "")
+
+
 def test_what_is_there_is_not_written_over(folder: pathlib.Path) -> None:
     place = folder / "chaos"
     place.mkdir()
