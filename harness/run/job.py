@@ -6,6 +6,7 @@ happens goes into the log; nothing is judged here.
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import subprocess
@@ -282,7 +283,8 @@ class RunningJob:
 
     def _drill(self, observer: Observer, stop: StopRequest) -> None:
         told = (self.plan, self.backend, self.emit, self.live.journal, stop, execute, self.progress, self.start_ns)
-        for make in (drill.rehearse_restore, second_restart.make):
+        second = functools.partial(second_restart.make, indexes=self._publications.indexes)
+        for make in (drill.rehearse_restore, second):
             if not stop.asked:
                 make(drill.Again(*told, observer))
 
