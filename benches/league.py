@@ -59,7 +59,7 @@ Made by `make league`; one cell again: `make league ARGS='--stacks STACK --scena
 """
 SHOWN = (  # of its requirements
     *("torch", "torchft-nightly", "torchft", "lightning", "transformers", "accelerate", "megatron-core"),
-    *("nvidia-resiliency-ext", "trl", "peft"),
+    *("nvidia-resiliency-ext", "litdata"),
 )
 
 
