@@ -293,8 +293,8 @@ def markdown(all_stacks: Sequence[Stack], kept: Kept) -> str:
         lines += [f"{stack.settings} `examples/trainers/{stack.name}/`, {stack.versions()}.", ""]
         found = {column: kept.of(stack, column) for column in COLUMNS}
         head = ["Scenario", "Passed", "Last run", *(name.capitalize() for name in figures([])), "What was wrong"]
-        rows = [[c, verdicts(r), last_run(r), *figures(r).values(), worst(r)] for c, r in found.items()]
-        lines += _table(head, rows)
+        rows = [[c, verdicts(r), last_run(r), *figures(r).values(), worst(r)] for c, r in found.items() if r]
+        lines += _table(head, rows) if rows else ["It was not run yet."]
     return "\n".join(lines) + "\n"
 
 

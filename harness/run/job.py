@@ -6,7 +6,6 @@ happens goes into the log; nothing is judged here.
 
 from __future__ import annotations
 
-import functools
 import json
 import pathlib
 import subprocess
@@ -283,10 +282,11 @@ class RunningJob:
 
     def _drill(self, observer: Observer, stop: StopRequest) -> None:
         told = (self.plan, self.backend, self.emit, self.live.journal, stop, execute, self.progress, self.start_ns)
-        second = functools.partial(second_restart.make, indexes=self._publications.indexes)
-        for make in (drill.rehearse_restore, second):
-            if not stop.asked:
-                make(drill.Again(*told, observer))
+        again = drill.Again(*told, observer)
+        if not stop.asked:
+            drill.rehearse_restore(again)
+        if not stop.asked:
+            second_restart.make(again, self._publications.indexes)
 
     def _first_node(self) -> tuple[str, int]:
         """Returns the first living node, on which most trainers write their log."""
