@@ -16,7 +16,6 @@ from harness.adopt.first_look import Facts
 from harness.adopt.hints import STEPS, numbers, steps_asked
 from harness.adopt.mesh_seen import in_words, victim_of
 from harness.adopt.recognise import Recognised
-from harness.judge.thresholds import OTHERS_MOST
 from harness.mesh import SHARED
 from harness.node.emitter import Axis
 
@@ -24,6 +23,7 @@ MARGIN_S = 30.0  # of the bound on recovery, beside what the first look measured
 STARTS = 4  # of a job whose launcher starts it again three times
 SAVE_EVERY = 10  # steps, where no checkpoint was seen
 SHORT_PASS_S = 60.0  # a job has more than one pass over its data, where one takes no longer
+OTHERS_MOST = 0.5  # share of the CPUs that other programs may take, as in `harness.judge.thresholds`
 USUAL_SAVES = 2  # before a fault, where the job is long enough
 GATE = "gate.yaml"
 LONG_S = 15 * 60.0  # of one run of the job; each rehearsal is one
