@@ -54,6 +54,8 @@ script set up as its own documentation says, and unchanged: nothing of the harne
 passed, of how many; with few runs it shows what can happen, not how often. `invalid` means that the fault could not
 act, as damage to a checkpoint of a job that saves none. `inconclusive` means that the run does not tell.
 `matrix resume` is no fault: the job is started again from each of its saves that matters ([resumes](resumes.md)).
+torchtitan is in no table yet: it asks for CUDA. `examples/trainers/torchtitan/` answers on the CPU, and it trains and
+saves there (FSDP2 on gloo). No resume is shown: by default the last save holds the model alone, without its loader.
 
 Made by `make league`; one cell again: `make league ARGS='--stacks STACK --scenarios SCENARIO --again'`.
 """
