@@ -43,7 +43,7 @@ def find(name, *places):  # where a version may have it
 """
 TIMED = """
 load = find("load", "harness.timeline.timeline", "harness.timeline")
-Evidence = find("Evidence", "harness.evidence.logs", "harness.judge.facts.evidence", "harness.score")
+Evidence = find("Evidence", "harness.evidence.logs", "harness.evidence.logs", "harness.score")
 judge = find("judge", "harness.judge.score", "harness.judge.scorecard", "harness.judge.verdict", "harness.score")
 def cpu_s():
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

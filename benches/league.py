@@ -11,6 +11,7 @@ are docs/league.md and reports/league/league.html.
 from __future__ import annotations
 
 import argparse
+import datetime
 import hashlib
 import html
 import json
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import yaml
@@ -53,10 +54,15 @@ script set up as its own documentation says, and unchanged: nothing of the harne
 passed, of how many; with few runs it shows what can happen, not how often. `invalid` means that the fault could not
 act, as damage to a checkpoint of a job that saves none. `inconclusive` means that the run does not tell.
 `matrix resume` is no fault: the job is started again from each of its saves that matters ([resumes](resumes.md)).
+torchtitan is in no table yet: it asks for CUDA. `examples/trainers/torchtitan/` answers on the CPU, and it trains and
+saves there (FSDP2 on gloo). No resume is shown: by default the last save holds the model alone, without its loader.
 
 Made by `make league`; one cell again: `make league ARGS='--stacks STACK --scenarios SCENARIO --again'`.
 """
-SHOWN = ("torch", "torchft-nightly", "torchft", "lightning", "transformers", "accelerate")  # of its requirements
+SHOWN = (  # of its requirements
+    *("torch", "torchft-nightly", "torchft", "lightning", "transformers", "accelerate", "megatron-core"),
+    *("nvidia-resiliency-ext", "litdata"),
+)
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,7 @@ class Outcome:
     losses_differ_by: float | None  # at most, at any step, in the loss's own unit
     last_loss_gap_percent: float | None
     loaded_silently: bool
+    date: str = field(default_factory=lambda: datetime.date.today().isoformat())
 
 
 def outcome(report: Report) -> Outcome:
@@ -169,7 +176,7 @@ class Kept:
         self._all: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
 
     def of(self, stack: Stack, column: str) -> list[Outcome]:
-        return [Outcome(**each) for each in self._cells(stack).get(column, [])]
+        return [Outcome(**({"date": ""} | each)) for each in self._cells(stack).get(column, [])]
 
     def add(self, stack: Stack, column: str, found: Outcome) -> None:
         self._all[stack.name] = {"files": stack.digest(), "cells": self._cells(stack)}
@@ -269,6 +276,11 @@ def verdicts(runs: Sequence[Outcome]) -> str:
     return f"{passed} of {len(runs)}" if runs else "–"
 
 
+def last_run(runs: Sequence[Outcome]) -> str:
+    """The date, or a dash where none was kept."""
+    return max((run.date for run in runs), default="") or "–"
+
+
 def worst(runs: Sequence[Outcome]) -> str:
     """The most frequent headline of those that did not pass."""
     texts = [f"{run.verdict}: {run.reason}" for run in runs if run.verdict != "pass"]
@@ -282,9 +294,9 @@ def markdown(all_stacks: Sequence[Stack], kept: Kept) -> str:
         lines += ["", f"## {stack.title}", ""]
         lines += [f"{stack.settings} `examples/trainers/{stack.name}/`, {stack.versions()}.", ""]
         found = {column: kept.of(stack, column) for column in COLUMNS}
-        head = ["Scenario", "Passed", *(name.capitalize() for name in figures([])), "What was wrong"]
-        rows = [[c, verdicts(r), *figures(r).values(), worst(r)] for c, r in found.items()]
-        lines += _table(head, rows)
+        head = ["Scenario", "Passed", "Last run", *(name.capitalize() for name in figures([])), "What was wrong"]
+        rows = [[c, verdicts(r), last_run(r), *figures(r).values(), worst(r)] for c, r in found.items() if r]
+        lines += _table(head, rows) if rows else ["It was not run yet."]
     return "\n".join(lines) + "\n"
 
 

@@ -17,6 +17,7 @@ from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import CampaignObserver, Stage, Together, staged
 from harness.errors import ChaosError
 from harness.evidence import reported, samples
+from harness.evidence.usual import others_share
 from harness.log.event_log import Tail
 from harness.node.emitter import Axis
 from harness.plan.run_plan import Plan
@@ -49,6 +50,7 @@ class Facts:
     no_mesh: str = ""  # why there is none
     began_anew: int = 0  # the save that was there when a process started again from the first step
     same_loss: float | None = None  # the loss of every step, if all have the same
+    others: float = 0.0  # share (0 to 1) of the host's CPUs that other programs took during the start
 
     @property
     def save_every(self) -> int | None:
@@ -170,6 +172,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
         no_mesh=no_mesh,
         began_anew=_began_anew(run, committed),
         same_loss=float(losses[0]) if len(losses) > 1 and np.ptp(losses) == 0 else None,
+        others=others_share(run, started, first),
     )
 
 

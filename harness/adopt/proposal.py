@@ -23,6 +23,7 @@ MARGIN_S = 30.0  # of the bound on recovery, beside what the first look measured
 STARTS = 4  # of a job whose launcher starts it again three times
 SAVE_EVERY = 10  # steps, where no checkpoint was seen
 SHORT_PASS_S = 60.0  # a job has more than one pass over its data, where one takes no longer
+OTHERS_MOST = 0.5  # share of the CPUs that other programs may take, as in `harness.judge.thresholds`
 USUAL_SAVES = 2  # before a fault, where the job is long enough
 GATE = "gate.yaml"
 LONG_S = 15 * 60.0  # of one run of the job; each rehearsal is one
@@ -194,7 +195,8 @@ def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str
     if facts.saves:
         saves = f"a checkpoint was seen at step {', '.join(map(str, facts.saves[:5]))}"
     again_s = (facts.save_every or SAVE_EVERY) * facts.step_s
-    recovery_s = math.ceil((2 * facts.start_s + again_s + MARGIN_S) / 10) * 10  # rounded up to ten
+    start_s = facts.start_s * max(1.0, (1 - facts.others) / (1 - OTHERS_MOST))
+    recovery_s = math.ceil((2 * start_s + again_s + MARGIN_S) / 10) * 10  # rounded up to ten
     no_step_s = max(120, math.ceil(2 * STARTS * facts.start_s / 10) * 10)
     wall_clock_s = max(600, math.ceil(4 * run_s(facts) / 60) * 60)
     last = workload["nodes"] - 1
@@ -207,18 +209,29 @@ version: 1
 name: {rehearsal.name}
 title: {rehearsal.title}
 tags: [proposed]
-workload:  # After a fault the same command is started again: it must go on from its newest checkpoint by itself.
+workload:  # {_who_starts_again(workload["trainer"])}
 {textwrap.indent(described.rstrip(), "  ")}
 faults:  # {saves}
 {rehearsal.faults.strip(chr(10)).format(step=_step(rehearsal, facts), rank=rank, last=last, place=_target(place, rank))}
 expect:
-  # Twice the start-up ({facts.start_s:.0f} s), the steps since a checkpoint once more, and {MARGIN_S:.0f} s.
+  # Twice the start-up ({facts.start_s:.0f} s; {start_s:.0f} s while others take {OTHERS_MOST:.0%} of the CPUs),
+  # the steps since a checkpoint once more, and {MARGIN_S:.0f} s.
   recovery_time: {{max: {recovery_s}s}}
 {_continuity(facts)}
 abort:  # {_longest(facts)}
   if_no_step_for: {no_step_s}s  # long enough for {STARTS} starts that fail one after the other, on a busy host, too
   wall_clock: {wall_clock_s}s
 """
+
+
+def _who_starts_again(trainer: Mapping[str, Any]) -> str:
+    """Returns a comment on who starts dead ranks again."""
+    if "deepspeed" in trainer:
+        return "deepspeed starts no rank again: a job that loses one is over."
+    goes_on = "it must go on from its newest checkpoint by itself."
+    if "command" in trainer:
+        return f"Only this command can start a dead rank again. A replaced node starts the command again: {goes_on}"
+    return f"After a fault the same script is started again: {goes_on}"
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:

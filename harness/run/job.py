@@ -282,9 +282,11 @@ class RunningJob:
 
     def _drill(self, observer: Observer, stop: StopRequest) -> None:
         told = (self.plan, self.backend, self.emit, self.live.journal, stop, execute, self.progress, self.start_ns)
-        for make in (drill.rehearse_restore, second_restart.make):
-            if not stop.asked:
-                make(drill.Again(*told, observer))
+        again = drill.Again(*told, observer)
+        if not stop.asked:
+            drill.rehearse_restore(again)
+        if not stop.asked:
+            second_restart.make(again, self._publications.indexes)
 
     def _first_node(self) -> tuple[str, int]:
         """Returns the first living node, on which most trainers write their log."""

@@ -17,6 +17,7 @@ from harness.errors import FaultError
 from harness.log import untrusted_files
 from harness.log.numbered_names import pattern
 from harness.run.drill import SECOND, Again, CannotDrill, Watch
+from harness.run.indexes import Indexes
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, Pointer, list_checkpoints
 from harness.trainers.checkpoints.shared import names
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
@@ -26,6 +27,7 @@ from harness.units import counted
 STEP_TIMES = 5  # times as long as in the run, outages and all, a step may take
 SERIES_MIN = 3  # names that differ in their number alone: two may be written in turn
 INDEX_BYTES_MAX = 2**20  # a larger file beside the checkpoints names none of them
+NOTHING_SEEN = Indexes()
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,17 @@ class NothingToShow(Exception):
     """Raised if this run cannot show it; nothing is wrong then."""
 
 
-def make(again: Again) -> None:
+def make(again: Again, indexes: Indexes) -> None:
     def restart() -> SecondRestart:
         try:
-            return _restart(again)
+            return _restart(again, indexes)
         except NothingToShow as why:
             return SecondRestart("skipped", reason=str(why))
 
     again.log("second_restart", SECOND, restart, lambda why: SecondRestart("error", reason=why))
 
 
-def _restart(again: Again) -> SecondRestart:
+def _restart(again: Again, indexes: Indexes) -> SecondRestart:
     saved = again.plan.workload.checkpoint
     newest, before = last_two(_listed(again.journal.run_dir, saved))
     _check_recovered(again, newest, before)
@@ -63,7 +65,7 @@ def _restart(again: Again) -> SecondRestart:
     why = f"second restart: the steps after the save of step {before} once more"
     again.observer.starts_again(why, again.start_s + anew_s)
     watch = Watch(again.stop, lambda _: False)  # the command ends by itself, where the run's did
-    ended = again.start(SECOND, limit_s, watch, lambda place: set_back(place, saved), _nodes(again))
+    ended = again.start(SECOND, limit_s, watch, lambda place: set_back(place, saved, indexes), _nodes(again))
     left = _listed(again.journal.run_dir / SECOND, saved)
     found = SecondRestart("error", before, max((each.step or 0 for each in left.finished), default=None), ended.reason)
     if ended.outcome == "completed":
@@ -102,9 +104,9 @@ def last_two(listing: Listing) -> tuple[int, int]:
     return steps[0], steps[1]
 
 
-def set_back(run_dir: pathlib.Path, saved: Checkpoint) -> None:
-    """Removes the last save from a copy, and sets a pointer to it back. Raises `NothingToShow` if the folder would not
-    be as it was before that save, and `CannotDrill` if something cannot be removed."""
+def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHING_SEEN) -> None:
+    """Removes the last save from a copy, and sets back a pointer and lists that name it. Raises `NothingToShow` if the
+    folder would not be as it was before that save, and `CannotDrill` if something cannot be removed."""
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)
     removed = [each for each in listing.checkpoints if each.step is not None and each.step > before]
@@ -118,9 +120,12 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint) -> None:
         for each in removed:
             for path in (each.path, *each.files):
                 untrusted_files.remove_tree(run_dir, path)
+        _set_lists_back(run_dir, saved, removed, kept, indexes)
     except FaultError as error:
         raise CannotDrill(str(error)) from error
-    _check(run_dir, saved, removed, before)
+    listing = _listed(run_dir, saved)
+    if not listing.finished or listing.finished[0].step != before:
+        raise CannotDrill(f"the save of step {before} is not the newest one where all later ones are removed")
 
 
 def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
@@ -129,20 +134,35 @@ def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
     return names.step_in(saved.name) == saved.step or names.is_unique(saved.name) or len(alike) >= SERIES_MIN
 
 
-def _check(run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], before: int) -> None:
-    """Checks that no file beside the checkpoints names a removed one, and that the save before is the newest now."""
+def _set_lists_back(
+    run_dir: pathlib.Path,
+    saved: Checkpoint,
+    removed: list[FoundCheckpoint],
+    kept: FoundCheckpoint,
+    indexes: Indexes,
+) -> None:
+    """Makes each file beside the checkpoints that names a removed one hold what it held before the last save."""
     place = CheckpointFolder.look(run_dir, saved.folder)
     listing = list_checkpoints(place, saved.layout)
     mine = {file for each in listing.checkpoints for file in each.files}
     beside = [path for path in place.files if path not in mine and place.sizes[path] <= INDEX_BYTES_MAX]
     texts = {path: place.read(path, INDEX_BYTES_MAX) for path in beside}
     texts |= {path: leads.encode() for path, leads in place.links.items()}
-    for path, text in texts.items():
-        named = next((each.name for each in removed if each.name.encode() in text), None)
-        if named:
+    gone = indexes.saves - {each.name for each in listing.checkpoints}
+    earlier = indexes.naming(kept.step or 0)
+    for path, now in texts.items():
+        named = next((each.name for each in removed if each.name.encode() in now), None)
+        if named is None:
+            continue
+        text = earlier.get(path, b"")
+        if kept.name.encode() not in text or any(each.name.encode() in text for each in removed):
             raise NothingToShow(f"{path} names {named}, which was saved last")
-    if not listing.finished or listing.finished[0].step != before:
-        raise CannotDrill(f"the save of step {before} is not the newest one where all later ones are removed")
+        if lost := next((name for name in sorted(gone) if name.encode() in text and name.encode() not in now), None):
+            raise NothingToShow(
+                f"{path} named {lost} before the last save, and that is removed: let the job keep all its saves"
+            )
+        with os.fdopen(untrusted_files.open_file(run_dir, path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+            file.write(text)  # into the same file, whose owner may write it again
 
 
 def _point_back(run_dir: pathlib.Path, pointer: Pointer, removed: list[FoundCheckpoint], kept: FoundCheckpoint) -> None:

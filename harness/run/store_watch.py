@@ -22,6 +22,7 @@ from harness.log.vocabulary import NAME_CHARS_MAX
 from harness.node.emitter import Emitter
 from harness.plan.run_plan import Plan
 from harness.run.beside_saves import beside_the_saves, holding_tensors
+from harness.run.indexes import Indexes
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.checkpoint_folder import ENTRIES_MAX, CheckpointFolder
@@ -63,6 +64,7 @@ class Publications:
         self._run_id, self._folders = run_id, folders
         self._place = CheckpointFolder(self._run_dir, saved.folder)
         self._listing = Listing(AUTO, ())
+        self.indexes = Indexes()
         self._noted: dict[str, tuple[_Stamp, FoundCheckpoint]] = {}
         self._settled = False  # all that the last look showed is noted
         self._published = self._listed = 0
@@ -93,13 +95,22 @@ class Publications:
     def _watch(self) -> None:
         try:
             rest_s = 0.0
-            while not self._over.wait(rest_s):
+            while not self._is_over_after(rest_s):
                 rest_s = self.look()
             for _ in range(2):
                 self.look()
             self.tell_what_is_left()
         except Exception as error:  # whatever a node wrote there: the job goes on
             self._cannot_see(f"looking at {self._saved.folder}/ failed: {type(error).__name__}: {error}")
+
+    def _is_over_after(self, rest_s: float) -> bool:
+        """Rests, and looks only at lists of saves meanwhile: each may stand for a moment only."""
+        until_s = time.monotonic() + rest_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            if self._over.wait(min(left_s, LOOK_S)):
+                return True
+            self.indexes.look_again(self._place)
+        return self._over.is_set()
 
     def look(self) -> float:
         """Looks once. Returns how long to rest. A checkpoint that goes away during the look is not noted."""
@@ -110,6 +121,7 @@ class Publications:
                 self._settled = False
                 self._listing = list_checkpoints(self._place, self._saved.layout)
                 looked_s = time.monotonic()
+                self.indexes.note(self._place, self._listing)
                 self._note_all(before)
         return min(max(LOOK_S, REST_FACTOR * (looked_s - begin_s)), LOOK_S_MAX)
 

@@ -16,7 +16,7 @@ from harness.adopt import init_command
 from harness.adopt.first_look import Facts, _Enough, _Passes, facts_of
 from harness.adopt.init_command import _print_facts, _write, init, seen_and_unseen
 from harness.adopt.mesh_seen import mesh_of
-from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, with_steps_left, workload_of
+from harness.adopt.proposal import GATE, OTHERS_MOST, REHEARSALS, gate_of, propose, with_steps_left, workload_of
 from harness.adopt.recognise import THREADS, framework_of, recognise
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.checked_files import load_scenario
@@ -24,6 +24,7 @@ from harness.cli import default_folders
 from harness.errors import UsageError
 from harness.gate.suite_file import load_suite
 from harness.gate.suite_run import load_entries
+from harness.judge import thresholds
 from harness.mesh import Mesh
 from harness.node.emitter import TELLS, Axis, Emitter
 from harness.plan.making import make_plan
@@ -395,6 +396,28 @@ def test_a_short_job_gets_only_what_fits_and_nothing_is_expected_of_what_could_n
     blind = Facts(40, None, 3.0, 0.05, (), (), frozenset({"steps"}))
     text = propose(workload, blind)["rank-kill.yaml"]
     assert "loss_continuity" not in text and "no checkpoint was seen" in text
+
+
+@pytest.mark.parametrize(("others", "bound"), [(0.0, "120s"), (0.25, "100s"), (0.5, "80s"), (0.9, "80s")])
+def test_the_bound_on_recovery_leaves_room_for_a_busier_host_than_was_seen(others: float, bound: str) -> None:
+    """A run is judged while others take up to half of the CPUs, and then a start may take twice as long."""
+    workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
+    text = propose(workload, replace(FACTS, start_s=20.0, others=others))["rank-kill.yaml"]
+    assert OTHERS_MOST == thresholds.OTHERS_MOST
+    assert f"recovery_time: {{max: {bound}}}" in text
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        ({"torchrun": "t.py"}, "the same script is started again"),
+        ({"deepspeed": "t.py"}, "deepspeed starts no rank again"),
+        ({"command": ["t.sh"]}, "Only this command can start a dead rank again"),
+    ],
+)
+def test_a_scenario_says_who_starts_a_dead_rank_again(trainer: dict[str, object], said: str) -> None:
+    text = propose({"trainer": trainer, "nodes": 2}, FACTS)["rank-kill.yaml"]
+    assert f"workload:  # {said}" in text.replace("After a fault ", "")
 
 
 def test_what_is_there_is_not_written_over(folder: pathlib.Path) -> None:

@@ -183,6 +183,15 @@ def ended_by_others() -> None:
     os._exit(0)
 
 
+def let_go() -> None:
+    """The last save is looked at again only when the process ends, and nothing lives any more then."""
+    training = Training()
+    training.steps(1)
+    torch.save(training.state(), "last.pt")  # without a new name, which would tell that it is whole
+    del training
+    gc.collect()
+
+
 def averaged() -> None:
     """Steps 4 and 8 of a training whose average of weights is not restored in between, and then is."""
     training = Training()
@@ -395,6 +404,7 @@ LIVES: dict[str, list[Life]] = {
     "exported": [life(steps(2), saves(), steps(1), exports("weights.pt"), steps(1))],
     "written_elsewhere": [written_elsewhere, life(loads("store/cp.pt"), steps(1))],
     "ended_by_others": [ended_by_others],
+    "let_go": [let_go],
     "averaged": [averaged, averages_anew],
     "resumed_and_saved": [
         BEGINS,

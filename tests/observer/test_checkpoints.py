@@ -144,6 +144,11 @@ def test_exported_weights_do_not_hold_the_optimizer(told: pathlib.Path) -> None:
     assert holds == [(2, ["model", "optimizer"]), (3, ["model"])]
 
 
+def test_a_save_holds_what_it_held_when_it_was_begun(told: pathlib.Path) -> None:
+    (log,) = lives(told, "let_go")
+    assert one(log, "checkpoint.committed")["holds"] == ["model", "optimizer"]
+
+
 def test_the_same_tensors_have_the_same_digest(told: pathlib.Path) -> None:
     first, second = lives(told, "averaged")
     at_8 = named(first, "checkpoint.committed")[-1]["tensors"]

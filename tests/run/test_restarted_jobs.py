@@ -18,6 +18,7 @@ from harness.judge.verdict import Verdict
 from harness.log import files
 from harness.plan.run_plan import Plan
 from harness.run import job, second_restart, undo
+from harness.run.indexes import Indexes
 from harness.run.job import execute
 from harness.run.second_restart import NothingToShow, last_two, set_back
 from harness.trainers.checkpoints.contract import list_checkpoints
@@ -211,6 +212,47 @@ def test_a_folder_that_cannot_be_set_back_shows_nothing(tmp_path: pathlib.Path) 
     (tmp_path / "checkpoints" / "index.json").write_text('["global_step20", "global_step30"]')
     with pytest.raises(NothingToShow, match=r"index\.json names global_step30"):
         set_back(tmp_path, saved)
+
+
+def seen(folder: pathlib.Path, *saves: tuple[int, str]) -> Indexes:
+    """Saves each step, writes the list of saves after it, and lets the harness look while that is going on."""
+    indexes, listed = Indexes(), folder / "checkpoints" / "index.json"
+
+    def look() -> None:
+        place = CheckpointFolder.look(folder, "checkpoints")
+        indexes.note(place, list_checkpoints(place, "safetensors"))
+
+    for step, text in saves:
+        make_saves(folder, step)
+        look()
+        for part in (text[: len(text) // 2], text) if text else ():
+            listed.write_text(part)
+            if step < 20:
+                look()
+            else:  # the saves take so long to be looked at
+                indexes.look_again(CheckpointFolder(folder, "checkpoints"))
+    look()
+    return indexes
+
+
+def test_a_list_of_saves_is_set_back_to_its_text_before_the_last_one(tmp_path: pathlib.Path) -> None:
+    lists = ['["global_step10"]', '["global_step10", "global_step20"]', '["global_step20", "global_step30"]']
+    indexes = seen(tmp_path, *zip((10, 20, 30), lists, strict=True))
+    set_back(tmp_path, Checkpoint(layout="safetensors"), indexes)
+    assert (tmp_path / "checkpoints" / "index.json").read_text() == lists[1] and newest(tmp_path) == 20
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [("", r"index\.json names global_step30"), ('["global_step10", "global_step20"]', "named global_step10 before")],
+    ids=["not seen", "a save that is gone"],
+)
+def test_a_list_that_cannot_be_set_back_shows_nothing(tmp_path: pathlib.Path, second: str, why: str) -> None:
+    last = '["global_step20", "global_step30"]'
+    indexes = seen(tmp_path, (10, '["global_step10"]'), (20, second), (30, last))
+    shutil.rmtree(tmp_path / "checkpoints" / "global_step10")
+    with pytest.raises(NothingToShow, match=why):
+        set_back(tmp_path, Checkpoint(layout="safetensors"), indexes)
 
 
 @pytest.mark.parametrize(("steps", "why"), [((), "no save is left"), ((30,), "only one save is left")])

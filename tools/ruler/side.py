@@ -15,7 +15,7 @@ from typing import Any
 
 PATIENCE_S = 60
 PLACES = {  # where a version may have them; add yours where you move them
-    "load_evidence": ("harness.evidence.logs", "harness.judge.facts.evidence", "harness.judge.evidence"),
+    "load_evidence": ("harness.evidence.logs", "harness.evidence.logs", "harness.judge.evidence"),
     "judge": ("harness.judge.score", "harness.judge.scorecard", "harness.judge.verdict"),
 }
 

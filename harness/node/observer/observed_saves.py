@@ -43,6 +43,7 @@ class Save:
     accumulated: dict[str, int]  # micro-batches of the next step when it was begun
     files: list[str] = field(default_factory=list)
     held: set[int] = field(default_factory=set)  # storages of live state in its files
+    holds: set[str] = field(default_factory=set)  # the owners of these storages; none may be left when it is whole
     unwritten: set[str] = field(default_factory=set)  # files that another thread may still be writing
     write_ns: int = 0  # from its begin until its last file was there; 0: that is not known
     begun_s: float = field(default_factory=time.time)  # by the clock of the file systems
@@ -79,9 +80,10 @@ class Saves:
                     save.files.append(path)
                     save.unwritten.add(path)
                     save.held |= held
+                    save.holds.update(self.live.parts(held))
                     return save
             save = self._begun(path)
-            save.held, save.unwritten = set(held), {path}
+            save.held, save.holds, save.unwritten = set(held), set(self.live.parts(held)), {path}
             self.open.append(save)
         self._told("checkpoint.started", save, path=path)
         self._next.expect()
@@ -121,7 +123,7 @@ class Saves:
         self.wrote(lineage, self.watch.step)
         if held and self._store():
             save = self._begun(MEMORY)
-            save.held, save.lineages = held, {MEMORY: lineage}
+            save.held, save.holds, save.lineages = held, set(self.live.parts(held)), {MEMORY: lineage}
             with self._lock:
                 self.open.append(save)
             self._next.expect()
@@ -239,7 +241,7 @@ class Saves:
         if save.write_ns:
             told["write_ns"] = save.write_ns
         if save.held:
-            told["holds"] = self.live.parts(save.held)
+            told["holds"] = sorted(save.holds)
         if save.held and (tensors := identity.tensors(save.files)):
             told["tensors"] = tensors
         self._told("checkpoint.committed", save, duration_ns=time.monotonic_ns() - save.begun_ns, **told)
