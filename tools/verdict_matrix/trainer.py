@@ -564,7 +564,7 @@ def emergency_save_half_of_the_time(original: Any, self: Worker, notices: list[A
 @bug_in(Worker, "drain")
 def saves_after_the_notice(original: Any, self: Worker, notices: list[Any]) -> tuple[int, str]:
     """Finishes something else first: the node is gone before the emergency checkpoint is."""
-    self.watchdog.allow(60)
+    self.watchdog.allow("something else", 60)
     time.sleep(6)
     return original(self, notices)
 
