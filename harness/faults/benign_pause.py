@@ -20,6 +20,7 @@ MEETS = {  # what the pause is to the trainer, and in the sentence of the plan
     "compile": "compiles its model",
 }
 TAKEN_WITHIN_S = 60.0
+WATCHED_S = 0.5  # how long it is looked at to see that no rank does a step
 
 
 class BenignPause(orders.OrderedFault):
@@ -50,7 +51,10 @@ class BenignPause(orders.OrderedFault):
         if late := [rank for rank, answer in answers.items() if answer["changed"] != 1]:
             raise FaultError(f"the order for step {first} reached rank {late[0]} too late: it did not pause there")
         victims = [context.pid_of(rank) for rank in ranks]
-        inside.see_no_step(ranks, context, f"of {self.kind}")
+        context.wait(WATCHED_S)
+        steps = max(0, orders.newest_step(context, ranks) - first + 1)  # those before it may be told only now
+        unit = f"steps from step {first} on in {WATCHED_S:g} s of {self.kind}"
+        context.effect(steps, 0, unit, ok=steps == 0)
         context.wait(self.duration.s, until=lambda: all(inside.is_gone(*victim) for victim in victims))
 
 

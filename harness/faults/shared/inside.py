@@ -105,12 +105,7 @@ def see_stuck(failpoint: str, ranks: Sequence[int], context: Context, within_s: 
     if not context.wait(within_s, until=lambda: all(context.reached(r, failpoint) >= begin_ns for r in ranks)):
         raise FaultError(f"rank {ranks} did not come to the failpoint {failpoint} within {within_s:g} s")
     context.injected()
-    see_no_step(ranks, context, f"inside {failpoint}")
-
-
-def see_no_step(ranks: Sequence[int], context: Context, where: str) -> None:
-    """Measures the effect of a standstill on the ranks."""
     since_ns = time.monotonic_ns()
     context.wait(WATCHED_S)
     steps = sum(len(context.step_times_ns(rank, since_ns)) for rank in ranks)
-    context.effect(steps, 0, f"steps in {WATCHED_S:g} s {where}", ok=steps == 0)
+    context.effect(steps, 0, f"steps in {WATCHED_S:g} s inside {failpoint}", ok=steps == 0)
