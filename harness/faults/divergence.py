@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -60,7 +60,7 @@ class Divergence(orders.OrderedFault):
         self._usual = {rank: usual(context.figures(rank), self._name) for rank in ranks}
         self._first = orders.step_ahead(context, ranks)
         kind = {"gradient": "gradient_factor"}.get(self.kind, self.kind)
-        order = {"kind": kind, "factor": self.factor, "from_step": self._first, "steps": self.steps}
+        order: dict[str, Any] = {"kind": kind, "factor": self.factor, "from_step": self._first, "steps": self.steps}
         within_s = TOLD_WITHIN_S + 10 * orders.usual_step_s(context, ranks[0])
         answers = orders.order_each(context, ranks, within_s, **order)
         if late := [rank for rank, answer in answers.items() if answer["changed"] != 1]:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -77,9 +77,9 @@ class Analysis(Evidence):
         """Returns these windows and those of the faults themselves, without those of benign faults alone."""
         struck = [fault for fault in self.run.faults if fault.injected is not None]
         acted = [(each.injected or 0, by_time.healed_at(self.run, each)) for each in struck if not each.benign]
-        return [*self._windows({each.id for each in struck if each.benign}), *acted]
+        return [*self._windows(frozenset(each.id for each in struck if each.benign)), *acted]
 
-    def _windows(self, but: Set[str]) -> Sequence[by_time.Window]:
+    def _windows(self, but: frozenset[str]) -> Sequence[by_time.Window]:
         """Returns `windows` without those that the faults with these ids account for."""
         episodes = [(e.t_stop, e.end) for e in self.run.episodes if not e.faults or not but.issuperset(e.faults)]
         slow = [(interval.begin, interval.end) for interval in self.slowed.degraded if interval.fault not in but]

@@ -145,7 +145,8 @@ def _unnoticed(run: Timeline, allowed: int) -> Expectation | None:
         edges = np.concatenate([[fault.injected], ends, [run.end]])
         stood = np.flatnonzero((np.diff(edges) > allowed) & (edges[:-1] <= healed_at(run, fault)))
         since = int(edges[stood[0]]) if len(stood) else NEVER
-        if since < NEVER and first_from(run.evidence, fault.injected) > since + allowed:
+        noticed = (run.evidence >= fault.injected) & (run.evidence <= since + allowed)
+        if since < NEVER and not noticed.any():
             limit = shown_ns(allowed)
             why = f"nobody in the job noticed `{fault.id}` within {limit}, though no step was done for so long"
             grounds = [Ground(Kind.FAULTS), Ground(Kind.ABSENCE)]
