@@ -10,6 +10,9 @@ An order with `from_step`, `steps` and `factor` lasts (`kind`: `learning_rate`, 
 two strike once: a step that is done again is spared. Poisoned batches are bad data: they stay bad while the order is
 there.
 
+An order of the kind `pause` lasts, too: all ranks get it. Before `from_step`, each spends `seconds` in `section`, which
+it declares: that is no hang.
+
 While an order of the kind `out_of_memory` is there, no piece with more than `fits` sequences gets through the model.
 """
 
@@ -20,7 +23,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,11 +39,20 @@ SKEWS = ("fewer", "duplicate")
 FOLDER_ENV, ANSWERS_ENV = "CHAOS_DAMAGE", "CHAOS_ANSWERS"
 
 
+@dataclass(frozen=True)
+class Pause:
+    """Work that is no step, such as an evaluation."""
+
+    section: str
+    seconds: float
+
+
 class Lasting:
     """An order for a stretch of steps."""
 
     def __init__(self, order: dict[str, Any], struck_before: bool):
         self.kind, self.factor = order["kind"], order["factor"]
+        self.section = order.get("section", "")
         self.steps = range(order["from_step"], order["from_step"] + order["steps"])
         self.poisoned: NDArray[np.int64] | None = None  # sample numbers
         self._last, self._over = 0, struck_before
@@ -61,6 +73,7 @@ class Damage:
         self._hooks: list[Any] = []
         self._skew: Callable[[Loaded], Loaded] | None = None
         self._lasting: dict[str, Lasting] = {}
+        self.pauses: list[Pause] = []  # before this step
 
     @classmethod
     def on_request(cls, rank: int, emit: Emitter, samples: Samples | None = None) -> Damage | None:
@@ -69,6 +82,7 @@ class Damage:
 
     def before_step(self, step: int, model: nn.Module, optimizer: Optimizer | None = None) -> None:
         """Ends the damage of the step before, and does what is asked for now."""
+        self.pauses.clear()
         while self._hooks:
             self._hooks.pop().remove()
         there = sorted(self._folder.glob("*.json"))
@@ -119,6 +133,8 @@ class Damage:
         if order.kind == "learning_rate" and optimizer is not None:
             for group in optimizer.param_groups:  # the schedule sets it anew for the next step
                 group["lr"] *= order.factor
+        elif order.kind == "pause":
+            self.pauses.append(Pause(order.section, order.factor))
         elif order.kind == "gradient_factor":
             self._hooks += [each.register_hook(lambda grad: grad * order.factor) for each in model.parameters()]
 

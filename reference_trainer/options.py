@@ -88,6 +88,9 @@ class Options:
     )
     hang_floor_s: float = _option(5.0, "never call it a hang before so many seconds without a step")
     hang_factor: float = _option(20.0, "call it a hang after so many times the median step")
+    section_s: float = _option(
+        60.0, "call it a hang when a load, the copy for a save, or an evaluation takes longer than so many seconds"
+    )
     startup_s: float = _option(120.0, "call it a hang when the first step takes longer than so many seconds")
     join_timeout_s: float = _option(
         600.0, "seconds a node waits until there are enough nodes; then the job ends, and says how many came"

@@ -23,7 +23,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 import torch
@@ -37,7 +37,7 @@ from harness.events import TELLS, Emitter, usage
 from reference_trainer import flight_recorder, shares
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
-from reference_trainer.damage import Damage
+from reference_trainer.damage import Damage, Pause
 from reference_trainer.data import BadShard, Loader, Samples, load_corpus, share
 from reference_trainer.divergence import Divergence, Spike
 from reference_trainer.layers import LayerNorms
@@ -50,7 +50,7 @@ from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
 from reference_trainer.replicas import Replicas, Setback, digest
 from reference_trainer.rhythm import Rhythm
 from reference_trainer.trends import Trends
-from reference_trainer.watchdog import StragglerReport, Watchdog
+from reference_trainer.watchdog import StragglerReport, Watchdog, tell_hang
 
 EXIT_COMPLETED = 0
 EXIT_ERROR = 1  # a bug, or a machine that is not as it should be
@@ -140,13 +140,13 @@ class Worker:
             usage.watch(emit)
             if options.metadata != "off":
                 self.preemption.poll(options.metadata, options.poll_s)
-        with emit.phase("startup"):
+        with self.phase("startup", options.startup_s):
             self.build()
-        with emit.phase("rendezvous"):
+        with self.phase("rendezvous", options.startup_s):
             self.meet()
         emit("rendezvous", world_size=self.world_size, data_samples=self.samples.count)
         emit("coordinates", axes=[{"axis": "dp", "index": self.rank, "size": self.world_size}])
-        with emit.phase("restore"):
+        with self.phase("restore"):
             self.restore()
         self.preemption.training_begins()
         while True:
@@ -154,6 +154,12 @@ class Worker:
                 return self.train()
             except Setback as setback:
                 self.go_back(setback)
+
+    @contextlib.contextmanager
+    def phase(self, name: str, limit_s: float | None = None) -> Iterator[None]:
+        """Declares a phase to the log and to the watchdog; by default it may take `--section-s`."""
+        with self.watchdog.section(name, limit_s or self.options.section_s), self.emit.phase(name):
+            yield
 
     def build(self) -> None:
         """Everything that needs no other rank."""
@@ -187,13 +193,22 @@ class Worker:
 
     def meet(self) -> None:
         """Joins the process group and wraps the model."""
+        self.emit.failpoint("rendezvous")
         timeout = timedelta(seconds=self.options.collective_timeout_s)
-        join_process_group(self.device, self.rank, self.world_size, timeout)
+        join_process_group(self.device, self.rank, self.world_size, timeout, self.tell_absent)
         # DDP regroups its buckets after the first iteration of a process. With four or more ranks that changes the
         # order of summation, and a restarted run would differ from an undisturbed one in the last bits.
         # It does not regroup when told to look for unused parameters.
         self.parallel = DistributedDataParallel(self.model, find_unused_parameters=True, gradient_as_bucket_view=True)
         self.sync = GradientSync(self.parallel, self.emit, meanwhile=lambda: self.replicas.take(self.step))
+
+    def tell_absent(self, absent: Sequence[int]) -> None:
+        """Other ranks did not come to the rendezvous in time. The first of those that did names them."""
+        if self.rank == min(set(range(self.world_size)) - set(absent)):
+            late = f"did not come to the rendezvous within {self.options.collective_timeout_s:g} s"
+            detail = f"rank {', '.join(map(str, absent))} {late}"
+            self.emit("anomaly", kind="hang", detail=detail)
+            tell_hang(self.emit, absent, detail)
 
     def restore(self) -> int:
         """Puts back the newest checkpoint that is valid for every rank; returns its step."""
@@ -221,17 +236,18 @@ class Worker:
         self.furthest = max(self.step, self.furthest)
         if self.setbacks > SETBACKS_MAX:
             raise StoppedByPolicy(f"{why}; this was setback {self.setbacks} without getting past step {self.furthest}")
-        self.watchdog.allow(self.options.startup_s)
         self.loader.close()
         self.optimizer.zero_grad()
-        self.checkpoints.wait()
-        with self.emit.phase("restore"):
+        with self.watchdog.section("the save that is going on", self.options.startup_s):
+            self.checkpoints.wait()
+        with self.phase("restore"):
             if setback.before is not None and not self.checkpoints.forget_after(setback.before):
                 raise StoppedByPolicy(f"{why}; no checkpoint of step {setback.before} or before is there to go back to")
             if not self.restore():
                 raise FromScratch(f"{why}; there is no checkpoint to go back to")
         if isinstance(setback, Spike):
             self.divergence.gone_back(setback)
+        self.watchdog.allow("the start", self.options.startup_s)
 
     def train(self) -> tuple[int, str]:
         """The loop. Ends when all steps are done, or when all ranks have agreed to leave."""
@@ -241,12 +257,14 @@ class Worker:
         self.loader = self.load_from(self.step + 1)
         for step in range(self.step + 1, options.steps + 1):
             self.step = step
+            paused_ns = 0
             if self.damage:
                 self.damage.before_step(step, self.model, self.optimizer)
+                paused_ns = self.pause(self.damage.pauses)
             self.emit.failpoint("next_batch")
             loaded = self.damage.of_batch(self.loader.take()) if self.damage else self.loader.take()
             batch, inputs, targets = loaded.batch, loaded.inputs.to(self.device), loaded.targets.to(self.device)
-            data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns
+            data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns - paused_ns
 
             loss_of_share, compute_s = self.forward_backward(inputs, targets)
             mine = shares.tally(loaded.indices)
@@ -279,10 +297,10 @@ class Worker:
             )
             self.watchdog.step_done(step)
             if any(late_shards):  # a batch that comes late is no hang, and its rank's peers wait for it, too
-                self.watchdog.allow(options.hang_floor_s + options.data_patience_s)
+                self.watchdog.allow("waiting for data", options.hang_floor_s + options.data_patience_s)
             self.stragglers.step_done(compute_s_of_ranks)
             committed = self.checkpoints.committed_step  # told on rank 0, which saves
-            self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
+            self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns - paused_ns, data_ns, committed)
             if not seeks_scale:
                 self.divergence.step_done(step, loss, grad_norm)
             if self.stragglers.excluded:
@@ -302,6 +320,16 @@ class Worker:
                 self.save("periodic")
                 checkpoint_ns = time.monotonic_ns() - begin_ns
         return self.finish()
+
+    def pause(self, ordered: Sequence[Pause]) -> int:
+        """Does what is no step and takes long, as an evaluation does: declared, and all ranks go on together. Returns
+        for how long, in ns."""
+        begin_ns = time.monotonic_ns()
+        for each in ordered:
+            with self.phase(each.section):
+                time.sleep(each.seconds)
+                dist.barrier()
+        return time.monotonic_ns() - begin_ns if ordered else 0
 
     def update(self, loss: float) -> tuple[float, bool]:
         """Returns the gradient's norm, and whether the weights stay as they are because the loss scale was too high."""
@@ -382,7 +410,8 @@ class Worker:
         if self.options.check_replicas_every:
             of_ranks = exchange([float(digest(self.model))])
             self.replicas.compare(self.step, [row[0] for row in of_ranks])
-        with self.emit.phase("checkpoint.snapshot"):
+        with self.phase("checkpoint.snapshot"):
+            self.emit.failpoint("checkpoint.snapshot")
             parts = (self.model, self.optimizer, self.schedule, self.precision)
             state = training_state.capture(*parts, self.step, self.identity, self.divergence.state())
             if self.rank == 0:
@@ -392,12 +421,12 @@ class Worker:
 
     def save_and_wait(self, kind: str) -> bool:
         """A checkpoint of this very step, written when this returns, unless there is one. Tells every rank if so."""
-        self.watchdog.allow(self.options.startup_s)
-        self.checkpoints.wait()
-        if not self.agreed(self.checkpoints.committed_step == self.step):
-            self.save(kind)
+        with self.watchdog.section(f"the {kind} save", self.options.startup_s):
             self.checkpoints.wait()
-        return self.agreed(self.checkpoints.committed_step == self.step)
+            if not self.agreed(self.checkpoints.committed_step == self.step):
+                self.save(kind)
+                self.checkpoints.wait()
+            return self.agreed(self.checkpoints.committed_step == self.step)
 
     def agreed(self, answer: bool) -> bool:
         """Rank 0's answer, on every rank."""
@@ -481,7 +510,9 @@ def pick_device(name: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def join_process_group(device: torch.device, rank: int, world_size: int, timeout: timedelta) -> None:
+def join_process_group(
+    device: torch.device, rank: int, world_size: int, timeout: timedelta, tell_absent: Callable[[list[int]], None]
+) -> None:
     """gloo for tensors on the host, NCCL for those on a GPU.
 
     Our launcher names a part of the rendezvous store, which no rank hosts, that is new for each start. Reusing the
@@ -496,7 +527,12 @@ def join_process_group(device: torch.device, rank: int, world_size: int, timeout
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.PrefixStore(prefix, dist.TCPStore(address, port, is_master=False, timeout=timeout))
     claim_place(store, rank, world_size)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    except RuntimeError:
+        if absent := [each for each in range(world_size) if not store.check([f"place {each}"])]:
+            tell_absent(absent)
+        raise
 
 
 def claim_place(store: dist.Store, rank: int, world_size: int) -> None:

@@ -1,8 +1,9 @@
-"""Notices when training stops moving, and says which rank is slow."""
+"""Notices when training stops moving, and says which rank is stuck or slow."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import faulthandler
 import os
 import statistics
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.events import Emitter
 from reference_trainer import flight_recorder
@@ -18,13 +19,16 @@ from reference_trainer import flight_recorder
 EXIT_HUNG = 70  # sysexits' EX_SOFTWARE
 
 STACK_CHARS_MAX = 20_000
+CULPRIT_S = 1.0  # seconds for which a rank that only waits leaves it to the stuck one to name itself
+STEP = "a step"
 
 
 class Watchdog:
     """Ends the process when no step has ended for too long: `max(floor_s, factor × median step)`.
 
-    Fails fast and alone: a hung rank can't be asked to take part in anything. Its peers see the connection
-    break, the agents restart everybody.
+    It counts progress, not life: no thread can beat for a step. Work that is no step is declared as a section with a
+    limit of its own. Fails fast and alone: a hung rank can't be asked to take part in anything. Its peers see the
+    connection break, the agents restart everybody.
     """
 
     def __init__(self, emit: Emitter, rank: int, floor_s: float, factor: float, startup_s: float):
@@ -32,23 +36,32 @@ class Watchdog:
         self._floor_s = floor_s
         self._factor = factor
         self._steps_s: collections.deque[float] = collections.deque(maxlen=50)
-        self._last_beat = time.monotonic()
-        self._limit_s = startup_s
         self._step = 0
-        self._in_step = False
+        self.allow("the start", startup_s)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def step_done(self, step: int) -> None:
         now = time.monotonic()
-        self._step, self._in_step = step, True
+        self._step = step
         self._steps_s.append(now - self._last_beat)
-        self._limit_s = max(self._floor_s, self._factor * statistics.median(self._steps_s))
-        self._last_beat = now
+        self._begin(STEP, max(self._floor_s, self._factor * statistics.median(self._steps_s)))
 
-    def allow(self, limit_s: float) -> None:
-        """What comes next is no step and may take this long."""
-        self._limit_s, self._in_step = limit_s, False
-        self._last_beat = time.monotonic()
+    def allow(self, what: str, limit_s: float) -> None:
+        """What comes next, until the next step has ended, may take this long. All ranks may be busy with it at once, so
+        no rank that takes longer names itself."""
+        self._begin(what, limit_s, guilty=False)
+
+    @contextlib.contextmanager
+    def section(self, what: str, limit_s: float) -> Iterator[None]:
+        """A declared section, such as a save, may take this long. Then the limit from before holds again, from zero."""
+        before = self._what, self._limit_s, self._guilty
+        self._begin(what, limit_s)
+        yield
+        self._begin(*before)
+
+    def _begin(self, what: str, limit_s: float, guilty: bool = True) -> None:
+        self._last_beat = time.monotonic()  # written first, for the same reason
+        self._what, self._limit_s, self._guilty = what, limit_s, guilty
 
     def _watch(self) -> None:
         previous = time.monotonic()
@@ -58,8 +71,9 @@ class Watchdog:
             if now - previous > self._floor_s / 2:
                 self._last_beat += now - previous  # the whole process was frozen: that is not a hang of its own
             previous = now
+            limit_s = self._limit_s  # read first: a shorter limit must not meet an older beat
             silent_s = now - self._last_beat
-            if silent_s > self._limit_s:
+            if silent_s > limit_s:
                 self._fail(silent_s)
 
     def _fail(self, silent_s: float) -> None:
@@ -67,14 +81,32 @@ class Watchdog:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
             stacks = file.read().decode(errors="replace")
-        detail = f"no step for {silent_s:.2f} s (limit {self._limit_s:.2f} s)"
+        what = "no step" if self._what == STEP else f"stuck in {self._what}"
+        detail = f"{what} for {silent_s:.2f} s (limit {self._limit_s:.2f} s)"
         print(f"watchdog: {detail}\n{stacks}", file=sys.stderr, flush=True)
         self._emit("anomaly", kind="hang", detail=f"{detail}\n{stacks[:STACK_CHARS_MAX]}")
-        if flight_recorder.tell(self._emit) and self._in_step:  # it is this rank that the others wait for
-            who = [{"rank": self._rank}]
-            self._emit("diagnosis", kind="hang", who=who, decision="restart-in-place", why=detail)
+        if flight_recorder.tell(self._emit) and self._guilty:  # it is this rank that the others wait for
+            why = f"{detail}; it waits for no other rank, and is in {_place()}"
+            tell_hang(self._emit, [self._rank], why)
+        else:
+            time.sleep(CULPRIT_S)
         self._emit("exiting", code=EXIT_HUNG, reason="hang", step=self._step)
         os._exit(EXIT_HUNG)
+
+
+def tell_hang(emit: Emitter, ranks: Sequence[int], why: str) -> None:
+    who = [{"rank": rank} for rank in ranks]
+    emit("diagnosis", kind="hang", who=who, decision="restart-in-place", why=why)
+
+
+def _place() -> str:
+    """The trainer's innermost function on the main thread, with its line."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and os.path.dirname(frame.f_code.co_filename) != os.path.dirname(__file__):
+        frame = frame.f_back
+    if frame is None:
+        return "an unknown place"
+    return f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
 
 
 class StragglerReport:

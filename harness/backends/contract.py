@@ -50,6 +50,7 @@ class Verb(enum.StrEnum):
     NET_LOSS = "network loss"
     NET_LINK = "network link"
     NET_PARTITION = "network partition"
+    NET_RESET = "reset connections"
     CPU = "limit cpu"  # frozen and thawed many times a second, or crowded by others
     CPU_QUOTA = "cpu quota"  # a limit the kernel keeps
     MEMORY = "limit memory"  # kept by the kernel, or by a watchdog that kills
@@ -306,6 +307,12 @@ class Node(abc.ABC):
         Without `pids`, or if its processes cannot be told apart, those of the whole node with a network of its own.
         """
         raise self._missing(Verb.NET_DELAY)
+
+    def reset_connections(self, pids: Sequence[int]) -> int:
+        """Closes the TCP connections of these processes (numbered as in `pids`) to everyone but the control host, and
+        returns how many. Both ends hear of it, and all processes live on. A node whose processes cannot be seen from
+        outside resets those of all its processes."""
+        raise self._missing(Verb.NET_RESET)
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         """Applies the rule to the node's operations in `mount`, one of the workload's.

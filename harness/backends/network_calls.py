@@ -10,7 +10,7 @@ from typing import Any
 from harness.backends.caller import NetworkCaller
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.backends.node_base import NodeBase
-from harness.errors import BackendError
+from harness.errors import BackendError, UsageError
 from harness.node.rpc import Line
 from harness.node.types import Arrivals, Connection, Connections, Impairment
 
@@ -24,6 +24,7 @@ _MODULES = {
     Verb.NET_LOSS: f"{_PACKET_RULES} and {_QUEUE}",
     Verb.NET_LINK: "veth",
     Verb.NET_PARTITION: _PACKET_RULES,
+    Verb.NET_RESET: "tcp_diag, in a kernel with INET_DIAG_DESTROY",
 }
 VERBS = tuple(_MODULES)
 
@@ -78,6 +79,11 @@ class NetworkedNode(NodeBase):
         found = self._lab.call("net.connections", node=self.key, pids=list(pids))
         each = tuple(Connection(**row) for row in found["connections"])
         return Connections(each, found["of_processes"], found["rdma_bytes"])
+
+    def reset_connections(self, pids: Sequence[int]) -> int:
+        if not pids:
+            raise UsageError(f"node {self.key}: no process given whose connections are to be reset")
+        return int(self._lab.call("net.reset", node=self.key, pids=list(pids)))
 
     def _disturb(self, verb: str, **params: Any) -> LabDisturbance:
         return LabDisturbance(self._lab, self._lab.call(f"net.{verb}", node=self.key, **params))

@@ -74,6 +74,8 @@ class Network:
         host = self._host(params.pop("node"))
         if method == "net.connections":
             return self._sidecar(host).call("connections", limit_s, **params)
+        if method == "net.reset":
+            return self._sidecar(host).call("reset", limit_s, spared=self.control, **params)
         if method == "net.examine":
             return self._sidecar(host).call("examine", limit_s, place=self._place(host))
         return self._begin(host, method.removeprefix("net."), limit_s, params)

@@ -202,6 +202,7 @@ class Fault(Parameters, abc.ABC):
     network: ClassVar[bool] = False  # it acts on the network, so the training's own traffic must meet it
     clocks: ClassVar[bool] = False  # it sets clocks wrong
     preempts: ClassVar[bool] = False  # the owner of a node takes it back
+    benign: ClassVar[bool] = False  # nothing is wrong: it explains no alarm, and no restart
     damages: ClassVar[bool] = False  # it damages checkpoints that are written, so the last one may be lost
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
     truth: ClassVar[Truth | None] = None  # the right answers to "who was it?"; none: answers about it are not graded
@@ -256,6 +257,7 @@ class Fault(Parameters, abc.ABC):
             clocks=self.clocks,
             preempts=self.preempts,
             damages=self.damages,
+            benign=self.benign,
             replaced=self.replaced(),
             spoilt_steps=self.spoilt_steps(),
         )

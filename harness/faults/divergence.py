@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -18,8 +18,6 @@ from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter import abnormal
 
 BEFORE_STEPS = 20  # whose median is the usual
-AHEAD_STEPS, AHEAD_S = 2, 0.2  # so far ahead of the trainer's newest step an order is given
-MOVES_WITHIN_S = 0.1
 TOLD_WITHIN_S = 60.0
 PASSED_WITHIN_S = 600.0  # a job that goes back may do the steps again
 RATE_TOLERANCE = 0.1
@@ -60,36 +58,22 @@ class Divergence(orders.OrderedFault):
         if self.kind == "learning_rate" and world - set(ranks):
             raise FaultError(f"a learning rate is that of all ranks: target {{rank: all}}, not ranks {ranks}")
         self._usual = {rank: usual(context.figures(rank), self._name) for rank in ranks}
-        self._first = self._begin(ranks, context)
+        self._first = orders.step_ahead(context, ranks)
         kind = {"gradient": "gradient_factor"}.get(self.kind, self.kind)
-        order = {"kind": kind, "factor": self.factor, "from_step": self._first, "steps": self.steps}
-        answers = orders.order_each(context, ranks, TOLD_WITHIN_S + 10 * self._step_s(ranks, context), **order)
+        order: dict[str, Any] = {"kind": kind, "factor": self.factor, "from_step": self._first, "steps": self.steps}
+        within_s = TOLD_WITHIN_S + 10 * orders.usual_step_s(context, ranks[0])
+        answers = orders.order_each(context, ranks, within_s, **order)
         if late := [rank for rank, answer in answers.items() if answer["changed"] != 1]:
             raise FaultError(f"the order for step {self._first} reached rank {late[0]} too late: it did not act there")
         for rank in ranks:
             self._measure(rank, ranks, context)
         last = self._first + self.steps - 1
-        context.wait(PASSED_WITHIN_S, until=lambda: all(newest(context.figures(rank)) > last for rank in ranks))
+        context.wait(PASSED_WITHIN_S, until=lambda: all(orders.newest_step(context, [r]) > last for r in ranks))
 
     @property
     def _name(self) -> Name:
         """Returns the trainer's figure that shows the fault."""
         return TOLD_BY[self.kind]
-
-    def _begin(self, ranks: Sequence[int], context: Context) -> int:
-        """Returns a step that no rank has begun when the order comes. A trainer held at the trigger stands still."""
-        step_s, ahead, begun = self._step_s(ranks, context), AHEAD_STEPS, self._newest(ranks, context)
-        moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: self._newest(ranks, context) != begun)
-        if moves and step_s > 0:
-            ahead += min(BEFORE_STEPS, math.ceil(AHEAD_S / step_s))
-        return self._newest(ranks, context) + ahead
-
-    def _newest(self, ranks: Sequence[int], context: Context) -> int:
-        return max(newest(context.figures(rank)) for rank in ranks)
-
-    def _step_s(self, ranks: Sequence[int], context: Context) -> float:
-        times = context.step_times_ns(ranks[0])[-BEFORE_STEPS:]
-        return statistics.median(times) / 1e9 if times else 0.0
 
     def _measure(self, rank: int, ranks: Sequence[int], context: Context) -> None:
         """Compares the rank's figure of the first disturbed step with the steps before."""
@@ -135,10 +119,6 @@ class Divergence(orders.OrderedFault):
 
 def _shown(ratio: float, otherwise: float) -> float:
     return round(ratio, 3) if math.isfinite(ratio) else otherwise
-
-
-def newest(figures: Sequence[Figures]) -> int:
-    return figures[-1].step if figures else 0
 
 
 def usual(figures: Sequence[Figures], name: Name) -> float:

@@ -1,4 +1,4 @@
-"""A target stops without dying: a process, everything on a node, a rank inside a collective."""
+"""A target stops without dying: a process, everything on a node, a rank in a collective, a save, a load, a start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
-from harness.faults.contract import Context, Hold, Target, name_ranks
+from harness.faults.contract import Context, Hold, Target, name_ranks, ranks_of
 from harness.faults.shared import inside
 from harness.faults.shared.rank_launcher import launcher_of
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -21,22 +21,33 @@ from harness.units import Duration
 
 STOPS_WITHIN_S = 3.0
 WATCHED_S = 0.5  # how long it is looked at to see that nothing moves
-COLLECTIVE = "all_reduce"
+PLACES = {  # where a rank gets stuck: the trainer's failpoint
+    "stuck_in_collective": "all_reduce",
+    "stuck_in_save": "checkpoint.snapshot",
+    "stuck_in_load": "restore",
+    "late": "rendezvous",
+}
 WAYS = {
     "freeze_rank": "the process of the rank is stopped",
     "freeze_node": "everything on the rank's node is stopped, its connections stay open",
     "freeze_launcher": "what started the rank is stopped: its keep-alives are missing, its workers go on",
     "stuck_in_collective": "the rank enters the gradient all-reduce and does not come back",
+    "stuck_in_save": "the same in its next save",
+    "stuck_in_load": "the same in its next load, after a restart",
+    "late": "the rank's next process sleeps before it joins the others",
 }
 
 
 class Hang(inside.InsideFault):
     """A rank or its node stands still, alive to all appearances, until it is thawed or the job gets rid of it."""
 
-    how: Literal["freeze_rank", "freeze_node", "freeze_launcher", "stuck_in_collective"] = Field(
-        "freeze_rank", description="; ".join(f"{way}: {what}" for way, what in WAYS.items())
-    )
+    how: Literal[
+        "freeze_rank", "freeze_node", "freeze_launcher", "stuck_in_collective", "stuck_in_save", "stuck_in_load", "late"
+    ] = Field("freeze_rank", description="; ".join(f"{way}: {what}" for way, what in WAYS.items()))
     duration: Duration = Field(Duration("60s"), description="Processes that are still there afterwards go on.")
+    within: Duration = Field(
+        Duration("30s"), description="How long to wait for a rank that is to get stuck somewhere to come there."
+    )
 
     runbook = "F9"
 
@@ -56,20 +67,18 @@ class Hang(inside.InsideFault):
         return self.needs | {Verb.FREEZE} if self.how == "freeze_node" else self.needs
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
-        if self.how != "stuck_in_collective":
-            return []
-        return inside.stuck_at(COLLECTIVE, targets, self.duration.s)
+        return inside.stuck_at(self._place, targets, self.duration.s, self.within.s) if self._place else []
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"{name_ranks(targets)}: {WAYS[self.how]}, for {self.duration} or until the job gets rid of it"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
+        if self._place:
+            inside.see_stuck(self._place, ranks_of(targets), context, self.within.s)
         victims = self.find_victims(targets, context)
         if self.how == "freeze_launcher":
             victims = {rank: (node, launcher_of(rank, node, pid)) for rank, (node, pid) in victims.items()}
-        if self.how == "stuck_in_collective":
-            inside.see_stuck(COLLECTIVE, list(victims), context)
-        else:
+        if not self._place:
             for node, pid in victims.values():
                 node.freeze() if self.how == "freeze_node" else node.signal(signal.SIGSTOP, pid)
             context.injected()
@@ -79,18 +88,23 @@ class Hang(inside.InsideFault):
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         context.let_go()
-        for target in targets if self.how != "stuck_in_collective" else ():
+        for target in () if self._place else targets:
             with contextlib.suppress(NodeGone):  # then nothing hangs there any more
                 context.node(target).thaw()
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         """Checks that no process there is in the state T any more; killed ones are not, either."""
-        if self.how == "stuck_in_collective":
+        if self._place:
             return super().see_end(targets, context)
         for node in {context.node(target) for target in targets}:
             context.wait(STOPS_WITHIN_S, until=lambda n=node: not _stopped(n))  # type: ignore[misc]
             left = _stopped(node)
             context.ended(left, 0, "processes stopped", ok=not left, detail=node.name)
+
+    @property
+    def _place(self) -> str:
+        """Returns the failpoint at which its ranks get stuck; empty: they are frozen wherever they are."""
+        return PLACES.get(self.how, "")
 
     def _see_frozen(self, rank: int, node: Node, pid: int, context: Context) -> None:
         """Checks that all processes are in the state T, used no CPU time, and that the rank did no step."""

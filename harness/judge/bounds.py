@@ -212,6 +212,9 @@ class MetricBounds(Bounds):
     checkpoint_success_min: Percent | None = Field(None, description="Of the checkpoints that were begun.")
     resume_success_min: Percent | None = Field(None, description="Of the restarts that were tried.")
     max_false_alarms: int | None = Field(None, description="Alarms that no fault explains.")
+    max_restarts: int | None = Field(
+        None, ge=0, description="Of the rank whose process was started anew most often, whatever the cause."
+    )
     max_restarts_without_progress: int | None = Field(
         None, description="Restarts in a row that went on from no later step than one before: no save came in time."
     )

@@ -39,6 +39,7 @@ class Consequences:
     clocks: bool = False  # it sets clocks wrong
     preempts: bool = False  # the owner of a node takes it back
     damages: bool = False  # it damages checkpoints that are written, so the last one may be lost
+    benign: bool = False  # nothing is wrong: it explains no alarm, and no restart
     replaced: bool | None = None  # whether what it takes comes back; `None`: it takes no node
     spoilt_steps: int | None = None  # it spoils the batches of so many steps
 

@@ -491,6 +491,7 @@ _HARNESS: _Events = {
         _flag("clocks", "whether it sets clocks wrong"),
         _flag("preempts", "whether it is a preemption: the owner of a node takes it back"),
         _flag("damages", "whether it damages checkpoints that are written"),
+        _flag("benign", "whether nothing is wrong: it explains no alarm, and no restart"),
         _flag("replaced", "whether a node that it takes comes back; none: it takes none"),
         _size("spoilt_steps", "it spoils the batches of so many steps", "steps", STEP_MAX),
         _flag("kills", "whether it may kill; only without `may`"),

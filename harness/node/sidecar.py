@@ -43,6 +43,7 @@ class Sidecar:
             **self._ends.calls,
             "device_rate": self._device_rate,
             "connections": self._connections,
+            "reset": self._reset,
         }
 
     def _to_here(self, verb: Call) -> Call:
@@ -61,6 +62,9 @@ class Sidecar:
     def _connections(self, pids: list[int]) -> dict[str, Any]:
         """Returns the TCP connections in the node's network; its processes cannot be seen from here."""
         return net_connections.report(self._candidates(), pids)
+
+    def _reset(self, pids: list[int], spared: str) -> int:
+        return net_connections.reset(self._candidates(), pids, [spared])
 
     def _candidates(self) -> list[processes.ProcEntry]:
         return []

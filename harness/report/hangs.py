@@ -9,19 +9,28 @@ from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Timeline
 
 HANGS_SHOWN = 100
+WORDS_MAX = 300  # characters of an answer's words
 APART_NS = 120 * 1_000_000_000  # ranks tell of one hang within this time: their time-outs differ
 
 Told = Mapping[str, Any]
 
 
 def hangs(run: Timeline) -> list[str]:
-    """Returns one sentence for each hang of a process group, in order of time; the first `HANGS_SHOWN` of them."""
+    """Returns one sentence for each hang of a process group, and then the job's own answers about hangs, each in order
+    of time; the first `HANGS_SHOWN` of each."""
     groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
     shown = [_in_words(sizes.get(hang[0]["process"], 0), hang) for hang in found[:HANGS_SHOWN]]
     more = len(found) - len(shown)
-    return [*shown, f"{more} more hangs of process groups"] if more else shown
+    answers = [_answer(event) for event in run.diagnoses if event.get("kind") == "hang" and event.get("why")]
+    return [*shown, *([f"{more} more hangs of process groups"] if more else []), *answers[:HANGS_SHOWN]]
+
+
+def _answer(event: Told) -> str:
+    """Says which rank hangs, and in what, as the job told it."""
+    ranks = sorted(each["rank"] for each in event.get("who") or () if each.get("rank") is not None)
+    return f"the job named {_named(ranks) if ranks else 'no rank'}: {event['why'][:WORDS_MAX]}"
 
 
 def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:

@@ -178,6 +178,21 @@ def traffic_is_cut(job: Job) -> None:
     assert received(node, None) == PACKETS
 
 
+@check(Verb.NET_RESET)
+def connections_are_reset(job: Job) -> None:
+    """connections of the node's processes from before, which are gone; its processes live, and make new ones"""
+    other, node = job.nodes
+
+    def to_other() -> set[int]:
+        return {each.cookie for each in node.connections(node.pids()).each if each.remote == other.address}
+
+    before, pids = until(to_other, "a connection to the other node"), node.pids()
+    assert node.reset_connections(pids) >= 1
+    assert not before & to_other() and node.pids() == pids
+    job.wait_steps(node, 2)
+    until(to_other, "a new connection")
+
+
 @check(Verb.CPU)
 def node_runs_in_turns(job: Job) -> None:
     """share of the time in which the node was kept from running"""

@@ -24,7 +24,7 @@ CONTROL = ("{python}", "-S", "-c", "import time; print('control is up', flush=Tr
 
 def worker(steps: int = 0, code: int = 0, store: str = "") -> tuple[str, ...]:
     """The worker as a node's command; node i ends with `code` × i. No `steps`: it goes on until it is killed."""
-    return ("{python}", "-S", "-c", WORKER, str(steps), str(code), store)
+    return ("{python}", "-S", "-c", WORKER, str(steps), str(code), store, "{head}")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import hashlib
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ WORK = bytes(1 << 20)
 ROUNDS = 3  # about 3 ms of a free CPU
 PAUSE_S = 0.004
 FOR_EVER = 10**9
+PORT = 4722
 
 
 def save(folder: pathlib.Path, step: int) -> None:
@@ -60,7 +62,19 @@ def watch(emit: Emitter) -> None:
             return  # this process is being taken down
 
 
-def main(steps: int, code: int, store: str) -> int:
+def stay_connected(head: str) -> None:
+    """Node 0 listens. The others keep a connection to it, and make a new one when it breaks."""
+    if os.environ["CHAOS_NODE"] == "node0":
+        with contextlib.suppress(OSError), socket.create_server(("", PORT)) as server:
+            kept = [server.accept() for _ in range(100)]
+            kept.clear()
+    while os.environ["CHAOS_NODE"] != "node0":
+        with contextlib.suppress(OSError), socket.create_connection((head, PORT)) as link:
+            link.recv(1)
+        time.sleep(0.1)
+
+
+def main(steps: int, code: int, store: str, head: str) -> int:
     rank = int(os.environ["CHAOS_NODE"].removeprefix("node"))
     emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=1)
     signal.signal(signal.SIGTERM, lambda *_: emit("notice", source="signal"))
@@ -68,6 +82,7 @@ def main(steps: int, code: int, store: str) -> int:
     emit("started")
     if "CHAOS_METADATA" in os.environ:
         threading.Thread(target=watch, args=(emit,), daemon=True).start()
+    threading.Thread(target=stay_connected, args=(head,), daemon=True).start()
     begin_ns = time.monotonic_ns()
     for step in range(1, (steps or FOR_EVER) + 1):
         for _ in range(ROUNDS):
@@ -89,4 +104,4 @@ def main(steps: int, code: int, store: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) * int(os.environ["CHAOS_NODE"][-1]), sys.argv[3]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) * int(os.environ["CHAOS_NODE"][-1]), *sys.argv[3:]))

@@ -20,12 +20,14 @@ def train(steps: int) -> None:
     rank = int(os.environ["CHAOS_NODE"].removeprefix("node"))
     emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=1)
     emit("started")
+    emit.failpoint("rendezvous")
     emit("rendezvous", world_size=int(sys.argv[2]))
     emit("restored", step=0, source="scratch", fallback=[])
     ballast = bytearray(40 << 20)  # what makes this the largest process of its node
     begin_ns, hurry = time.monotonic_ns(), os.environ.get("LIGHT_HURRY")
     for step in range(1, steps + 1):
         emit.failpoint("next_batch")
+        emit.failpoint("checkpoint.snapshot")
         emit.failpoint("all_reduce")
         if hurry and not os.path.exists(hurry):
             time.sleep(UNHURRIED_S)

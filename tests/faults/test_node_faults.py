@@ -45,6 +45,7 @@ CASES = [
     ("root", "hang", {"how": "freeze_rank", "duration": "300ms"}),
     ("plain", "hang", {"how": "freeze_node", "duration": "300ms"}),
     ("user", "hang", {"how": "stuck_in_collective", "duration": "300ms"}),
+    ("plain", "hang", {"how": "stuck_in_save", "duration": "300ms"}),
     ("user", "hang", {"how": "freeze_launcher", "duration": "300ms"}),
     ("plain", "data_loader_stall", {"duration": "300ms"}),
     ("root", "oom", {"how": "kernel"}),
@@ -78,6 +79,16 @@ def test_starts_fail_as_often_as_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     events = run(make_plan("start_failure", 40, at_step=None, times=2), tmp_path)
     assert [(e["measured"], e["ok"]) for e in events["fault.effect"]] == [(1, True), (2, True)]
     assert len(events["started"]) == 3
+
+
+def test_a_rank_comes_late_to_the_first_rendezvous(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """It acts from when the rank sleeps, not from when that was asked for."""
+    machine.use_mode(monkeypatch, "plain")
+    events = run(make_plan("hang", 20, at_step=None, how="late", duration="300ms"), tmp_path)
+    (effect,), (reached,) = events["fault.effect"], events["failpoint"]
+    assert effect["ok"] and effect["unit"] == "steps in 0.5 s inside rendezvous"
+    assert reached["mono_ns"] <= events["fault.injected"][0]["mono_ns"]
+    assert len(events["started"]) == 1 and len(events["step"]) == 20
 
 
 def test_a_worker_that_trains_on_wherever_it_is_told_to_be_was_not_misled(

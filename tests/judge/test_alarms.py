@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from judging import Bend, bent, struck, verdict
-from simulator import Job, Logs, change, clocks, simulate, steps
+from simulator import Job, Logs, Outage, change, clocks, simulate, steps
 
 from harness.judge.facts.alarms import Said, contradicted
 from harness.judge.verdict import Verdict
@@ -93,6 +93,57 @@ def test_a_fault_may_be_told_some_steps_after_it_was_healed(late: int, false: in
         alarm(logs, 0, 31 + late, kind="hang")
 
     assert verdict(simulate(QUIET, [], 3), told, expect=NONE_FALSE).metrics["false_alarms"] == false
+
+
+@pytest.mark.parametrize("benign", [True, False])
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_benign_pause_explains_no_alarm(benign: bool, beside: bool) -> None:
+    """Nothing is wrong there, unless another fault acts as well."""
+
+    def told(logs: Logs) -> None:
+        done, target = steps(logs.trainers(rank=0)[0]), [{"node": "node1", "incarnation": 1, "rank": None}]
+        struck(logs, "pause", done[25]["mono_ns"], healed=done[30]["mono_ns"], targets=target, may=[], benign=benign)
+        if beside:
+            struck(logs, "slow", done[26]["mono_ns"], healed=done[27]["mono_ns"], targets=target)
+        alarm(logs, 0, 28, kind="hang")
+
+    card = verdict(simulate(QUIET, [], 3), told, expect=NONE_FALSE)
+    assert card.metrics["false_alarms"] == (benign and not beside)
+    assert ("metrics.max_false_alarms: 1 is more than 0" in card.reasons) == (benign and not beside)
+
+
+@pytest.mark.parametrize(
+    ("bound", "alarmed", "benign", "found"),
+    [
+        ("1us", False, False, Verdict.FAIL),
+        ("1h", False, False, Verdict.INCONCLUSIVE),
+        ("1h", True, False, Verdict.PASS),
+        ("1us", False, True, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_job_that_stands_still_and_notices_nothing_fails_the_bound_on_detection(
+    bound: str, alarmed: bool, benign: bool, found: Verdict
+) -> None:
+    """A step takes longer than a microsecond, and less than an hour."""
+
+    def told(logs: Logs) -> None:
+        done, target = steps(logs.trainers(rank=0)[0]), [{"node": "node1", "incarnation": 1, "rank": None}]
+        struck(logs, "stuck", done[25]["mono_ns"], healed=done[30]["mono_ns"], targets=target, may=[], benign=benign)
+        if alarmed:
+            alarm(logs, 0, 28, kind="hang")
+
+    card = verdict(simulate(QUIET, [], 3), told, expect={"metrics": {"detection_max": bound}})
+    (line,) = [each for each in card.expectations if each.name == "metrics.detection_max"]
+    assert line.verdict is found, line
+    if found is Verdict.FAIL:
+        assert line.reason.startswith("nobody in the job noticed `stuck` within ") and line.observed == "never"
+
+
+@pytest.mark.parametrize(("outages", "restarts"), [([], 0), ([Outage(20, "rank"), Outage(9, "rank")], 2)])
+def test_restarts_are_counted_whatever_their_cause(outages: list[Outage], restarts: int) -> None:
+    card = verdict(simulate(QUIET, outages, 3), expect={"metrics": {"max_restarts": 1}})
+    assert card.metrics["restarts"] == restarts
+    assert ("metrics.max_restarts: 2 is more than 1" in card.reasons) == (restarts > 1)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_a_rank_that_hangs_outside_of_all_collectives_names_itself(
     watchdog = Watchdog(emit, 3, floor_s=900, factor=20, startup_s=900)
     watchdog.step_done(4)
     if not in_step:
-        watchdog.allow(900)
+        watchdog.allow("the start", 900)
     watchdog._fail(901)
     assert emit.answers() == [answer(Kind.HANG, Decision.RESTART_IN_PLACE, 3)] * named
 

@@ -80,7 +80,19 @@ class Counted(dict[str, Any]):
 def test_thousands_of_groups_are_read_a_few_times_each_and_some_are_shown() -> None:
     told = [Counted(group=str(n), number=n, operation="sum", rank=0, process=0, at=n) for n in range(4000)]
     epochs = [SimpleNamespace(size=2, processes=(0, 1))]
-    found = of_hangs.hangs(cast(Timeline, SimpleNamespace(collectives=told, epochs=epochs)))
+    found = of_hangs.hangs(cast(Timeline, SimpleNamespace(collectives=told, epochs=epochs, diagnoses=[])))
     assert Counted.reads < 10 * len(told)
     assert found[0] == "rank 0 waited in collective 0 (sum); rank 1 reported nothing"
     assert found[of_hangs.HANGS_SHOWN :] == ["3900 more hangs of process groups"]
+
+
+def test_the_job_s_own_answers_about_hangs_are_shown() -> None:
+    """Before the first collective there is nothing else."""
+    told = [
+        {"kind": "hang", "who": [{"rank": 1}], "why": "rank 1 did not come to the rendezvous"},
+        {"kind": "hang", "who": [{"node": "node0"}], "why": "x" * 5000},
+        {"kind": "crash", "who": [{"rank": 0}], "why": "exit code 1"},
+    ]
+    found = of_hangs.hangs(cast(Timeline, SimpleNamespace(collectives=[], epochs=[], diagnoses=told)))
+    assert found[0] == "the job named rank 1: rank 1 did not come to the rendezvous"
+    assert found[1].startswith("the job named no rank: xxx") and len(found[1]) < 400 and len(found) == 2

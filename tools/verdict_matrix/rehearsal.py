@@ -49,6 +49,7 @@ COMPLETE = "complete"
 SAVED = {"metrics": {"checkpoint_success_min": 100}}
 ALIKE = {"loss_continuity": {"mode": "final", "max_final_gap": "10%"}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
+NO_ALARM = {"metrics": {"max_false_alarms": 0, "max_restarts": 0}}
 PROGRESS = {"metrics": {"max_restarts_without_progress": 1}}
 
 
@@ -95,6 +96,9 @@ FULL = fault("full", "out_of_memory", {"step": 25}, {"rank": 1}, fits=2, duratio
 SPIKE = fault("spike", "divergence", {"step": 40}, {"rank": "all"}, kind="learning_rate", factor=100, steps=3)
 MILD = fault("mild", "divergence", {"step": 40}, {"rank": "all"}, kind="gradient", factor=50, steps=1)
 LEAK = fault("leak", "memory_leak", {"step": 25}, {"rank": 1}, rate="24MiB", room="192MiB")
+STUCK = fault("stuck", "hang", {"step": 25}, {"rank": 1}, how="stuck_in_collective", duration="20s")
+PAUSE = fault("pause", "benign_pause", {"step": 45}, {"rank": "all"}, duration="10s")
+RESET = fault("reset", "connection_reset", {"step": 25}, {"rank": 1})
 LOST = fault("lost", "node_loss", {"step": 25}, {"node": 1}, replacement="none")
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
@@ -159,6 +163,9 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "leak": rehearsal(
         LEAK, steps=1500, checkpoint={"every_steps": 100}, expect=NOTHING_LOST | {"memory_growth": {"foreseen": True}}
     ),
+    "stuck": rehearsal(STUCK, steps=60, expect={"metrics": {"detection_max": "9s"}}),
+    "pause": rehearsal(PAUSE, steps=90, checkpoint={"every_steps": 30}, expect=NO_ALARM),
+    "reset": rehearsal(RESET, patience="30s"),
     "absent": rehearsal(LOST, args=["--join-timeout-s", "5"], patience="30s")
     | {"expect": {"fail_fast": {"max": "20s", "says": "1 of 2 nodes"}}},
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),

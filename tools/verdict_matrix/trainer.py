@@ -9,6 +9,7 @@ from reference_trainer import preemption
 if __name__ == "__main__":
     preemption.before_torch()
 
+import contextlib
 import inspect
 import itertools
 import json
@@ -564,7 +565,7 @@ def emergency_save_half_of_the_time(original: Any, self: Worker, notices: list[A
 @bug_in(Worker, "drain")
 def saves_after_the_notice(original: Any, self: Worker, notices: list[Any]) -> tuple[int, str]:
     """Finishes something else first: the node is gone before the emergency checkpoint is."""
-    self.watchdog.allow(60)
+    self.watchdog.allow("something else", 60)
     time.sleep(6)
     return original(self, notices)
 
@@ -586,6 +587,19 @@ def hangs_on_a_dead_peer() -> None:
 
     ForkingAgent._stop_workers = lambda self, worker_group: self._wait(3600)
     Watchdog._watch = lambda self: None
+
+
+@bug_in(Watchdog, "__init__")
+def counts_life_and_not_steps(original: Any, self: Watchdog, *given: Any) -> None:
+    """A thread beats for the watchdog as long as the process lives."""
+    original(self, *given)
+
+    def beat() -> None:
+        while True:
+            self._last_beat = time.monotonic()
+            time.sleep(0.05)
+
+    threading.Thread(target=beat, daemon=True).start()
 
 
 @bug
@@ -759,6 +773,8 @@ BUGS |= {
     # Going on
     "believes_any_place": instead(train, "claim_place", lambda *_: None),  # all wait for the rank that nobody is
     # The other nodes may never come, and those that wait hold their GPUs.
+    # The limit of a step holds for an evaluation, too.
+    "knows_no_sections": instead(Watchdog, "section", lambda *_: contextlib.nullcontext()),
     "waits_without_end": instead(Rendezvous, "_get_deadline", lambda self, timeout: time.monotonic() + 3600),
     "gives_up_without_a_word": instead(Rendezvous, "_why_not", lambda self: ""),
     "stalls_now_and_then": lambda: on_later_steps(lambda step, usual_s: 2.0 if step % 6 == 0 else 0.0),

@@ -17,6 +17,7 @@ LACKS = {
     Verb.CPU_QUOTA: "limits of a running pod are left alone; `how: duty_cycle` needs none",
     Verb.MEMORY_KERNEL: "limits of a running pod are left alone; a watchdog kills instead",
     Verb.NET_LINK: "a pod's interface cannot be taken down without a privilege; partition it instead",
+    Verb.NET_RESET: "Chaos Mesh cannot reset connections; partition the pod instead",
     Verb.FILES: "pods have disks of their own; what is changed on this one nobody there reads",
     Verb.STORAGE: "IOChaos of Chaos Mesh does not count what it does, and an effect must be measured",
 }

@@ -85,22 +85,26 @@ def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> 
     return struck
 
 
-def stuck_at(failpoint: str, targets: Sequence[Target], duration_s: float) -> list[Hold]:
+def stuck_at(
+    failpoint: str, targets: Sequence[Target], duration_s: float, within_s: float = STUCK_WITHIN_S
+) -> list[Hold]:
     """Holds each rank there for the duration, whenever it comes."""
     match = {"event": "failpoint", "name": failpoint}
-    return [Hold(match, target.rank, duration_s + STUCK_WITHIN_S) for target in targets]
+    return [Hold(match, target.rank, duration_s + within_s) for target in targets]
 
 
-def see_stuck(failpoint: str, ranks: Sequence[int], context: Context) -> None:
-    """Begins the holds, and measures: each rank was seen to enter, and from then on does no step.
+def see_stuck(failpoint: str, ranks: Sequence[int], context: Context, within_s: float = STUCK_WITHIN_S) -> None:
+    """Begins the holds, and measures: each rank was seen to enter, which is when the fault acts, and from then on does
+    no step.
 
     Raises `FaultError` where one does not come.
     """
     begin_ns = time.monotonic_ns()
     context.hold()
+    context.ready()
+    if not context.wait(within_s, until=lambda: all(context.reached(r, failpoint) >= begin_ns for r in ranks)):
+        raise FaultError(f"rank {ranks} did not come to the failpoint {failpoint} within {within_s:g} s")
     context.injected()
-    if not context.wait(STUCK_WITHIN_S, until=lambda: all(context.reached(r, failpoint) >= begin_ns for r in ranks)):
-        raise FaultError(f"rank {ranks} did not come to the failpoint {failpoint} within {STUCK_WITHIN_S:g} s")
     since_ns = time.monotonic_ns()
     context.wait(WATCHED_S)
     steps = sum(len(context.step_times_ns(rank, since_ns)) for rank in ranks)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +20,9 @@ FOLDER = "damage"
 ANSWERS = "answers"
 ANSWER_BYTES_MAX = 64 * 2**10
 STRUCK_S_MAX = 30.0
+AHEAD_STEPS, AHEAD_S = 2, 0.2  # so far ahead of the trainer's newest step an order is given
+MOVES_WITHIN_S = 0.1
+RECENT_STEPS = 20
 
 
 class OrderedFault(Fault):
@@ -52,12 +57,37 @@ def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
     return found
 
 
-def order_each(context: Context, ranks: Sequence[int], within_s: float, **what: Any) -> dict[int, dict[str, Any]]:
-    """Gives the same order to each of these ranks, in force until withdrawn; returns their answers."""
+def order_each(
+    context: Context, ranks: Sequence[int], within_s: float, acts_at_once: bool = True, **what: Any
+) -> dict[int, dict[str, Any]]:
+    """Gives the same order to each of these ranks, in force until withdrawn; returns their answers. Unless it acts at
+    once, it acts when all have answered."""
     for rank in ranks:
         _write(context, rank, what)
-    context.injected()
-    return {rank: _wait_for_answer(context, rank, within_s) for rank in ranks}
+    context.injected() if acts_at_once else context.ready()
+    found = {rank: _wait_for_answer(context, rank, within_s) for rank in ranks}
+    if not acts_at_once:
+        context.injected()
+    return found
+
+
+def step_ahead(context: Context, ranks: Sequence[int]) -> int:
+    """Returns a step that no rank has begun when the order comes. A trainer held at the trigger stands still."""
+    step_s, ahead, begun = usual_step_s(context, ranks[0]), AHEAD_STEPS, newest_step(context, ranks)
+    moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: newest_step(context, ranks) != begun)
+    if moves and step_s > 0:
+        ahead += min(RECENT_STEPS, math.ceil(AHEAD_S / step_s))
+    return newest_step(context, ranks) + ahead
+
+
+def newest_step(context: Context, ranks: Sequence[int]) -> int:
+    """Returns the last step that any of the ranks has done; 0: none."""
+    return max(figures[-1].step if (figures := context.figures(rank)) else 0 for rank in ranks)
+
+
+def usual_step_s(context: Context, rank: int) -> float:
+    times = context.step_times_ns(rank)[-RECENT_STEPS:]
+    return statistics.median(times) / 1e9 if times else 0.0
 
 
 def _write(context: Context, rank: int, what: Mapping[str, Any]) -> pathlib.Path:

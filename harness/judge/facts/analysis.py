@@ -73,9 +73,20 @@ class Analysis(Evidence):
     def windows(self) -> Sequence[by_time.Window]:
         """Returns the time windows, in ns, of outages and of intervals in which a fault slowed the job. Without a
         fault-free run, slow steps can go unnoticed, so the time windows in which a fault froze processes are added."""
-        episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
-        stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
-        return [*episodes, *((interval.begin, interval.end) for interval in self.slowed.degraded), *stood]
+        return self._windows(frozenset())
+
+    @property
+    def disturbances(self) -> Sequence[by_time.Window]:
+        """Returns these windows and those of the faults themselves, without those of benign faults alone."""
+        struck = [fault for fault in self.run.faults if fault.injected is not None]
+        acted = [(each.injected or 0, by_time.healed_at(self.run, each)) for each in struck if not each.benign]
+        return [*self._windows(frozenset(each.id for each in struck if each.benign)), *acted]
+
+    def _windows(self, but: frozenset[str]) -> Sequence[by_time.Window]:
+        """Returns `windows` without those that the faults with these ids account for."""
+        episodes = [(e.t_stop, e.end) for e in self.run.episodes if not e.faults or not but.issuperset(e.faults)]
+        slow = [(interval.begin, interval.end) for interval in self.slowed.degraded if interval.fault not in but]
+        return [*episodes, *slow, *([] if self.fault_free_runs else usual.stood_frozen(self.run))]
 
     @cached_property
     def ledger(self) -> Ledger:

@@ -13,13 +13,15 @@ from harness.judge.facts import alarms
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.restarts import in_vain
 from harness.judge.facts.saves import Save
-from harness.judge.score import Bound, Expectation, S, Score, ScoreResult
+from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
+from harness.judge.verdict import Ground, Kind
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.save_events import COMMITTED, FAILED, PART
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted
 
+HOST_DELAYS_BY = 2  # times the bound on detection: no alarm for so long is not the host's doing
 QUANTILES = (50, 95, 99)
 UNITS: Mapping[str, Callable[[Any], str]] = {
     "s": lambda value: f"{value:.3f} s",
@@ -32,6 +34,7 @@ ROWS = (  # key in `expect:`, figure, unit
     ("step_p99_max", "step_seconds_p99", "s"),
     ("detection_max", "detection_seconds_max", "s"),
     ("max_false_alarms", "false_alarms", ""),
+    ("max_restarts", "restarts", ""),
     ("max_restarts_without_progress", "restarts_without_progress", ""),
     ("steps_rolled_back_max", "steps_rolled_back", ""),
     ("checkpoint_success_min", "checkpoint_success_percent", "%"),
@@ -43,17 +46,25 @@ def metrics(evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
     values = _steps(evidence.run) | _checkpoints(evidence) | _alarms(evidence)
     vain = in_vain(evidence.run, evidence.work.furthest)
     values["restarts_without_progress"] = vain.restarts if evidence.run.epochs else None
+    if bounds is not None and bounds.max_restarts is not None:
+        started = Counter(process.rank for process in evidence.run.processes)
+        values["restarts"] = max(started.values()) - 1 if started else None
     resumed = [episode.t_regained is not None for episode in evidence.run.episodes]
     values["resume_success_percent"] = 100 * sum(resumed) / len(resumed) if resumed else None
     false = values["false_alarms"] if bounds is None or bounds.max_false_alarms is None else 0
     why = f"{counted(false, 'alarm')} of the trainer that no fault explains, and no bound on that"
-    lines = [*_lines(values, bounds, {"restarts_without_progress": vain.words})] if bounds else ()
+    lines = [*_lines(evidence.run, values, bounds, {"restarts_without_progress": vain.words})] if bounds else ()
     return ScoreResult(values, lines, not_judged=[("alarms of the trainer", why)] if false else [])
 
 
-def _lines(values: Mapping[str, Any], bounds: MetricBounds, words: Mapping[str, str]) -> Iterator[Expectation]:
+def _lines(
+    run: Timeline, values: Mapping[str, Any], bounds: MetricBounds, words: Mapping[str, str]
+) -> Iterator[Expectation]:
     for name, figure, unit in ROWS:
         if (allowed := getattr(bounds, name)) is not None:
+            if name == "detection_max" and (missed := _unnoticed(run, allowed)):
+                yield missed
+                continue
             bound = Bound(f"metrics.{name}", UNITS[unit], unit, least=name.endswith("_min"))
             why = "" if values[figure] is None else words.get(figure, "")
             yield bound.line(allowed / S if unit == "s" else allowed, values[figure], why)
@@ -101,11 +112,9 @@ def _checkpoints(evidence: Analysis) -> dict[str, Any]:
 def _alarms(evidence: Analysis) -> dict[str, Any]:
     """Returns the number of false alarms, and the longest time from a fault until the job noticed this fault."""
     run, ends = evidence.run, _episode_ends(evidence.run)
-    at_work = [(each.injected, healed_at(run, each)) for each in run.faults if each.injected is not None]
-    windows = [*evidence.windows, *at_work]
     detect = [taken for fault in run.faults if (taken := _detection(run, fault, ends)) is not None]
     return {
-        "false_alarms": len(alarms.false_alarms(run, windows, evidence.spikes)),
+        "false_alarms": len(alarms.false_alarms(run, evidence.disturbances, evidence.spikes)),
         "detection_seconds_max": max(detect) / S if detect else None,
     }
 
@@ -124,6 +133,27 @@ def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[in
     if at == len(run.evidence) or run.evidence[at] > (healed_at(run, fault) if over == NEVER else over):
         return None
     return int(run.evidence[at]) - fault.injected
+
+
+def _unnoticed(run: Timeline, allowed: int) -> Expectation | None:
+    """Returns a failed line if a job stood still for longer than `allowed` (ns) over a fault, and nobody in the job
+    noticed. That nobody noticed is no reason to leave it open."""
+    for fault in run.faults:
+        if fault.injected is None or fault.benign:
+            continue
+        ends = run.progress.end[run.progress.end > fault.injected]
+        edges = np.concatenate([[fault.injected], ends, [run.end]])
+        stood = np.flatnonzero((np.diff(edges) > allowed) & (edges[:-1] <= healed_at(run, fault)))
+        since = int(edges[stood[0]]) if len(stood) else NEVER
+        noticed = (run.evidence >= fault.injected) & (run.evidence <= since + allowed)
+        if since < NEVER and not noticed.any():
+            limit = shown_ns(allowed)
+            why = f"nobody in the job noticed `{fault.id}` within {limit}, though no step was done for so long"
+            grounds = [Ground(Kind.FAULTS), Ground(Kind.ABSENCE)]
+            if np.diff(edges)[stood[0]] < HOST_DELAYS_BY * allowed:  # a busy host may have delayed the alarm
+                grounds.append(Ground(Kind.DURATION, of=(since, since + allowed)))
+            return line("metrics.detection_max", f"≤ {limit}", "never", why, *grounds, unit="s")
+    return None
 
 
 SCORES = (Score("metrics", 99, metrics, section="metrics"),)

@@ -258,6 +258,10 @@ async def examine(lab: Lab, host: Wired) -> dict[str, str]:
             await disturbance.end()
         except OSError as error:
             refused[verb] = str(error)
+    try:
+        net_connections.try_reset()
+    except OSError as error:
+        refused["reset connections"] = str(error)
     return refused
 
 
@@ -285,6 +289,18 @@ async def connections(lab: Lab, node: str, pids: list[int]) -> dict[str, Any]:
         return net_connections.report(candidates, pids)
 
     return await _probe(look, PROBE_S_MAX)
+
+
+async def reset(lab: Lab, node: str, pids: list[int]) -> int:
+    """Resets TCP connections of these processes of the node, but not those to the control host."""
+    host = _host(lab, node)
+
+    def act() -> dict[str, Any]:
+        candidates = processes.descendants(host.init_pid)
+        kernel.enter_network(host.init_pid)
+        return {"count": net_connections.reset(candidates, pids, [lab.control_address])}
+
+    return int((await _probe(act, PROBE_S_MAX))["count"])
 
 
 def _end(lab: Lab, node: str) -> net_probe.End:
@@ -329,4 +345,5 @@ CALLS: dict[str, Call] = {
     "net.packets": packets,
     "net.transfer": transfer,
     "net.connections": connections,
+    "net.reset": reset,
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import pathlib
 import socket
@@ -142,13 +143,40 @@ def reset_all(link: socket.socket) -> int:
     for family in _FAMILIES:
         for part in list(_parts(link, family, _CONNECTED)):
             # No inode: no process holds it any more. Older kernels leave such a one for ever when asked to reset it.
-            if not _MESSAGE.unpack_from(part)[-1]:
-                continue
-            body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _STATES, bytes(part[4:52]))
-            try:
-                netlink.ask(link, _DESTROY, 0, body, "reset a connection")
-                count += 1
-            except OSError as error:
-                if error.errno != errno.ENOENT:  # it ended by itself meanwhile
-                    raise
+            if _MESSAGE.unpack_from(part)[-1]:
+                count += _reset(link, family, bytes(part[4:52]))
     return count
+
+
+def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], spared: Collection[str]) -> int:
+    """Resets the connections of these processes, but those to themselves and to the `spared` addresses. Returns how
+    many were reset. Without `candidates`, all processes of the network namespace count. Raises `OSError` as
+    `reset_all`."""
+    inodes, count = inodes_of(candidates, pids), 0
+    with netlink.open_socket(SOCK_DIAG) as link:
+        for family in _FAMILIES:
+            for part in list(_parts(link, family, _LIVING)):
+                inode, row = _row(family, part)
+                theirs = inode > 0 and (inodes is None or inode in inodes)
+                if theirs and row["remote"] not in spared and not ipaddress.ip_address(row["remote"]).is_loopback:
+                    count += _reset(link, family, bytes(part[4:52]))
+    return count
+
+
+def try_reset() -> None:
+    """Asks for the reset of a connection that nobody has. Raises `OSError` if the kernel or our rights do not allow
+    it."""
+    with netlink.open_socket(SOCK_DIAG) as link:
+        _reset(link, socket.AF_INET, bytes(48))
+
+
+def _reset(link: socket.socket, family: int, which: bytes) -> bool:
+    """Returns False for a connection that has ended by itself meanwhile."""
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _STATES, which)
+    try:
+        netlink.ask(link, _DESTROY, 0, body, "reset a connection")
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return False
+    return True

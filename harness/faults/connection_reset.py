@@ -1,0 +1,53 @@
+"""Connections are closed under a living process: a peer aborts its communicator, or a firewall forgets them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.backends.contract import Node, Verb
+from harness.errors import FaultError
+from harness.faults.contract import Context, Target, name_ranks, ranks_of
+from harness.faults.shared import inside
+from harness.log.truth import Decision, Kind, Place, Truth
+
+
+class ConnectionReset(inside.InsideFault):
+    """The TCP connections of a rank to the others are reset once, as by the abort of a communicator: both ends get an
+    error at once, and every process lives. gloo and NCCL over sockets use TCP; a rank without such a connection is
+    refused.
+
+    For connections that stay open while packets vanish, use `partition`; for a process that dies, `rank_kill`."""
+
+    runbook = "F3"
+    needs = frozenset({Verb.SIGNAL, Verb.NET_RESET, Verb.NET_DELAY})
+    truth = Truth((Kind.NETWORK,), Place.NODE, (Decision.RESTART_IN_PLACE, Decision.IGNORE), either_side=True)
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        return f"{name_ranks(targets)}: its connections to the other ranks are reset, and its process lives"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        """Measures by the kernel's own list: no connection from before is left, and the process is there. Nothing has
+        to be undone: new connections can be made at once."""
+        victims = self.find_victims(targets, context)
+        context.injected()
+        for rank in ranks_of(targets):
+            node, pid = victims[rank]
+            before = _to_others(node, pid, context)
+            if not before:
+                why = "there is no other rank, or its communicator uses shared memory or RDMA"
+                raise FaultError(f"rank {rank} has no TCP connection to another rank: {why}")
+            node.reset_connections([pid])
+            lives = not inside.is_gone(node, pid)
+            closed = len(before - _to_others(node, pid, context))
+            detail = f"rank {rank} on {node.name}: its process {'lives' if lives else 'is gone'}"
+            ok = lives and closed == len(before)
+            context.effect(closed, len(before), "connections closed", ok=ok, detail=detail)
+
+
+def _to_others(node: Node, pid: int, context: Context) -> set[int]:
+    """Returns the kernel's numbers of the connections of this process to nodes of the job."""
+    nodes = {each.address for each in context.cluster.nodes}
+    return {each.cookie for each in node.connections([pid]).each if each.remote in nodes}
+
+
+FAULT = ConnectionReset
