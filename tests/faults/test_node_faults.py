@@ -80,6 +80,21 @@ def test_starts_fail_as_often_as_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert len(events["started"]) == 3
 
 
+def test_a_lemon_strikes_each_new_life_of_its_node_as_often_as_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    machine.use_mode(monkeypatch, "plain")
+    outcome = execute(make_plan("lemon_node", 60, lives=3, unused_for="1s"), tmp_path / "run", BACKEND)
+    events = small_jobs.told(tmp_path / "run")
+    assert outcome.outcome == "completed", outcome
+    effects = [(each["measured"], each["ok"], each["detail"]) for each in small_jobs.named(events, "fault.effect")]
+    assert effects == [(1, True, f"life {number} of node0") for number in (1, 2, 3)]
+    told = [each["event"] for each in events if each["event"] in ("fault.injected", "fault.healed", "fault.postponed")]
+    assert told == ["fault.injected", *["fault.healed", "fault.postponed", "fault.injected"] * 2, "fault.healed"]
+    assert len(small_jobs.named(events, "started")) == 4
+    assert all(each["sticks"] for each in small_jobs.named(events, "fault.injected"))
+
+
 def test_a_worker_that_trains_on_wherever_it_is_told_to_be_was_not_misled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
@@ -138,6 +153,7 @@ HARNESS = textwrap.dedent("""
         ("straggler", {"how": "noisy_neighbour", "duration": "60s"}),
         ("memory_pressure", {"duration": "60s"}),
         ("hang", {"how": "freeze_node", "duration": "60s"}),
+        ("lemon_node", {"lives": 100}),
     ],
     ids=lambda value: str(value),
 )

@@ -96,6 +96,7 @@ SPIKE = fault("spike", "divergence", {"step": 40}, {"rank": "all"}, kind="learni
 MILD = fault("mild", "divergence", {"step": 40}, {"rank": "all"}, kind="gradient", factor=50, steps=1)
 LEAK = fault("leak", "memory_leak", {"step": 25}, {"rank": 1}, rate="24MiB", room="192MiB")
 LOST = fault("lost", "node_loss", {"step": 25}, {"node": 1}, replacement="none")
+LEMON = fault("lemon", "lemon_node", {"step": 90}, {"node": 1})
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
 
@@ -142,6 +143,14 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "kill twice, drill": rehearsal(EARLY, EARLY | {"id": "again", "when": {"step": 50}}, **LONG),
     "kill again and again": rehearsal(
         KILL, *(KILL | {"id": f"at-{at}", "when": {"step": at}} for at in (45, 65)), steps=80, expect=PROGRESS
+    ),
+    "lemon": rehearsal(
+        LEMON,
+        steps=200,
+        min_nodes=1,
+        args=[*USUAL, "--exclude-failing", "3"],
+        checkpoint={"every_steps": 40},
+        expect={"loss_continuity": {"mode": "envelope"}, "metrics": {"max_restarts_without_progress": 2}},
     ),
     "rot and kill, drill": rehearsal(ROT | {"when": {"step": 90}}, KILL_AFTER_ROT, **LONG | {"steps": 180}),
     "NaN and kill": rehearsal(ROT | LATER | {"kind": "nan"}, KILL_AFTER_ROT, **RARE, wall_clock="3m"),
