@@ -50,7 +50,8 @@ class LemonNode(Fault):
     back_after: Duration = Field(Duration("2s"), description="From a loss until the node is back.")
     lives: int = Field(8, ge=2, le=100, description="At most so many lives fail: then the node is well.")
     unused_for: Duration = Field(
-        Duration("8s"), description="The job no longer uses it once others did steps for so long, and no life of it."
+        Duration("8s"),
+        description="So long after its last life, it is no longer used if nothing runs on it and others train.",
     )
 
     runbook = "F7"
@@ -102,11 +103,12 @@ class LemonNode(Fault):
                 if (target := alive_again()) is not None:
                     yield target
                 continue
+            if any(_runs(_newest(target, context)) for target in struck):
+                continue  # it may only take long to start, or wait for a place
             others = [node for index, node in enumerate(context.cluster.nodes) if index not in _places(struck)]
             recent_ns = time.monotonic_ns() - self.unused_for.ns // 2
-            if any(context.step_times_ns(rank, recent_ns) for node in others for rank in context.ranks_on(node)):
-                return
-            if not any(node.alive and node.pids() for node in context.cluster.nodes):
+            goes_on = any(context.step_times_ns(rank, recent_ns) for node in others for rank in context.ranks_on(node))
+            if goes_on or not any(map(_runs, others)):
                 return
 
     def _fail(self, target: Target, context: Context, number: int) -> Life:
@@ -114,11 +116,11 @@ class LemonNode(Fault):
         node = _newest(target, context)
         life, detail = _life(node, context), f"life {number} of {node.name}"
         if self.fails == "crash":
-            for pid in life.pids:
+            alive = {*life.pids}.intersection(node.pids())  # what has ended by itself proves nothing
+            for pid in alive:
                 node.signal(signal.SIGKILL, pid)
-            gone = sum(context.wait(GONE_WITHIN_S, until=partial(is_gone, node, pid)) for pid in life.pids)
-            ok = 0 < gone == len(life.pids)
-            context.effect(gone, max(1, len(life.pids)), "processes gone", ok=ok, detail=detail)
+            gone = sum(context.wait(GONE_WITHIN_S, until=partial(is_gone, node, pid)) for pid in alive)
+            context.effect(gone, max(1, len(alive)), "processes gone", ok=0 < gone == len(alive), detail=detail)
             return life
         context.log("fault.taking", node=node.name)
         node.kill()
@@ -137,6 +139,11 @@ def _newest(target: Target, context: Context) -> Node:
 
 def _life(node: Node, context: Context) -> Life:
     return Life(node.incarnation, tuple(sorted(context.worker_pids(node))))
+
+
+def _runs(node: Node) -> bool:
+    """Tells whether anything of the job runs on the node."""
+    return node.alive and bool(node.pids())
 
 
 def _places(targets: Iterable[Target]) -> set[int]:

@@ -1,6 +1,6 @@
 """Each node that the job had from start to end took part in its steps.
 
-Spares need not: as many nodes as the scenario has beyond `max_nodes`.
+A node may be idle throughout only if it can be a spare: the scenario has more nodes than `max_nodes`.
 """
 
 from harness.judge.facts import tellers
