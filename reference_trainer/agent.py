@@ -167,7 +167,8 @@ class ForkingAgent(SimpleElasticAgent):
         if any(map(_is_stopped, self._running)):
             self._wait(2 * STOPPED_S)  # one that hangs is named before it is killed with the others
         decision = "restart-in-place" if self._remaining_restarts else "stop"
-        failures, own = {}, list[int]()
+        failures = {}
+        own: list[int] = []  # ranks that failed by themselves
         for local_rank, code in failed.items():
             worker = worker_group.workers[local_rank]
             if code in CRASHED or code == -signal.SIGKILL:

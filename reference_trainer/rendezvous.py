@@ -148,8 +148,8 @@ class Rendezvous(DynamicRendezvousHandler):
         self._emit = emit
         self._eviction = eviction
         self._spare = spare
-        self._store_lost = False
         self._was_spare = False  # at the last look
+        self._store_lost = False
         self._came = 0  # most nodes that were there at a time since this one waits for a world
         dynamic_rendezvous._delay = self._pause
         dynamic_rendezvous.datetime = SteadyClock  # type: ignore[misc]

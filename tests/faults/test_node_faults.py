@@ -80,15 +80,19 @@ def test_starts_fail_as_often_as_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert len(events["started"]) == 3
 
 
+@pytest.mark.parametrize("fails", ["crash", "loss"])
 def test_a_lemon_strikes_each_new_life_of_its_node_as_often_as_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    fails: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     machine.use_mode(monkeypatch, "plain")
-    outcome = execute(make_plan("lemon_node", 60, lives=3, unused_for="1s"), tmp_path / "run", BACKEND)
+    plan = make_plan("lemon_node", 60, fails=fails, back_after="100ms", lives=3, unused_for="1s")
+    outcome = execute(plan, tmp_path / "run", BACKEND)
     events = small_jobs.told(tmp_path / "run")
     assert outcome.outcome == "completed", outcome
     effects = [(each["measured"], each["ok"], each["detail"]) for each in small_jobs.named(events, "fault.effect")]
-    assert effects == [(1, True, f"life {number} of node0") for number in (1, 2, 3)]
+    assert effects == [(int(fails == "crash"), True, f"life {number} of node0") for number in (1, 2, 3)]
+    struck = [each["targets"][0]["incarnation"] for each in small_jobs.named(events, "fault.injected")]
+    assert struck == ([1, 1, 1] if fails == "crash" else [1, 2, 3])
     told = [each["event"] for each in events if each["event"] in ("fault.injected", "fault.healed", "fault.postponed")]
     assert told == ["fault.injected", *["fault.healed", "fault.postponed", "fault.injected"] * 2, "fault.healed"]
     assert len(small_jobs.named(events, "started")) == 4
