@@ -61,8 +61,12 @@ class ForkingAgent(SimpleElasticAgent):
         emit: Emitter,
         eviction: Eviction,
         drain_s: float,
+        exclude_failing: int = 0,
     ):
-        """Each of the `workers` forked processes runs `worker(arguments)`, which returns its exit code."""
+        """Each of the `workers` forked processes runs `worker(arguments)`, which returns its exit code.
+
+        `exclude_failing`: after so many failures in a row, each soon after a start, the node leaves; 0: it never does.
+        """
         spec = WorkerSpec(
             role="trainer",
             local_world_size=workers,
@@ -79,9 +83,12 @@ class ForkingAgent(SimpleElasticAgent):
         self._emit = emit
         self._eviction = eviction
         self._drain_s = drain_s
+        self._exclude_failing = exclude_failing
+        self._lives_well = False  # these workers have lived long enough, and the store knows it
         self._running: dict[int, int] = {}  # pid → local rank
         self.exit_codes: dict[int, int] = {}  # of the latest workers, by local rank; negative: killed by that signal
         self._crashes = 0
+        self.excluded = False  # this node has failed too often
         self._started_at = 0.0
 
     def all_done(self) -> bool:
@@ -97,6 +104,7 @@ class ForkingAgent(SimpleElasticAgent):
         prefix = f"workers/{self._rendezvous_handler.get_run_id()}/{self._rendezvous_handler.round}"
         self.exit_codes = {}
         self._started_at = time.monotonic()
+        self._lives_well = False
         # Held until the workers are known, so that the notice that comes now reaches them.
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
         try:
@@ -126,8 +134,26 @@ class ForkingAgent(SimpleElasticAgent):
         if failed:
             return self._failure(worker_group, failed)
         if self._running:
+            if not self._lives_well and time.monotonic() - self._started_at > SOON_S:
+                self._lives_well = True
+                self._rendezvous_handler.forgive()
             return RunResult(WorkerState.HEALTHY)
         return RunResult(WorkerState.SUCCEEDED, return_values={w.global_rank: 0 for w in worker_group.workers})
+
+    def refuse_excluded(self) -> None:
+        """Ends a node that comes back after it was excluded, or fails again. Raises `SignalException`."""
+        self._exclude(self._rendezvous_handler.begin_life() - 1)
+
+    def _exclude(self, failures: int, *ranks: int) -> None:
+        if not 0 < self._exclude_failing <= failures:
+            return
+        name = os.environ.get("CHAOS_NODE") or self._rendezvous_handler.address
+        why = f"{name} failed {failures} times in a row, each within {SOON_S:g} s of a start"
+        print(f"launch: this node leaves the job (--exclude-failing {self._exclude_failing}): {why}", file=sys.stderr)
+        who = [{"rank": rank} for rank in ranks] or [{"node": name}]
+        self._emit("diagnosis", kind="crash", who=who, decision="evict-node", why=why)
+        self.excluded = self._eviction.noticed = True
+        self._eviction.check()
 
     def _failure(self, worker_group: WorkerGroup, failed: dict[int, int]) -> RunResult:
         if EXIT_DRAINED in failed.values():
@@ -142,11 +168,15 @@ class ForkingAgent(SimpleElasticAgent):
             self._wait(2 * STOPPED_S)  # one that hangs is named before it is killed with the others
         decision = "restart-in-place" if self._remaining_restarts else "stop"
         failures = {}
+        own: list[int] = []  # ranks that failed by themselves
         for local_rank, code in failed.items():
             worker = worker_group.workers[local_rank]
             if code in CRASHED or code == -signal.SIGKILL:
                 self._diagnose("crash", local_rank, decision, f"exit code {code}")
+                own.append(worker.global_rank)
             failures[worker.global_rank] = ProcessFailure(local_rank, worker.id, code, "")
+        if own and soon:
+            self._exclude(self._rendezvous_handler.begin_life() - 1, *own)
         return RunResult(WorkerState.FAILED, failures=failures)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:

@@ -6,7 +6,7 @@
 
 With `--nnodes 2:2` a job that lost a node waits for a replacement, for --join-timeout-s seconds, and then ends; with
 `--nnodes 1:2` it goes on with one node and takes the second one in when it comes. On a single node the store may be
-left out.
+left out. Nodes beyond the most are spares: each waits until one is lost, and takes its place.
 
 Exit codes: 0 all steps done · 75 this node was evicted and has left · 78 or 2 starting again would not help ·
 1 anything else.
@@ -51,6 +51,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="where the rendezvous store listens")
     parser.add_argument("--rdzv-id", default="reference", metavar="ID", help="the same on all nodes of a job")
     parser.add_argument("--local-addr", default="127.0.0.1", metavar="ADDR", help="this node, as others see it")
+    parser.add_argument(
+        "--node-index", type=int, default=0, metavar="N", help="from MAX on, this node is a spare: it joins a job last"
+    )
     parser.add_argument("--max-restarts", type=int, default=1000)
     parser.add_argument("--drain-s", type=float, default=30, help="how long workers may take to save and leave")
     parser.add_argument("trainer", nargs="*", help="after --: options of reference_trainer.train")
@@ -74,7 +77,14 @@ def main(arguments: list[str] | None = None) -> int:
         preload(trainer_options)
         store = connect(launch.rdzv_endpoint)
         rendezvous = Rendezvous(
-            store, launch.rdzv_id, launch.nnodes, launch.local_addr, trainer_options.join_timeout_s, emit, eviction
+            store,
+            launch.rdzv_id,
+            launch.nnodes,
+            launch.local_addr,
+            trainer_options.join_timeout_s,
+            emit,
+            eviction,
+            spare=launch.node_index >= launch.nnodes[1],
         )
         agent = ForkingAgent(
             rendezvous,
@@ -85,6 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
             emit=emit,
             eviction=eviction,
             drain_s=launch.drain_s,
+            exclude_failing=trainer_options.exclude_failing,
         )
         code = run(agent, rendezvous)
     except (RendezvousError, OSError, RuntimeError) as error:
@@ -98,9 +109,13 @@ def main(arguments: list[str] | None = None) -> int:
 def run(agent: ForkingAgent, rendezvous: Rendezvous) -> int:
     """Runs the agent until the job is over or this node has to leave; returns the exit code."""
     try:
-        agent.run()
+        agent.refuse_excluded()
+        if agent.run() is None:  # the job was over while this node waited for a place
+            raise RendezvousClosedError
     except SignalException:
         done = agent.all_done()
+        if not agent.excluded:  # told to leave: that is no failure of the node
+            rendezvous.forgive(ends=True)
         rendezvous.leave()  # and keep it open: the others go on without us
         return EXIT_COMPLETED if done else EXIT_DRAINED
     except RendezvousClosedError:

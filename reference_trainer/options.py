@@ -99,6 +99,11 @@ class Options:
     exclude_stragglers: int = _option(
         0, "after so many such reports in a row the slow rank's node leaves the job; 0: it never does", may_be_zero=True
     )
+    exclude_failing: int = _option(
+        0,
+        "after so many failures in a row, each within a minute of a start, a node leaves the job for good; 0: never",
+        may_be_zero=True,
+    )
     collective_timeout_s: float = _option(30.0, "seconds after which a collective gives up on a silent peer")
     log_every: int = _option(20, "steps between two lines of progress")
 

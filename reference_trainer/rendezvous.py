@@ -129,8 +129,10 @@ class Rendezvous(DynamicRendezvousHandler):
         join_s: float,
         emit: Emitter,
         eviction: Eviction,
+        spare: bool = False,
     ):
-        """`nodes`: least and most of them; `address`: this node, as others see it; `join_s`: patience for the least."""
+        """`nodes`: least and most of them; `address`: this node, as others see it; `join_s`: patience for the least;
+        `spare`: it joins a new job last, so that the others train."""
         settings = RendezvousSettings(
             run_id=run_id,
             min_nodes=nodes[0],
@@ -145,6 +147,8 @@ class Rendezvous(DynamicRendezvousHandler):
         self._endpoint = store.host, store.port
         self._emit = emit
         self._eviction = eviction
+        self._spare = spare
+        self._was_spare = False  # at the last look
         self._store_lost = False
         self._came = 0  # most nodes that were there at a time since this one waits for a world
         dynamic_rendezvous._delay = self._pause
@@ -156,7 +160,9 @@ class Rendezvous(DynamicRendezvousHandler):
     def _pause(self, seconds: float | tuple[float, float]) -> None:
         """Stands in for torch's fixed second between two looks at the state."""
         self._eviction.check()
-        self._came = max(self._came, len(self._state_holder.state.participants))
+        state = self._state_holder.state
+        self._came = max(self._came, len(state.participants))
+        self._was_spare = self._this_node in state.redundancy_list
         time.sleep(POLL_S)
 
     @property
@@ -185,6 +191,9 @@ class Rendezvous(DynamicRendezvousHandler):
                     raise
                 self._pause(POLL_S)
             except RendezvousTimeoutError as error:
+                if self._was_spare:  # all that time there was no place for it; now there is one
+                    deadline = self._get_deadline(self._settings.timeout.join)
+                    continue
                 raise RendezvousTimeoutError(self._why_not()) from error
         self._start_heartbeats()
         rank, world_size = self._get_world()
@@ -194,6 +203,9 @@ class Rendezvous(DynamicRendezvousHandler):
 
     def _join(self, deadline: float) -> None:
         self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), deadline)
+        while self._spare and self._is_new() and time.monotonic() < deadline:
+            self._pause(POLL_S)
+            self._state_holder.sync()
         self._set_last_call()
         self._op_executor.run(dynamic_rendezvous._RendezvousJoinOp(), deadline, self._get_deadline)
 
@@ -206,8 +218,13 @@ class Rendezvous(DynamicRendezvousHandler):
 
     def _set_last_call(self) -> None:
         """A new job gives all of its nodes time to start; later, those that are there go on at once."""
-        new = self.round == 0 and not self._state_holder.state.complete
+        new = self._is_new()
         self._settings.timeout._set_timeouts(last_call=timedelta(seconds=FIRST_CALL_S if new else LAST_CALL_S))
+
+    def _is_new(self) -> bool:
+        """Whether the job has not begun yet."""
+        state = self._state_holder.state
+        return self.round == 0 and not state.complete and not state.closed
 
     def num_nodes_waiting(self) -> int:
         """How many nodes are to be taken in; one more if we are not a member ourselves any more."""
@@ -243,6 +260,27 @@ class Rendezvous(DynamicRendezvousHandler):
     def outcome(self) -> str | None:
         """What was told by `tell_outcome`, if anything was."""
         return self._store.get(self._outcome_key).decode() if self._store.check([self._outcome_key]) else None
+
+    @property
+    def address(self) -> str:
+        """This node, as others see it."""
+        return str(self._this_node.addr)
+
+    def begin_life(self) -> int:
+        """Counts a life of this node, and returns how many in a row were short, this one included. The store counts:
+        a node that is replaced by itself remembers nothing."""
+        with contextlib.suppress(RuntimeError):  # a lost store forgets it anyway
+            return int(self._store.add(self._lives_key, 1))
+        return 1
+
+    def forgive(self, ends: bool = False) -> None:
+        """This life is no short one, and goes on, or `ends` for a good reason."""
+        with contextlib.suppress(RuntimeError):
+            self._store.set(self._lives_key, "0" if ends else "1")
+
+    @property
+    def _lives_key(self) -> str:
+        return f"lives/{self.get_run_id()}/{self.address}"
 
     @property
     def _outcome_key(self) -> str:

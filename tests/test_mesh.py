@@ -73,6 +73,41 @@ def test_the_seed_draws_any_coordinate() -> None:
     assert [target.rank for target in struck] in ([0, 1, 2, 3], [4, 5, 6, 7])
 
 
+@given(st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=3), st.data())
+def test_a_domain_is_all_its_nodes_at_once_and_all_their_ranks(racks: list[set[int]], data: st.DataObject) -> None:
+    labels = {f"rack{number}": sorted(nodes) for number, nodes in enumerate(racks)}
+    label = data.draw(st.sampled_from([*labels, "any"]))
+    nodes = in_domain(labels, label, "node_loss")
+    assert nodes.workload.domain(nodes.faults[0].nodes())
+    assert label == "any" or nodes.faults[0].targets == tuple(map(Target, labels[label]))
+    ranks = in_domain(labels, label, "rank_kill")
+    assert ranks.faults[0].nodes() == nodes.faults[0].nodes() and len(ranks.faults[0].targets) == 2 * len(
+        nodes.faults[0].targets
+    )
+    assert Plan.from_json(ranks.to_json()) == ranks and ranks.without_faults("x").workload.node_labels == {}
+
+
+def in_domain(labels: dict[str, list[int]], label: str, fault: str) -> Plan:
+    text = f"""
+version: 1
+name: rack
+title: A rack
+workload: {{nodes: 4, ranks_per_node: 2, node_labels: {labels}, trainer: {{command: [python, train.py]}}}}
+faults: [{{id: f, fault: {fault}, when: {{step: 9}}, target: {{domain: {label}}}}}]
+"""
+    return make_plan(parse_scenario(text, "rack.yaml"), 1, "local", "rack-1")
+
+
+@pytest.mark.parametrize(
+    "labels, told",
+    [({}, "no engine tells before the start"), ({"rack0": [0]}, "unknown domain 'rak'; did you mean rack0")],
+)
+def test_a_domain_that_nobody_knows_is_refused_with_its_line(labels: dict[str, list[int]], told: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        in_domain(labels, "rak", "node_loss")
+    assert any(told in problem and "rack.yaml:" in problem for problem in refused.value.problems)
+
+
 @pytest.mark.parametrize(
     "target, mesh, told",
     [

@@ -93,6 +93,8 @@ class FaultContext:
 
     def injected(self) -> None: ...
 
+    def injected_again(self, target: Target, node: Node) -> None: ...
+
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self.effects.append((measured, expected, unit, ok))
 

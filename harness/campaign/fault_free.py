@@ -119,7 +119,7 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
     """
     alone = plan.without_faults(f"{plan.run_id}-fault-free")
     # Runs at the other world sizes of the plan show how far rounding alone drifts.
-    sizes = range(plan.workload.min_nodes, plan.workload.nodes)
+    sizes = range(plan.workload.min_nodes, plan.workload.max_nodes)
     others = [FaultFree(plan.without_faults(f"{plan.run_id}-{size}", nodes=size)) for size in sizes[:2]]
     if not others and (expects_band(plan) if band is None else band):
         others = [FaultFree(alone.again(f"{plan.run_id}-repeat{n}"), n) for n in range(1, REPEATS + 1)]

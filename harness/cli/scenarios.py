@@ -92,6 +92,8 @@ def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: 
 def explanation(spec: Scenario, plan: Plan) -> list[str]:
     work = plan.workload
     fewest = "needs all of them" if work.min_nodes == work.nodes else f"may go on with {work.min_nodes}"
+    if spares := work.nodes - work.max_nodes:
+        fewest = f"{fewest}, and uses {work.max_nodes}; spare: {counted(spares, 'node')}"
     steps = "as many steps as the fault-free run does" if work.steps is None else counted(work.steps, "step")
     saves, every = "It saves as often as its own command says.", spec.workload.checkpoint
     if work.trainer.paced_by(every):
@@ -105,6 +107,8 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     ]
     for planned in plan.faults:
         lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")
+        if domain := work.domain({target.node_index for target in planned.targets}):
+            lines.append(f"    {domain}.")
         lines += [f"    {Mesh(work.mesh).in_words(rank)}." for rank in _struck(planned, work)]
     lines += [f"  {fault} replays {words}." for fault, words in plan.scenario.traces.items()]
     if nodes_at_once := plan.limits.nodes_at_once:
@@ -167,7 +171,7 @@ def _struck(planned: PlannedFault, work: Workload) -> list[int]:
 
 def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
     """Says the most that it can cost, by its limits on time; a job that goes well costs far less."""
-    hours = plan.workload.world_size * plan.abort.wall_clock_ns / 3600e9
+    hours = plan.workload.nodes * plan.workload.ranks_per_node * plan.abort.wall_clock_ns / 3600e9
     cap = plan.limits.gpu_hours
     each = hours if cap is None else min(hours, cap)
     price = plan.scenario.price_per_gpu_hour

@@ -10,6 +10,7 @@ Each of the following rules can explain the death of a process. A fault that onl
   the peer did a step in a new process group, or long survived the fault (see `_Root`). A peer's segmentation fault is
   never explained. A peer's exit with a logged error is explained only by a `stops` fault that targeted the peer.
 * A damaged checkpoint with right digests explains the death of a worker that loaded it.
+* A fault that strikes each new life of a node explains that its launcher leaves the job (code 75), whenever later.
 * A confirmed notice to leave (see `given`), or a later start of the job with more ranks, explains a worker's exit.
 
 A worker whose end is in no log counts as dead, too, if other workers did steps without this worker.
@@ -27,6 +28,7 @@ import numpy as np
 
 from harness.evidence.by_time import healed_at
 from harness.judge.thresholds import BEFORE_NS, CLOCKS_KNOWN_NS, SURVIVED_NS
+from harness.node.emitter import EXIT_LEFT
 from harness.timeline.lineage import Key
 from harness.timeline.lookups import NEVER, Located, Moments, Spans, first_from, grouped
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of
@@ -236,6 +238,10 @@ class _Inquest:
         self._notices = Moments((notice["at"], notice) for notice in given(run))
         self._leaves = Spans(_times_to_leave(run))
         struck = [fault for fault in run.faults if fault.injected is not None]
+        lemons = [fault for fault in struck if fault.sticks][::-1]
+        self._lemons = {
+            target.get("node"): acted_at(fault) for fault in lemons for target in fault.targets
+        }  # first strike
         killers, stoppers = [each for each in struck if each.kills], [each for each in struck if each.stops]
         acted = [(at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)]
         by_moment = sorted(acted, key=operator.itemgetter(0))
@@ -267,6 +273,8 @@ class _Inquest:
         """Returns True if the process exited cleanly after a notice, or before a start of the job with more ranks."""
         if death.code not in (None, *CLEAN_CODES):
             return False
+        if death.rank is None and death.code == EXIT_LEFT and self._lemons.get(death.node, NEVER) <= death.at:
+            return True
         if any(self._notices.within(death.started, death.at)) or (death.code == 0 and any(self._leaves.at(death.at))):
             return True
         worlds = self._largest[bisect.bisect_right(self._starts, death.at) :][:1] if death.code is not None else []

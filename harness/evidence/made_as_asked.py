@@ -56,9 +56,9 @@ class Asked:
             if all(jobs) and jobs[0].get(name) != jobs[1].get(name):
                 yield f"it has other {words}"
         size, made_size = PlannedSize.of(self.plan), made.planned_size
-        nodes = size.nodes if self.nodes is None else self.nodes
-        if None not in (nodes, made_size.nodes):
-            if (nodes, size.ranks_per_node) != (made_size.nodes, made_size.ranks_per_node):
+        nodes = size.max_nodes if self.nodes is None else self.nodes
+        if None not in (nodes, made_size.max_nodes):
+            if (nodes, size.ranks_per_node) != (made_size.max_nodes, made_size.ranks_per_node):
                 yield "it has another number of ranks"
             elif self.ranks_count and made.epochs and made.largest_world != made_size.world_size:
                 yield f"its world had {made.largest_world} ranks, not {made_size.world_size}"

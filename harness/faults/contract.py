@@ -21,6 +21,7 @@ import abc
 import importlib.util
 import inspect
 import pathlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -136,6 +137,10 @@ class Context(Protocol):
     def injected(self) -> None:
         """Notes that the fault acts from this moment on."""
 
+    def injected_again(self, target: Target, node: Node) -> None:
+        """Notes that the fault, which has acted, acts once more from this moment on, and only on this target, which is
+        on `node` now. The log then has one record of it for each time."""
+
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         """Reports a measured effect. May be called several times, and each counts: one with `ok=False`, or no call at
         all, makes the run invalid."""
@@ -203,6 +208,7 @@ class Fault(Parameters, abc.ABC):
     clocks: ClassVar[bool] = False  # it sets clocks wrong
     preempts: ClassVar[bool] = False  # the owner of a node takes it back
     benign: ClassVar[bool] = False  # nothing is wrong: it explains no alarm, and no restart
+    sticks: ClassVar[bool] = False  # it strikes each new life of its nodes as well, so the job may leave them out
     damages: ClassVar[bool] = False  # it damages checkpoints that are written, so the last one may be lost
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
     truth: ClassVar[Truth | None] = None  # the right answers to "who was it?"; none: answers about it are not graded
@@ -258,6 +264,7 @@ class Fault(Parameters, abc.ABC):
             preempts=self.preempts,
             damages=self.damages,
             benign=self.benign,
+            sticks=self.sticks,
             replaced=self.replaced(),
             spoilt_steps=self.spoilt_steps(),
         )
@@ -335,14 +342,17 @@ class TakesNodes(Fault):
     def take(self, nodes: Sequence[Node], reason: str, context: Context) -> None:
         """Kills the nodes, measures that nothing of them is left, and brings the replacements. Does not call
         `context.injected()`: call it before."""
-        for node in nodes:
-            before = len(node.pids())
+        before, since = [len(node.pids()) for node in nodes], time.monotonic()
+        for node in nodes:  # all of them first: a rack is lost at once
             context.log("fault.taking", node=node.name)
             node.kill()
             context.release(node, reason)
+        together = f"; all {len(nodes)} within {time.monotonic() - since:.2f} s" if len(nodes) > 1 else ""
+        for node, number in zip(nodes, before, strict=True):
             left = len(node.pids())
             gone = left == 0 and not node.alive
-            context.effect(left, 0, "processes left on the node", ok=gone, detail=f"{node.name}: {before} before")
+            detail = f"{node.name}: {number} before{together}"
+            context.effect(left, 0, "processes left on the node", ok=gone, detail=detail)
         self.bring_replacements(nodes, context)
 
     def bring_replacements(self, nodes: Sequence[Node], context: Context) -> None:

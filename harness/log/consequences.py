@@ -41,6 +41,7 @@ class Consequences:
     damages: bool = False  # it damages checkpoints that are written, so the last one may be lost
     benign: bool = False  # nothing is wrong: it explains no alarm, and no restart
     replaced: bool | None = None  # whether what it takes comes back; `None`: it takes no node
+    sticks: bool = False  # it strikes each new life of its nodes as well, so the job may leave them out
     spoilt_steps: int | None = None  # it spoils the batches of so many steps
 
     kills, stops, spoils = _may(May.KILL), _may(May.STOP), _may(May.SPOIL)  # bool: `may` has it

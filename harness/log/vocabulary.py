@@ -234,9 +234,11 @@ _CHECKPOINT = (
 )
 _WORKLOAD = (
     _size("nodes", "nodes of the job", "nodes"),
+    _size("max_nodes", "the job uses so many at most, the others are spares; none: all of them", "nodes"),
     _size("min_nodes", "the job may go on with so many", "nodes"),
     _size("ranks_per_node", "workers, each with one GPU", "ranks", GPUS_PER_NODE_MAX),
     Field(OBJECT, "mesh", "ranks along each axis, outermost first, as the scenario says it", optional=True),
+    Field(OBJECT, "node_labels", "places of the nodes in each failure domain, by label", optional=True),
     _size("steps", "so many steps are to be done", "steps", STEP_MAX),
     Field(OBJECT, "checkpoint", "how the trainer saves", optional=True, fields=_CHECKPOINT),
 )
@@ -493,6 +495,7 @@ _HARNESS: _Events = {
         _flag("damages", "whether it damages checkpoints that are written"),
         _flag("benign", "whether nothing is wrong: it explains no alarm, and no restart"),
         _flag("replaced", "whether a node that it takes comes back; none: it takes none"),
+        _flag("sticks", "whether it strikes each new life of its nodes, too, so that the job may leave them out"),
         _size("spoilt_steps", "it spoils the batches of so many steps", "steps", STEP_MAX),
         _flag("kills", "whether it may kill; only without `may`"),
         _flag("stops", "whether it may stop; only without `may`"),

@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from harness import units
-from harness.errors import ScenarioError
+from harness.errors import ScenarioError, choice
 from harness.faults.contract import Target
 from harness.mesh import LAST, Mesh
 from harness.node.emitter import Axis
@@ -142,9 +142,13 @@ def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
 
 
 def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[Target, ...]:
-    if spec.target.coordinates:
-        ranks = _at(spec, Mesh(workload.mesh), dice)
-        nodes = sorted({workload.node_of(rank) for rank in ranks})
+    if spec.target.coordinates or spec.target.domain is not None:
+        if spec.target.domain is not None:
+            nodes = _domain(spec, spec.target.domain, workload.node_labels, dice)
+            ranks = [rank for rank in range(workload.world_size) if workload.node_of(rank) in nodes]
+        else:
+            ranks = _at(spec, Mesh(workload.mesh), dice)
+            nodes = sorted({workload.node_of(rank) for rank in ranks})
         aims_at_nodes = spec.action.aims_at == "node"
         return tuple(map(Target, nodes)) if aims_at_nodes else tuple(Target(workload.node_of(r), r) for r in ranks)
     if spec.target.rank is not None:
@@ -153,6 +157,20 @@ def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[
     assert spec.target.node is not None  # the scenario's check: one of the two is given
     chosen = _choose(spec, spec.target.node, range(workload.nodes), "node", workload.ranks_per_node, dice)
     return tuple(Target(index) for index in chosen)
+
+
+def _domain(spec: FaultSpec, label: str, labels: Mapping[str, Sequence[int]], dice: random.Random) -> Sequence[int]:
+    """Returns the nodes with the label of the target."""
+    if not labels:
+        known = "no engine tells before the start where it will place nodes, and the workload does not say it; "
+        known += "write workload: {node_labels: {rack0: [0, 1], rack1: [2, 3]}}"
+    elif label == "any":
+        return labels[dice.choice([*labels])]
+    elif label in labels:
+        return labels[label]
+    else:
+        known = f"unknown domain {label!r}; {choice(label, [*labels])}"
+    raise ScenarioError([f"{spec.place('target')}fault {spec.id}: {known}"])
 
 
 def _at(spec: FaultSpec, mesh: Mesh, dice: random.Random) -> list[int]:

@@ -230,5 +230,5 @@ class Plan(_Model):
 
     def without_faults(self, run_id: str, nodes: int | None = None) -> Plan:
         """Returns the fault-free run: same seed and workload; with `nodes`, on another number of nodes."""
-        workload = self.workload.on_nodes(nodes or self.workload.nodes)
+        workload = self.workload.on_nodes(nodes or self.workload.max_nodes)
         return self.model_copy(update={"run_id": run_id, "workload": workload, "faults": (), "expect": {}})

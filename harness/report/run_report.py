@@ -65,6 +65,7 @@ class Fault(_Part, frozen=True):
     id: str
     kind: str
     target: tuple[dict[str, Any], ...] = ()
+    domain: str = ""  # the label of the scenario that has exactly these nodes, such as a rack's
     t_injected: float | None = None
     effect: Effect = Effect()
     healed: bool = False
@@ -256,7 +257,7 @@ def from_scorecard(card: Scorecard) -> Report:
         **{name: getattr(card, name) for name in _AS_JUDGED},
         **{name: text for name, text in texts.items() if isinstance(text, str)},
         "run": _run(card.evidence),
-        "faults": [_fault(fault, run.begin) for fault in run.faults],
+        "faults": [_fault(fault, card.evidence) for fault in run.faults],
         "scores": figures.scores(card),
         "metrics": figures.metrics(card),
         "expectations": [{name: getattr(line, name) for name in names} for line in card.expectations],
@@ -305,14 +306,18 @@ def _run(evidence: Analysis) -> dict[str, Any]:
     }
 
 
-def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
+def _fault(fault: FaultRecord, evidence: Analysis) -> dict[str, Any]:
     """Returns the values of a fault. Its effect is the last one measured, or the first that was not as expected."""
+    run, planned = evidence.run, evidence.planned_faults.get(fault.id, {})
+    places = {target.get("node_index") for target in planned.get("targets") or ()}
+    labels = (run.plan.get("workload") or {}).get("node_labels") or {}
     effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
     return {
         "id": fault.id,
         "kind": fault.kind,
         "target": [dict(target) for target in fault.targets],
-        "t_injected": None if fault.injected is None else (fault.injected - begin) / S,
+        "domain": " and ".join(str(label) for label, nodes in labels.items() if {*nodes} == places),
+        "t_injected": None if fault.injected is None else (fault.injected - run.begin) / S,
         "effect": {name: _plain(effect.get(name)) for name in Effect.__struct_fields__},
         "healed": fault.healed is not None,
         "kills": fault.kills,

@@ -383,7 +383,7 @@ def fault_rows(report: Report) -> list[dict[str, str]]:
         {
             "id": fault.id,
             "kind": fault.kind,
-            "target": target_text(fault.target),
+            "target": (f"{fault.domain}: " if fault.domain else "") + target_text(fault.target),
             "struck": seconds(fault.t_injected),
             "measured": quantity(fault.effect.measured, fault.effect.unit or ""),
             "expected": quantity(fault.effect.expected, fault.effect.unit or ""),

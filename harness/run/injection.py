@@ -7,7 +7,7 @@ import hashlib
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,7 +148,17 @@ class Injection:
 
     def injected(self) -> None:
         self._moment("injected")
-        homes = [(self.node(target), target.rank) for target in self.targets]
+        self._tell_injected(self.targets)
+
+    def injected_again(self, target: Target, node: Node) -> None:
+        self.log("fault.healed")  # what it did before is over: no death from now on is due to that
+        self.log("fault.injecting")
+        self.log("fault.postponed", reason=f"it waited for a new life of {node.name}")
+        self._nodes[target] = node
+        self._tell_injected([target])
+
+    def _tell_injected(self, targets: Sequence[Target]) -> None:
+        homes = [(self.node(target), target.rank) for target in targets]
         aimed = [{"node": node.name, "incarnation": node.incarnation, "rank": rank} for node, rank in homes]
         told = self.fault.consequences().to_event()
         self.log("fault.injected", kind=self.firing.planned.kind, targets=aimed, **told)

@@ -82,7 +82,7 @@ def _nodes(again: Again) -> int | None:
     """Returns the number of nodes that the job had at its end, so that steps are computed alike; `None`: as planned."""
     asked, ranks = again.plan.workload, again.progress.world_size
     nodes, rest = divmod(ranks, asked.ranks_per_node)
-    return nodes if not rest and asked.min_nodes <= nodes < asked.nodes else None
+    return nodes if not rest and asked.min_nodes <= nodes < asked.max_nodes else None
 
 
 def _check_recovered(again: Again, newest: int, before: int) -> None:

@@ -104,10 +104,13 @@ Selector = Annotated[
 
 
 class TargetSpec(Parameters):
-    """The target nodes, ranks, or coordinates in `workload: mesh:`: exactly one of the three."""
+    """The target nodes, ranks, failure domain, or coordinates in `workload: mesh:`: exactly one of the four."""
 
     node: Selector | None = None
     rank: Selector | None = None
+    domain: str | None = Field(
+        None, description="All nodes with this label of workload: node_labels; any: of one label."
+    )
     pp: Coordinate | None = Field(None, description="The pipeline stage.")
     dp: Coordinate | None = Field(None, description="The replica.")
     fsdp: Coordinate | None = Field(None, description="The place among ranks that shard the same weights.")
@@ -129,9 +132,10 @@ class TargetSpec(Parameters):
 
     @model_validator(mode="after")
     def _one_of_two(self) -> TargetSpec:
-        if [self.node is not None, self.rank is not None, bool(self.coordinates)].count(True) != 1:
-            where = "coordinates in the workload's mesh, such as {pp: last, tp: 0}"
-            raise ValueError(f"write either node: or rank:, with {_SELECTORS}; or {where}")
+        single = (self.node, self.rank, self.domain, self.coordinates or None)
+        if sum(each is not None for each in single) != 1:
+            where = "a label of workload: node_labels, such as {domain: rack0}; or coordinates in the workload's mesh, "
+            raise ValueError(f"write either node: or rank:, with {_SELECTORS}; or {where}such as {{pp: last, tp: 0}}")
         return self
 
 
@@ -490,5 +494,5 @@ def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Seque
         if fault.when.trace is not None and "any" not in (fault.target.node, fault.target.rank):
             document.problem((*at, "target"), "the trace says how many, and the seed which ones: write any")
         aims_at = fault.action.aims_at
-        if getattr(fault.target, aims_at) is None and not fault.target.coordinates:
+        if getattr(fault.target, aims_at) is None and not (fault.target.coordinates or fault.target.domain):
             document.problem((*at, "target"), f"{fault.kind} acts on a {aims_at}: write target: {{{aims_at}: …}}")

@@ -79,6 +79,7 @@ class FaultRecord(Consequences):
     injecting: int | None = None  # begin of its injection; it acts at `injected` at the latest
     cancelled: int | None = None  # time of an order to end early: somebody stopped it, or the run ended
     armed: int | None = None  # since then it waits for nothing but its phase
+    again: bool = False  # the same fault had acted before
     recovered_step: int | None = None  # the last complete step, as the harness saw it at `recovered`
 
 
@@ -295,6 +296,7 @@ def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str
             record = {"id": str(event["fault"]), "kind": "", "consequences": Consequences(), "targets": ()}
             record |= {name: [] for name in ("told", "taken", *_LISTS)}
             record |= dict.fromkeys((*_MOMENTS, "injected", "recovered_step", "error")) | {"held_back": ""}
+            record["again"] = str(event["fault"]) in current
             current[record["id"]] = record
             records.append(record)
         _note(record, what, event, planned.get(record["id"], {}))

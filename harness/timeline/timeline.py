@@ -543,11 +543,13 @@ def _named(
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
     """Returns True if a fault that belongs to no outage before this one belongs to the outage that began at `t_stop`. A
-    fault that reclaims a node after a notice belongs to the outage in which the node is taken."""
+    fault that reclaims a node after a notice belongs to the outage in which the node is taken. A fault that strikes
+    each new life of a node belongs to the outage in which it strikes, whenever the node goes."""
     struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
-    nodes = [key_of(target) for target in fault.targets if fault.kills and target.get("rank") is None]
+    takes = fault.kills and not fault.sticks
+    nodes = [key_of(target) for target in fault.targets if takes and target.get("rank") is None]
     taken = min((at for key in nodes if (at := gone.get(key, -NEVER)) >= struck), default=struck)
     return struck <= end and taken <= end
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import abc
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
     ValidationInfo,
@@ -194,6 +195,32 @@ def _without_placeholder(path: str) -> str:
     return path.replace("{checkpoints}", "checkpoints", 1).removeprefix("{run_dir}/")
 
 
+def _places(given: object) -> object:
+    """Expands `2-17` in a list of places."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise ValueError(f'{given!r} is no list of nodes; write [0, 1] or ["0-17"]')
+    found: list[object] = []
+    for each in given:
+        first, dash, last = str(each).partition("-")
+        if isinstance(each, str) and dash and first.isdecimal() and last.isdecimal():
+            if not int(first) <= int(last) < NODES_MAX:
+                raise ValueError(f"{each!r}: a range goes up, and ends below {NODES_MAX}")
+            found += range(int(first), int(last) + 1)
+        else:
+            found.append(each)
+    return found
+
+
+def _each_once(given: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(given)))
+
+
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+NodePlaces = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(_places), AfterValidator(_each_once)
+]
+
+
 class Shards(Parameters):
     """The source of Python's standard library, cut into files in the run's folder `data/`."""
 
@@ -205,6 +232,12 @@ class Workload(Parameters):
 
     trainer: AnyTrainer = Field(default_factory=lambda: load_trainer("reference")())
     nodes: int = Field(2, ge=1, le=NODES_MAX)
+    max_nodes: int = Field(
+        None,
+        validate_default=True,
+        ge=1,
+        description="The job uses this many at most, the others are spares; default: all.",
+    )
     min_nodes: int = Field(
         None, validate_default=True, ge=1, description="The job goes on with this many; default: all of them."
     )
@@ -214,6 +247,12 @@ class Workload(Parameters):
         validate_default=True,
         description="Ranks along each axis, outermost first, as the trainer lays them out: {pp: 2, dp: 2, tp: 2}. Then "
         "a target may be a coordinate.",
+    )
+    node_labels: dict[Label, NodePlaces] = Field(
+        {},
+        validate_default=True,
+        description="Nodes of each rack, switch or NVLink domain: {rack0: [0, 1], rack1: [2-17]}. Then a target may be "
+        "such a domain. Where an engine has placed the nodes is not asked.",
     )
     steps: int | None = Field(
         None,
@@ -242,7 +281,13 @@ class Workload(Parameters):
         data: dict[str, Any] = dump(self)
         if not self.trainer.paced_by(self.checkpoint):
             data["checkpoint"].pop("every_steps", None)
-        unsaid: list[tuple[str, object]] = [("restore_drill", None), ("env", {}), ("mesh", {})]
+        unsaid: list[tuple[str, object]] = [
+            ("restore_drill", None),
+            ("env", {}),
+            ("mesh", {}),
+            ("node_labels", {}),
+            ("max_nodes", self.nodes),
+        ]
         return {name: value for name, value in data.items() if (name, value) not in unsaid}
 
     @field_validator("steps", mode="before")
@@ -251,32 +296,52 @@ class Workload(Parameters):
         trainer = info.data.get("trainer")
         return trainer.steps if given is None and trainer is not None else given
 
-    @field_validator("min_nodes", mode="before")
+    @field_validator("max_nodes", "min_nodes", mode="before")
     @classmethod
     def _default_is_all(cls, given: object, info: ValidationInfo) -> object:
-        return info.data.get("nodes", 1) if given is None else given
+        return info.data.get("max_nodes", info.data.get("nodes", 1)) if given is None else given
 
-    @field_validator("min_nodes")
+    @field_validator("max_nodes", "min_nodes")
     @classmethod
     def _not_above_all(cls, given: int, info: ValidationInfo) -> int:
-        nodes = info.data.get("nodes", given)
+        nodes, most = info.data.get("nodes", given), info.data.get("max_nodes", given)
         if given > nodes:
-            raise ValueError(f"min_nodes is {given}, more than the {nodes} nodes there are")
+            raise ValueError(f"{info.field_name} is {given}, more than the {nodes} nodes there are")
+        if given > most:
+            raise ValueError(f"min_nodes is {given}, more than max_nodes, {most}")
         return given
 
     @field_validator("mesh")
     @classmethod
     def _as_large_as_the_job(cls, given: dict[Axis, int], info: ValidationInfo) -> dict[Axis, int]:
-        ranks = info.data.get("nodes", 1) * info.data.get("ranks_per_node", 1)
+        spares = info.data.get("max_nodes") != info.data.get("nodes")
+        ranks = info.data.get("max_nodes", 1) * info.data.get("ranks_per_node", 1)
         size = Mesh(given).world_size
         if given and size != ranks:
-            raise ValueError(f"the mesh has {size} ranks; nodes times ranks_per_node is {ranks}")
+            raise ValueError(f"the mesh has {size} ranks; {'max_' * spares}nodes times ranks_per_node is {ranks}")
         return given
+
+    @field_validator("node_labels")
+    @classmethod
+    def _of_nodes_there_are(cls, given: dict[str, tuple[int, ...]], info: ValidationInfo) -> dict[str, tuple[int, ...]]:
+        nodes = info.data.get("nodes", NODES_MAX)
+        for label, places in given.items():
+            if label == "any":
+                raise ValueError("any: no name of a domain; as a target it means one by chance")
+            if unknown := [place for place in places if place >= nodes]:
+                raise ValueError(f"{label}: unknown node {unknown[0]}; choose from 0 to {nodes - 1}")
+        return given
+
+    def domain(self, nodes: Set[int]) -> str:
+        """Returns the label that has exactly these nodes, with them, as `rack0 is nodes 0, 1`; else an empty text."""
+        found = (label for label, places in self.node_labels.items() if {*places} == nodes)
+        names = " and ".join(found)
+        return f"{names} is node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}" if names else ""
 
     @property
     def world_size(self) -> int:
-        """Ranks of the whole job."""
-        return self.nodes * self.ranks_per_node
+        """Ranks of the whole job; spares have none."""
+        return self.max_nodes * self.ranks_per_node
 
     def environment(self) -> Iterator[tuple[Path, str, str]]:
         """The variables that the scenario sets for the trainer: place below `workload`, name, value."""
@@ -292,8 +357,8 @@ class Workload(Parameters):
         return rank // self.ranks_per_node
 
     def on_nodes(self, nodes: int) -> Workload:
-        """Returns the same workload on exactly so many nodes."""
-        return self.model_copy(update={"nodes": nodes, "min_nodes": nodes})
+        """Returns the same workload on exactly so many nodes, without a spare, wherever they are."""
+        return self.model_copy(update=dict.fromkeys(("nodes", "max_nodes", "min_nodes"), nodes) | {"node_labels": {}})
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

@@ -74,11 +74,12 @@ def _global_batch(args: Sequence[str]) -> int | None:
 def _launcher(workload: Workload, run_id: str) -> tuple[str, ...]:
     return (
         *("{python}", "-m", "reference_trainer.launch"),
-        *("--nnodes", f"{workload.min_nodes}:{workload.nodes}"),
+        *("--nnodes", f"{workload.min_nodes}:{workload.max_nodes}"),
         *("--nproc-per-node", str(workload.ranks_per_node)),
         *("--rdzv-endpoint", f"{{control}}:{STORE_PORT}"),
         *("--rdzv-id", run_id),
         *("--local-addr", "{address}"),
+        *(("--node-index", "{index}") if workload.max_nodes < workload.nodes else ()),
         "--",
     )
 

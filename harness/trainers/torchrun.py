@@ -22,7 +22,7 @@ class TorchrunTrainer(ScriptTrainer):
     def commands(self, workload: Workload, run_id: str) -> tuple[Command, Command]:
         command = (
             *(self.interpreter, "-m", "torch.distributed.run"),
-            *("--nnodes", f"{workload.min_nodes}:{workload.nodes}"),
+            *("--nnodes", f"{workload.min_nodes}:{workload.max_nodes}"),
             *("--nproc-per-node", str(workload.ranks_per_node)),
             *("--max-restarts", str(self.max_restarts)),
             *("--monitor-interval", rendezvous_settings.MONITOR_INTERVAL_S),

@@ -91,6 +91,25 @@ def test_a_rank_comes_late_to_the_first_rendezvous(monkeypatch: pytest.MonkeyPat
     assert len(events["started"]) == 1 and len(events["step"]) == 20
 
 
+@pytest.mark.parametrize("fails", ["crash", "loss"])
+def test_a_lemon_strikes_each_new_life_of_its_node_as_often_as_asked(
+    fails: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    machine.use_mode(monkeypatch, "plain")
+    plan = make_plan("lemon_node", 60, fails=fails, back_after="100ms", lives=3, unused_for="1s")
+    outcome = execute(plan, tmp_path / "run", BACKEND)
+    events = small_jobs.told(tmp_path / "run")
+    assert outcome.outcome == "completed", outcome
+    effects = [(each["measured"], each["ok"], each["detail"]) for each in small_jobs.named(events, "fault.effect")]
+    assert effects == [(int(fails == "crash"), True, f"life {number} of node0") for number in (1, 2, 3)]
+    struck = [each["targets"][0]["incarnation"] for each in small_jobs.named(events, "fault.injected")]
+    assert struck == ([1, 1, 1] if fails == "crash" else [1, 2, 3])
+    told = [each["event"] for each in events if each["event"] in ("fault.injected", "fault.healed", "fault.postponed")]
+    assert told == ["fault.injected", *["fault.healed", "fault.postponed", "fault.injected"] * 2, "fault.healed"]
+    assert len(small_jobs.named(events, "started")) == 4
+    assert all(each["sticks"] for each in small_jobs.named(events, "fault.injected"))
+
+
 def test_a_worker_that_trains_on_wherever_it_is_told_to_be_was_not_misled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
@@ -149,6 +168,7 @@ HARNESS = textwrap.dedent("""
         ("straggler", {"how": "noisy_neighbour", "duration": "60s"}),
         ("memory_pressure", {"duration": "60s"}),
         ("hang", {"how": "freeze_node", "duration": "60s"}),
+        ("lemon_node", {"lives": 100}),
     ],
     ids=lambda value: str(value),
 )

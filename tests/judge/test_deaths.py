@@ -20,6 +20,7 @@ JOB = Job(nodes=2, steps=40, every=10)
 KILL = Outage(17, "rank", victim=1)
 NOTICE = Outage(17, "notice", victim=1)
 CRASH = Outage(17, "crash")
+NODE = Outage(17, "node", victim=1)
 MS = 10**6
 
 
@@ -33,7 +34,8 @@ def unexplained(card: Scorecard) -> list[str]:
     found = [deaths.describe_alike([death], run.begin) for death in deaths.unexplained(run, deaths.ends_of(run))]
     assert card.metrics["deaths_unexplained"] == len(found)
     assert any(text.startswith("unexplained death") for text in card.reasons) == bool(found)
-    assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) or not found
+    left = any("without a notice" in text for text in card.reasons)  # that is a breach of its own
+    assert left or card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) or not found
     return [text.partition(" at ")[0] for text in found]
 
 
@@ -100,10 +102,15 @@ def leaves_before_it_came(logs: Logs, code: int) -> None:
     logs.lose("exiting", rank=0, life=1)
 
 
-def replacement_dies_as_it_comes(logs: Logs) -> None:
+@bending
+def replacement_dies_as_it_comes(logs: Logs, code: int = 1) -> None:
     """Its own arrival is no excuse."""
     back = next(line for line in logs.harness if line.get("incarnation") == 2)
-    logs.put({"event": "process.exit", "node": "node1", "incarnation": 2, "code": 1} | clocks(back, 10))
+    logs.put({"event": "process.exit", "node": "node1", "incarnation": 2, "code": code} | clocks(back, 10))
+
+
+def a_lemon(logs: Logs) -> None:
+    logs.told("fault.injected").update(sticks=True, may=["kill"])
 
 
 def successor_crashes(logs: Logs) -> None:
@@ -185,7 +192,10 @@ ERROR = "1, after it reported an error,"
         (leaves_before_it_came(75), [REGROWN, Outage(5, "shrink")], []),  # whatever it shrinks to afterwards
         (leaves_before_it_came(74), [REGROWN], [f"{R0}74"]),
         (with_codes(75), [CRASH], [f"{R0}75", f"{R1}1"]),  # the world that came was no larger
-        (replacement_dies_as_it_comes, [Outage(17, "node", victim=1)], ["the command on node1 ended with exit code 1"]),
+        (replacement_dies_as_it_comes(), [NODE], ["the command on node1 ended with exit code 1"]),
+        (replacement_dies_as_it_comes(75), [NODE], ["the command on node1 ended with exit code 75"]),
+        (together(a_lemon, replacement_dies_as_it_comes(75)), [NODE], []),  # a lemon may be told to leave
+        (together(a_lemon, replacement_dies_as_it_comes()), [NODE], ["the command on node1 ended with exit code 1"]),
     ],
 )
 def test_which_deaths_a_fault_explains(bend: Bend, outages: list[Outage], found: list[str]) -> None:

@@ -82,7 +82,13 @@ def flaws(guarantee: Any, fault: FaultRecord, places: Any = None, work: Any = No
     told |= {"lost": 0, "nodes": (), "slots": [None], "stretches": (), "steps_before": 0, "first_complete": lambda _: 0}
     known: Any = SimpleNamespace(**told | run)
     places = places or SimpleNamespace(given={}, ended={}, kept=(), had=lambda *_: True, alive=lambda *_: [])
-    evidence = SimpleNamespace(run=known, places=places, work=work or Work(known), planned_faults={}, last_notices={})
+    evidence = SimpleNamespace(
+        run=known,
+        places=places,
+        work=work or Work(known),
+        planned_faults=run.get("planned_faults", {}),
+        last_notices={},
+    )
     return [each.words.removeprefix("fault f ") for each in guarantee.GUARANTEE.breaches(evidence)]
 
 
@@ -138,6 +144,17 @@ def test_a_node_that_had_ended_was_not_struck(ended: float, alive: int, told: bo
     workers = [SimpleNamespace(coordinates={})] * 2
     found = flaws(fault_on_target, evict, there, processes=workers, plan={})
     assert found == ["struck a, whose command had ended 8.00 s before"] * told
+
+
+@pytest.mark.parametrize(
+    ("again", "struck", "told"),
+    [(True, "b", ""), (False, "b", "struck b, not a and b"), (True, "c", "struck c, not a and b")],
+)
+def test_a_fault_that_acts_again_may_strike_one_of_its_targets(again: bool, struck: str, told: str) -> None:
+    aims = {"f": {"targets": [{"node_index": 0}, {"node_index": 1}]}}
+    lemon = record(injected=10, targets=({"node": struck, "rank": None},), again=again)
+    found = flaws(fault_on_target, lemon, nodes=("a", "b", "c"), plan={}, planned_faults=aims)
+    assert found == [told] * bool(told)
 
 
 @pytest.mark.parametrize(
@@ -498,6 +515,7 @@ def test_who_begins_a_step_after_its_death_was_not_killed(
     assert flaws(fault_kept_down, kill, places(**known), **known) == told
 
 
+@pytest.mark.parametrize("lemon", [False, True])
 @pytest.mark.parametrize(
     ("code", "at", "rank", "notice", "kept", "told"),
     [
@@ -512,8 +530,9 @@ def test_who_begins_a_step_after_its_death_was_not_killed(
     ],
 )
 def test_a_node_leaves_for_a_reason(
-    code: int, at: int, rank: int | None, notice: str | None, kept: bool, told: bool
+    code: int, at: int, rank: int | None, notice: str | None, kept: bool, told: bool, lemon: bool
 ) -> None:
+    """A node may leave, too, if a fault strikes each new life of it (`lemon`)."""
     place = {"node": "a", "incarnation": 1}
     slots = [SimpleNamespace(key=("a", 1), kept=kept, allocated=0, released=99)]
     run: Any = SimpleNamespace(
@@ -521,9 +540,11 @@ def test_a_node_leaves_for_a_reason(
         progress=_Sized(np.array([30, 61])),
         uncertainty_ns=10,
         notices=[place | {"source": notice}] if notice else [],
+        faults=[record(injected=1, targets=({"node": name},), sticks=lemon or name == "b") for name in "ab"],
         exits=[place | {"code": code, "at": at, "rank": rank}],
     )
     run.progress.begin = np.array([20, 60])
     evidence: Any = SimpleNamespace(run=run, places=places(slots=slots))
     found = [each.words for each in job_left_with_notice.breaches(evidence)]
+    told |= lemon
     assert found == [f"a left the job with exit code {code} at 0 µs, without a notice"] * (not told)

@@ -239,6 +239,10 @@ def never_takes_part(logs: Logs) -> None:
     change((line for line in logs.trainers(rank=0)[0] if "world_size" in line), world_size=1)
 
 
+def one_is_a_spare(logs: Logs) -> None:
+    logs.plan["workload"]["max_nodes"] = 1
+
+
 @pytest.mark.parametrize("agents", [True, False])
 def test_a_crash_that_only_the_worker_told_of_is_unexplained(agents: bool) -> None:
     def unseen(logs: Logs) -> None:
@@ -544,6 +548,7 @@ DONE = "fault quiet struck after the job had done all its work"
         (lambda logs: quiet_fault(logs, last_step(logs) + 10, kills=True), [], Verdict.INVALID, DONE),
         (stopped, [], Verdict.INVALID, "the run was interrupted at step 40 of 40: stopped by the user"),
         (never_takes_part, [], Verdict.INCONCLUSIVE, "node1 was allocated from start to end, but took part in no step"),
+        (together(never_takes_part, one_is_a_spare), [], Verdict.INCONCLUSIVE, "no fault struck"),
         (ends_well_in_the_middle, CRASH, Verdict.INCONCLUSIVE, "with exit code 0 (no fault explains it)"),
         (ends_well_in_the_middle, KILL, Verdict.PASS, ""),  # it went with the killed one
         (ends_well_while_the_other_goes_on, SHRINK, Verdict.FAIL, "node1 left the job with exit code 0 at "),

@@ -39,6 +39,7 @@ from harness.judge.questions.whole_again import _after_the_fault, _idle_steps
 from harness.judge.score import Evidence, S, Scorecard, judge
 from harness.judge.thresholds import WRITTEN_NS
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
+from harness.log.planned_size import PlannedSize
 from harness.timeline.timeline import Timeline
 from harness.units import format_duration
 
@@ -319,7 +320,8 @@ def test_steps_in_a_row_that_a_gpu_had_no_part_in(
     progress = replace(progress, begin=np.array([0, 10, 20, 30]), world_size=np.array([2, 1, 1, 1]))
     others = [SimpleNamespace(slots=[0] * gpus, epochs=[SimpleNamespace(size=size)]) for gpus, size in fault_free]
     others.append(SimpleNamespace(slots=[0] * 9, epochs=[]))
-    evidence: Any = SimpleNamespace(run=SimpleNamespace(progress=progress), fault_free_runs=others)
+    run = SimpleNamespace(progress=progress, planned_size=PlannedSize.of({}))
+    evidence: Any = SimpleNamespace(run=run, fault_free_runs=others)
     assert _idle_steps(evidence, ready) == idle
 
 
@@ -327,6 +329,8 @@ def test_a_replacement_that_idles_for_good_is_found_unless_it_may_have_come_too_
     assert shrunk().verdict is Verdict.PASS
     assert_verdict(shrunk(never_used), Verdict.FAIL, "left GPUs idle in its last", "node1")
     assert shrunk(never_used, gpus_in_use={"max_idle_steps": 500}).verdict is Verdict.PASS
+    a_spare = shrunk(never_used, lambda logs: logs.plan["workload"].update(max_nodes=1))
+    assert not any("left GPUs idle" in reason for reason in a_spare.reasons), a_spare.reasons
     card = shrunk(never_used, steps_=60)
     assert card.verdict is Verdict.PASS, card.reasons
     assert "may have come too late" in card.not_judged["GPUs in use"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from torch.distributed import TCPStore
-from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from torch.distributed.elastic.rendezvous import RendezvousGracefulExitError, dynamic_rendezvous
 from waiting import HANG_S, until
 
 from harness.node.emitter import Emitter
@@ -33,8 +33,9 @@ def store_process(port: int) -> Iterator[int]:
             process.kill()
 
 
-def handler(port: int) -> Rendezvous:
-    return Rendezvous(connect(f"127.0.0.1:{port}"), "job", (2, 2), "127.0.0.1", HANG_S, Emitter(None), Eviction())
+def handler(port: int, join_s: float = HANG_S, spare: bool = False) -> Rendezvous:
+    store = connect(f"127.0.0.1:{port}")
+    return Rendezvous(store, "job", (2, 2), "127.0.0.1", join_s, Emitter(None), Eviction(), spare)
 
 
 def meet(nodes: list[Rendezvous]) -> list[int]:
@@ -73,6 +74,51 @@ def test_who_lost_a_worker_waits_for_the_store() -> None:
         assert found == [0, 1]
         for node in nodes:
             node.leave()
+
+
+def test_a_spare_comes_last_waits_as_long_as_it_must_and_takes_the_place_of_a_lost_node() -> None:
+    with store_process(0) as port, ThreadPoolExecutor() as pool:
+        nodes = [handler(port), handler(port)]
+        spare = handler(port, join_s=1.0, spare=True)  # made last: torch's pause, which all share here, is its own
+        place = pool.submit(spare.next_rendezvous)
+        assert meet(nodes) == [0, 1]
+        until(lambda: spare._was_spare, "the spare that waits")
+        time.sleep(1.2)  # longer than the spare would wait for a job that does not begin
+        assert not place.done() and [node.num_nodes_waiting() for node in nodes] == [0, 0], "the job goes on"
+        nodes[1].leave()
+        again = pool.submit(nodes[0].next_rendezvous)
+        assert sorted([place.result().rank, again.result().rank]) == [0, 1]
+        for node in (nodes[0], spare):
+            node.leave()
+
+
+def test_a_spare_that_nobody_needed_leaves_when_the_job_is_over() -> None:
+    with store_process(0) as port, ThreadPoolExecutor() as pool:
+        nodes = [handler(port), handler(port)]
+        spare = handler(port, spare=True)
+        place = pool.submit(spare.next_rendezvous)
+        meet(nodes)
+        until(lambda: spare._was_spare, "the spare that waits")
+        nodes[0].tell_outcome("completed")
+        with pytest.raises(RendezvousGracefulExitError):
+            place.result()
+        assert spare.outcome() == "completed"
+
+
+def test_short_lives_of_a_node_are_counted_by_its_address_until_one_was_long() -> None:
+    store = connect(None)
+
+    def node(address: str) -> Rendezvous:
+        return Rendezvous(store, "job", (2, 2), address, HANG_S, Emitter(None), Eviction())
+
+    lemon = node("10.0.0.1")
+    assert [lemon.begin_life() for _ in range(3)] == [1, 2, 3]
+    assert node("10.0.0.1").begin_life() == 4, "whoever comes back from there"
+    assert node("10.0.0.2").begin_life() == 1
+    lemon.forgive()
+    assert lemon.begin_life() == 2
+    lemon.forgive(ends=True)
+    assert lemon.begin_life() == 1
 
 
 @pytest.fixture

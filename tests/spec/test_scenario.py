@@ -69,6 +69,12 @@ def test_a_profile_lies_over_it() -> None:
             "s.yaml:5:3: workload.nodes: 0 is not allowed: it should be greater than or equal to 1",
         ),
         ("nodes: 2", "nodes: 2\n  min_nodes: 3", "min_nodes is 3, more than the 2 nodes there are"),
+        ("nodes: 2", "nodes: 2\n  max_nodes: 3", "max_nodes is 3, more than the 2 nodes there are"),
+        ("nodes: 2", "nodes: 2\n  max_nodes: 1\n  min_nodes: 2", "min_nodes is 2, more than max_nodes, 1"),
+        ("nodes: 2", "nodes: 2\n  node_labels: {rack0: [0, 2]}", "rack0: unknown node 2; choose from 0 to 1"),
+        ("nodes: 2", "nodes: 2\n  node_labels: {rack0: [1-0]}", "'1-0': a range goes up"),
+        ("nodes: 2", "nodes: 2\n  node_labels: {rack0: 1}", "1 is no list of nodes"),
+        ("nodes: 2", "nodes: 2\n  node_labels: {any: [1]}", "any: no name of a domain"),
         (
             "notice: 5s",
             "notice: 5",

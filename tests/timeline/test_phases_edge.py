@@ -210,6 +210,23 @@ def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
     assert len(deaths(logs.finish(25))) == accused
 
 
+@pytest.mark.parametrize("sticks", [True, False])
+def test_a_fault_that_strikes_each_life_of_a_node_belongs_to_its_outage_though_the_node_stays(
+    logs: Logs, sticks: bool
+) -> None:
+    for node in (0, 1):
+        agent = logs.agent(node)
+        logs.node(node, 1, 1)
+        logs.steps(logs.worker(node, 1, at=2, joined=3, restored=4), 1, 3, begin=4)
+        logs.seen(agent, 8.5, node, 10 + node, -9 if node else 74)
+        logs.steps(logs.worker(node, 2, at=9, joined=10, restored=11), 1, 6, begin=11)
+    target = [{"node": "node1", "incarnation": 1, "rank": None}]
+    logs.log("harness", 8, "fault.injected", fault="lemon", targets=target, may=["kill"], sticks=sticks)
+    logs.log("harness", 24, "node.released", node="node1", incarnation=1, reason="completed")
+    (episode,) = logs.finish(25).episodes
+    assert episode.faults == ("lemon",) * sticks
+
+
 def test_nobody_dies_of_a_node_that_was_told_and_not_yet_taken(logs: Logs) -> None:
     """Two nodes are told at 8 s and taken at 15 s and 20 s; the first one's rank steps on until then."""
     agents = [logs.agent(node) for node in (0, 1)]

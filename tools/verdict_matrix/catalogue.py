@@ -105,6 +105,7 @@ MUTANTS = [
     _fails("crashes_after_the_second_restart", r"the job failed at step [45]\d of 120", "kill twice, drill"),
     _fails("crashes_for_ever", "^[0-9]+ restarts in a row without progress: .*; no fault", "kill, little patience"),
     _fails("saves_no_more", r"max_restarts_without_progress: 2 restarts in a row .* than 20", "kill again and again"),
+    _fails("takes_the_lemon_back", r"max_restarts_without_progress: [0-9]+ restarts in a row .* than 80", "lemon"),
     _fails("stalls_now_and_then", SLOWER, "kill, drill"),
     _fails("stalls_at_each_save", SLOWER, "kill, drill"),
     _fails("is_much_slower", SLOWER, "kill, drill"),

@@ -100,6 +100,7 @@ STUCK = fault("stuck", "hang", {"step": 25}, {"rank": 1}, how="stuck_in_collecti
 PAUSE = fault("pause", "benign_pause", {"step": 45}, {"rank": "all"}, duration="10s")
 RESET = fault("reset", "connection_reset", {"step": 25}, {"rank": 1})
 LOST = fault("lost", "node_loss", {"step": 25}, {"node": 1}, replacement="none")
+LEMON = fault("lemon", "lemon_node", {"step": 90}, {"node": 1})
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
 
@@ -146,6 +147,14 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "kill twice, drill": rehearsal(EARLY, EARLY | {"id": "again", "when": {"step": 50}}, **LONG),
     "kill again and again": rehearsal(
         KILL, *(KILL | {"id": f"at-{at}", "when": {"step": at}} for at in (45, 65)), steps=80, expect=PROGRESS
+    ),
+    "lemon": rehearsal(
+        LEMON,
+        steps=200,
+        min_nodes=1,
+        args=[*USUAL, "--exclude-failing", "3"],
+        checkpoint={"every_steps": 40},
+        expect={"loss_continuity": {"mode": "envelope"}, "metrics": {"max_restarts_without_progress": 2}},
     ),
     "rot and kill, drill": rehearsal(ROT | {"when": {"step": 90}}, KILL_AFTER_ROT, **LONG | {"steps": 180}),
     "NaN and kill": rehearsal(ROT | LATER | {"kind": "nan"}, KILL_AFTER_ROT, **RARE, wall_clock="3m"),

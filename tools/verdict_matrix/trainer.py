@@ -759,6 +759,8 @@ BUGS |= {
         Checkpoints, "_write", lambda self, kind, step, *_: setattr(self, "committed_step", step)
     ),
     # Saving, after a restart
+    # A node that fails at each start is started again, for ever.
+    "takes_the_lemon_back": instead(ForkingAgent, "_exclude", lambda *everything: None),
     "saves_no_more": resumed(lambda worker: setattr(worker.rhythm, "due", lambda *when: False)),
     "saves_zeros": saving(lambda kind, state: with_zeros(state, MODEL)),
     "saves_no_optimizer": saving(lambda kind, state: {n: v for n, v in state.items() if not n.startswith(OPTIMIZER)}),

@@ -16,7 +16,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
     nodes = dict(enumerate(run.nodes))
     meant = sorted(_name(target, nodes.get(target.get("node_index", -1))) for target in plan.get("targets") or ())
     struck = sorted(_name(target, target.get("node")) for target in fault.targets)
-    if meant and "" not in meant and meant != struck:
+    part = fault.again and {*struck} < {*meant}  # once it has struck all, it may strike one of them again
+    if meant and "" not in meant and meant != struck and not part:
         yield f"struck {listed(struck) if struck else 'nothing'}, not {listed(meant)}"
     for target in fault.targets:
         node, rank, alive = target.get("node"), target.get("rank"), [*places.alive(target, acted_at(fault))]

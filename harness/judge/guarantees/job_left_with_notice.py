@@ -1,6 +1,7 @@
 """No node leaves the job unless it was taken or had a notice.
 
 A node whose command ends with code 75, or with code 0 while other nodes go on, must have been taken or had a notice.
+A node on which a fault strikes each new life may leave the job.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
@@ -12,10 +13,12 @@ from harness.units import format_duration
 def breaches(evidence: Analysis) -> Breaches:
     run = evidence.run
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
-    told = {key_of(notice) for notice in run.notices if notice.get("source") != "peer"}
+    kept, told = evidence.places.kept, {key_of(notice) for notice in run.notices if notice.get("source") != "peer"}
+    sticky = (fault for fault in run.faults if fault.sticks and fault.injected is not None)
+    lemons = {target.get("node") for fault in sticky for target in fault.targets}
     for end in run.exits:
         left = end["code"] == EXIT_LEFT or (end["code"] == 0 and end["at"] < last)
-        if end["rank"] is None and left and key_of(end) in evidence.places.kept - told:
+        if end["rank"] is None and left and key_of(end) in kept - told and end["node"] not in lemons:
             at = format_duration(end["at"] - run.begin)
             yield breach(f"{end['node']} left the job with exit code {end['code']} at {at}, without a notice")
 

@@ -1,9 +1,9 @@
 """Judges the job after its last recovery: its speed, its GPUs in use, how regularly it saves, and how soon it exits.
 
 The number of GPUs that the job *uses* is its number of ranks times the number of GPUs per rank in the fault-free run.
-The job *has* the GPUs that stay allocated to it until the end of the run. A new GPU counts as unused only after a
-waiting time: three times as long as the fault-free run took from its first allocation to its first step. The waiting
-time begins once the new GPU is allocated and the launcher on its node has logged a line.
+The job *has* the GPUs that stay allocated to it until the end of the run, but for spares. A new GPU counts as unused
+only after a waiting time: three times as long as the fault-free run took from its first allocation to its first step.
+The waiting time begins once the new GPU is allocated and the launcher on its node has logged a line.
 
 A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
 committed a checkpoint less than half an interval before the due step, or after it and before the next due step. A due
@@ -96,6 +96,8 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
     for fault in run.faults:
         if fault.injected is not None and fault.replaced is False:
             return values, f"{fault.id} brings no replacement, so the job may have to leave GPUs idle"
+        if fault.sticks and fault.injected is not None:
+            return values, f"{fault.id} strikes each new life of its node, so the job may leave GPUs idle"
     if idle < most <= _idle_steps(evidence, [slot.allocated for slot in slots]):
         return values, "a GPU may have come too late for the job to use it"
     last = run.epochs[-1].processes if run.epochs else ()
@@ -124,6 +126,8 @@ def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
     has = np.searchsorted(np.sort(np.array(ready, np.int64)), progress.begin, side="right")
+    if evidence.run.planned_size.spares:
+        has = np.minimum(has, (evidence.run.planned_size.world_size or 0) * per_rank)
     busy = np.flatnonzero(has <= progress.world_size * per_rank)
     return len(progress) - 1 - (int(busy[-1]) if len(busy) else -1)
 

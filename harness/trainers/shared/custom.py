@@ -159,7 +159,7 @@ def known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
         "keep": workload.checkpoint.keep,
         "min_nodes": workload.min_nodes,
         "node_rank": "{index}",
-        "nodes": workload.nodes,
+        "nodes": workload.max_nodes,
         "ranks": workload.world_size,
         "ranks_per_node": workload.ranks_per_node,
         "run_id": run_id,

@@ -19,7 +19,7 @@ OF_THE_PLAN = {
     "keep": "checkpoint.keep",
     "min_nodes": "the least number of nodes",
     "node_rank": "as {index}",
-    "nodes": "the number of nodes",
+    "nodes": "the number of nodes, without spares",
     "ranks": "the number of ranks of the whole job",
     "ranks_per_node": "ranks on each node",
     "run_id": "the run's id",

@@ -55,5 +55,7 @@ class ScriptTrainer(CustomTrainer):
 
     def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
         yield from super().problems(workload)
-        if self.fixed_size and workload.min_nodes != workload.nodes:
+        if self.fixed_size and workload.max_nodes != workload.nodes:
+            yield ("max_nodes",), f"{self.name} starts a job on all nodes; torchrun leaves spare ones out"
+        if self.fixed_size and workload.min_nodes != workload.max_nodes:
             yield ("min_nodes",), f"{self.name} starts a job on a fixed number of nodes; torchrun can go on with fewer"

@@ -1,0 +1,153 @@
+"""A lemon: a node that fails soon after every start, whoever replaces its processes or itself."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field
+
+from harness.backends.contract import Node, Verb
+from harness.faults.contract import Context, Fault, Target, name_nodes
+from harness.faults.shared.inside import is_gone
+from harness.log.consequences import May
+from harness.log.truth import Decision, Kind, Place, Truth
+from harness.units import Duration
+
+GONE_WITHIN_S = 5.0
+SOON_S = 60.0
+
+
+class Life(NamedTuple):
+    """One life of a node, by the processes of its workers."""
+
+    incarnation: int
+    pids: tuple[int, ...]
+
+
+def _soon(given: Duration) -> Duration:
+    if given.s > SOON_S:
+        raise ValueError(f"{given}: a lemon fails within the first {SOON_S:g} s of a life")
+    return given
+
+
+class LemonNode(Fault):
+    """A node fails within the first minute of every life, until the job no longer uses it.
+
+    The fault sticks to the node, not to its processes: the workers that its launcher starts again fail as well, and so
+    does the node that comes back. The right answer is to exclude it after some failures, and to name it.
+    """
+
+    fails: Literal["crash", "loss"] = Field(
+        "crash", description="crash: its workers are killed; loss: all of it is, and the same node comes back."
+    )
+    after: Annotated[Duration, AfterValidator(_soon)] = Field(
+        Duration("0s"), description="From the first step of a life until it fails; 60s at most."
+    )
+    back_after: Duration = Field(Duration("2s"), description="From a loss until the node is back.")
+    lives: int = Field(8, ge=2, le=100, description="At most so many lives fail: then the node is well.")
+    unused_for: Duration = Field(
+        Duration("8s"),
+        description="So long after its last life, it is no longer used if nothing runs on it and others train.",
+    )
+
+    runbook = "F7"
+    needs = frozenset({Verb.SIGNAL})
+    may = frozenset({May.KILL})
+    sticks = True
+    truth = Truth((Kind.CRASH,), Place.NODE, (Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE))
+
+    def needed(self) -> frozenset[Verb]:
+        return frozenset({Verb.KILL, Verb.REPLACE}) if self.fails == "loss" else self.needs
+
+    def replaced(self) -> bool | None:
+        return True if self.fails == "loss" else None
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        what = "its workers are killed" if self.fails == "crash" else f"lost, and back {self.back_after} later"
+        when = f"{self.after} after the first step of each life" if self.after.ns else "at the first step of each life"
+        return f"{name_nodes(targets)} is a lemon: {when} {what}, until the job goes on without it"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        context.injected()
+        struck = {target: self._fail(target, context, 1) for target in targets}
+        times = dict.fromkeys(targets, 1)
+        for target in self._new_lives(struck, context):
+            context.wait(self.after.s)
+            times[target] += 1
+            context.injected_again(target, _newest(target, context))
+            struck[target] = self._fail(target, context, times[target])
+            if times[target] >= self.lives:
+                del struck[target]
+
+    def _new_lives(self, struck: Mapping[Target, Life], context: Context) -> Iterator[Target]:
+        """Yields each lemon that lives again and has done a step, until the job does without all those in `struck`, or
+        is over."""
+        begun: dict[tuple[Target, Life], int] = {}  # when each life was first seen, ns
+
+        def alive_again() -> Target | None:
+            for target, before in struck.items():
+                node = _newest(target, context)
+                life = _life(node, context)
+                since_ns = begun.setdefault((target, life), time.monotonic_ns())
+                ranks = context.ranks_on(node) if node.alive and life != before else ()
+                if ranks and all(context.step_times_ns(rank, since_ns) for rank in ranks):
+                    return target
+            return None
+
+        while struck:
+            if context.wait(self.unused_for.s, until=lambda: alive_again() is not None):
+                if (target := alive_again()) is not None:
+                    yield target
+                continue
+            if any(_runs(_newest(target, context)) for target in struck):
+                continue  # it may only take long to start, or wait for a place
+            others = [node for index, node in enumerate(context.cluster.nodes) if index not in _places(struck)]
+            recent_ns = time.monotonic_ns() - self.unused_for.ns // 2
+            goes_on = any(context.step_times_ns(rank, recent_ns) for node in others for rank in context.ranks_on(node))
+            if goes_on or not any(map(_runs, others)):
+                return
+
+    def _fail(self, target: Target, context: Context, number: int) -> Life:
+        """Ends this life of the node, and returns it."""
+        node = _newest(target, context)
+        life, detail = _life(node, context), f"life {number} of {node.name}"
+        if self.fails == "crash":
+            alive = {*life.pids}.intersection(node.pids())  # what has ended by itself proves nothing
+            for pid in alive:
+                node.signal(signal.SIGKILL, pid)
+            gone = sum(context.wait(GONE_WITHIN_S, until=partial(is_gone, node, pid)) for pid in alive)
+            context.effect(gone, max(1, len(alive)), "processes gone", ok=0 < gone == len(alive), detail=detail)
+            return life
+        context.log("fault.taking", node=node.name)
+        node.kill()
+        context.release(node, "lost")
+        left = len(node.pids())
+        gone_whole = left == 0 and not node.alive
+        context.effect(left, 0, "processes left on the node", ok=gone_whole, detail=detail)
+        context.wait(self.back_after.s)
+        context.replace(node)
+        return life
+
+
+def _newest(target: Target, context: Context) -> Node:
+    return context.cluster.nodes[target.node_index]
+
+
+def _life(node: Node, context: Context) -> Life:
+    return Life(node.incarnation, tuple(sorted(context.worker_pids(node))))
+
+
+def _runs(node: Node) -> bool:
+    """Tells whether anything of the job runs on the node."""
+    return node.alive and bool(node.pids())
+
+
+def _places(targets: Iterable[Target]) -> set[int]:
+    return {target.node_index for target in targets}
+
+
+FAULT = LemonNode
