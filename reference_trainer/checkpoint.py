@@ -38,13 +38,14 @@ from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from harness.events import Emitter
+from harness.events import Emitter, abnormal
 
 State = dict[str, Any]  # flat: name → tensor or small picklable value
 
 MANIFEST, VERSION = "manifest.json", 1
 Metrics = Mapping[str, float]  # of the step whose state it is: loss, grad_norm, lr
 FAILURES = (Exception, CheckpointException)  # PyTorch's own is no Exception
+SAVE_S_MAX = 5.0  # a save that takes longer is worth an alarm
 LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way to this one
 
 
@@ -310,6 +311,9 @@ class Checkpoints:
 
     def _write(self, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
         begin_ns = time.monotonic_ns()
+        late = threading.Timer(SAVE_S_MAX, self._tell_late, (step,))
+        late.daemon = True
+        late.start()
         try:
             folder = write(self.root, step, state, self._emit, metrics)
             if self._remote:
@@ -323,6 +327,14 @@ class Checkpoints:
         except FAILURES as error:  # whatever it was, training goes on and the next interval tries again
             traceback.print_exc()
             self._emit_failed(step, kind, _reason(error))
+        finally:
+            late.cancel()
+
+    def _tell_late(self, step: int) -> None:
+        """A write that never ends raises no error, and the training goes on without saves: somebody must know."""
+        why = f"after {SAVE_S_MAX:g} s the storage has not taken the checkpoint of step {step}"
+        self._emit("anomaly", kind=abnormal.CHECKPOINT_LATE, detail=why, at_step=step)
+        self._emit("diagnosis", kind="storage", decision="ignore", why=why)
 
     def _emit_failed(self, step: int, kind: str, reason: str) -> None:
         self._emit("checkpoint.failed", step=step, kind=kind, error=reason)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from event_files import read_log
-from waiting import HANG_S
+from waiting import HANG_S, until
 
 from harness.node.emitter import Emitter
 from reference_trainer import checkpoint
@@ -348,3 +348,25 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(
     monkeypatch.undo()
     restored = saved(tmp_path / "root").restore()
     assert restored.step == 20 and "model/w holds numbers that are not finite" in restored.fallback[0]["reason"]
+
+
+def test_a_save_that_never_ends_is_told_and_those_after_it_are_skipped(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, emit = threading.Event(), Emitter(tmp_path / "events" / "trainer.jsonl")
+    write = checkpoint.write
+    monkeypatch.setattr(checkpoint, "write", lambda *given: release.wait() and write(*given))
+    monkeypatch.setattr(checkpoint, "SAVE_S_MAX", 0.05)
+    checkpoints = Checkpoints(str(tmp_path / "saves"), None, 3, emit)
+    for step in (20, 40):
+        checkpoints.save("periodic", step, dict(STATE))
+    (diagnosis,) = until(lambda: events(tmp_path / "events", "diagnosis"), "an alarm")
+    assert [each["at_step"] for each in events(tmp_path / "events", "anomaly")] == [20]
+    assert diagnosis["kind"] == "storage" and "checkpoint of step 20" in diagnosis["why"] and "who" not in diagnosis
+    assert [each["step"] for each in events(tmp_path / "events", "checkpoint.failed")] == [40]
+    monkeypatch.setattr(checkpoint, "SAVE_S_MAX", 60.0)
+    release.set()
+    checkpoints.wait()
+    checkpoints.save("periodic", 60, dict(STATE))
+    checkpoints.wait()
+    assert [each["step"] for each in events(tmp_path / "events", "checkpoint.committed")] == [20, 60]
