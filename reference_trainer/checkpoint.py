@@ -45,6 +45,7 @@ State = dict[str, Any]  # flat: name → tensor or small picklable value
 MANIFEST, VERSION = "manifest.json", 1
 Metrics = Mapping[str, float]  # of the step whose state it is: loss, grad_norm, lr
 FAILURES = (Exception, CheckpointException)  # PyTorch's own is no Exception
+DOWNLOADS_MAX = 3  # of one checkpoint, before an older one is taken
 SAVE_S_MAX = 5.0  # a save that takes longer is worth an alarm
 LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way to this one
 
@@ -423,12 +424,17 @@ class Checkpoints:
             _wait_for(folder)
             verify(folder)
             return
-        try:
-            verify(folder)
-        except DamagedCheckpoint:
-            shutil.rmtree(folder, ignore_errors=True)
-            self._remote.download(step, self.root)
-            verify(folder)
+        for tries in range(DOWNLOADS_MAX):  # a store may send less than it has, with status 200
+            try:
+                verify(folder)
+                return
+            except DamagedCheckpoint as error:
+                if tries:
+                    why = f"the checkpoint of step {step} came damaged, and is fetched again: {error}"
+                    self._emit("diagnosis", kind="storage", decision="ignore", why=why)
+                shutil.rmtree(folder, ignore_errors=True)
+                self._remote.download(step, self.root)
+        verify(folder)
 
     def _try_read(self, step: int) -> tuple[State | None, str | None]:
         try:

@@ -370,3 +370,27 @@ def test_a_save_that_never_ends_is_told_and_those_after_it_are_skipped(
     checkpoints.save("periodic", 60, dict(STATE))
     checkpoints.wait()
     assert [each["step"] for each in events(tmp_path / "events", "checkpoint.committed")] == [20, 60]
+
+
+@pytest.mark.parametrize(("short", "step"), [(2, 20), (3, 10)])
+def test_what_a_store_sends_too_short_is_fetched_again_and_then_passed_over(
+    tmp_path: pathlib.Path, one_rank: None, monkeypatch: pytest.MonkeyPatch, short: int, step: int
+) -> None:
+    shared, emit = tmp_path / "shared", Emitter(tmp_path / "events" / "trainer.jsonl")
+    writer = Checkpoints(str(shared), str(tmp_path / "writer"), 3, SILENT)
+    for each in (10, 20):
+        writer.save("periodic", each, dict(STATE))
+        writer.wait()
+    download, left = checkpoint.SharedFolder.download, [short]
+
+    def too_short(self: checkpoint.SharedFolder, number: int, root: pathlib.Path) -> None:
+        download(self, number, root)
+        left[0] -= 1
+        if left[0] >= 0:
+            file = root / checkpoint.folder_name(number) / "__0_0.distcp"
+            os.truncate(file, file.stat().st_size // 2)
+
+    monkeypatch.setattr(checkpoint.SharedFolder, "download", too_short)
+    restored = Checkpoints(str(shared), str(tmp_path / "reader"), 3, emit).restore()
+    assert restored.step == step and len(restored.fallback) == (step == 10)
+    assert len(events(tmp_path / "events", "diagnosis")) == 2
