@@ -108,7 +108,7 @@ class Proxy:
         if kind != "stale_list" and not fnmatch.fnmatch(asked.path, rule["path"]):
             return False
         self._counts["matched"] += 1
-        acts = self._dice.random() < rule["share"]
+        acts: bool = self._dice.random() < rule["share"]
         self._count(acted=int(acts))
         return acts
 

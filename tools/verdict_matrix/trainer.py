@@ -226,7 +226,7 @@ def loads_what_arrived() -> None:
 @bug
 def waits_for_its_saves() -> None:
     """Each save is written in the step loop, for as long as it takes, and nobody watches it."""
-    Checkpoints._tell_late = lambda *_: None  # type: ignore[method-assign]
+    Checkpoints._tell_late = lambda *_: None
 
     @around(Worker, "save")
     def save(original: Any, self: Worker, kind: str) -> None:
