@@ -243,16 +243,21 @@ class Remote:
         return sorted((step_of(folder) for folder in found if _NAME.fullmatch(folder.name)), reverse=True)
 
     def upload(self, folder: pathlib.Path) -> None:
-        """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint`."""
+        """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint`: then it does
+        not count, also if it is whole and only its reader was lied to."""
         target = f"{self._root}/{folder.name}"
         names = sorted((file.name for file in folder.iterdir()), key=lambda name: name == MANIFEST)
         self._files.makedirs(target, exist_ok=True)
         for name in names:
             self._files.put_file(str(folder / name), f"{target}/{name}")
         for name in names:
-            digest = hashlib.sha256(self._files.cat_file(f"{target}/{name}")).hexdigest()
-            if digest != _sha256(folder / name):
+            if not self._reads_back(f"{target}/{name}", _sha256(folder / name)):
+                self._files.rm_file(f"{target}/{MANIFEST}")
                 raise DamagedCheckpoint(f"{target}/{name}: does not read back as it was uploaded")
+
+    def _reads_back(self, path: str, digest: str) -> bool:
+        read = (hashlib.sha256(self._files.cat_file(path)).hexdigest() for _ in range(DOWNLOADS_MAX))
+        return digest in read
 
     def download(self, step: int, root: pathlib.Path) -> None:
         """Fetches a checkpoint next to the local ones; whoever asked verifies it."""

@@ -394,3 +394,27 @@ def test_what_a_store_sends_too_short_is_fetched_again_and_then_passed_over(
     restored = Checkpoints(str(shared), str(tmp_path / "reader"), 3, emit).restore()
     assert restored.step == step and len(restored.fallback) == (step == 10)
     assert len(events(tmp_path / "events", "diagnosis")) == 2
+
+
+@pytest.mark.parametrize(("short", "steps"), [(2, [20, 10]), (3, [10])])
+def test_an_upload_that_never_reads_back_whole_does_not_count(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, short: int, steps: list[int]
+) -> None:
+    url, staging = f"file://{tmp_path}/remote", str(tmp_path / "staging")
+    checkpoints = Checkpoints(url, staging, 3, SILENT)
+    checkpoints.save("periodic", 10, dict(STATE))
+    checkpoints.wait()
+    remote = checkpoint.Remote(url)
+    read, left = type(remote._files).cat_file, [short]
+
+    def too_short(self: Any, path: str, *given: Any, **more: Any) -> bytes:
+        content: bytes = read(self, path, *given, **more)
+        if path.endswith(".distcp"):
+            left[0] -= 1
+        return content[: len(content) // 2] if path.endswith(".distcp") and left[0] >= 0 else content
+
+    monkeypatch.setattr(type(remote._files), "cat_file", too_short)
+    checkpoints.save("periodic", 20, dict(STATE))
+    checkpoints.wait()
+    assert remote.steps() == steps
+    assert checkpoints.committed_step == steps[0]
