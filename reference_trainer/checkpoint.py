@@ -38,13 +38,15 @@ from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from harness.events import Emitter
+from harness.events import Emitter, abnormal
 
 State = dict[str, Any]  # flat: name → tensor or small picklable value
 
 MANIFEST, VERSION = "manifest.json", 1
 Metrics = Mapping[str, float]  # of the step whose state it is: loss, grad_norm, lr
 FAILURES = (Exception, CheckpointException)  # PyTorch's own is no Exception
+DOWNLOADS_MAX = 3  # of one checkpoint, before an older one is taken
+SAVE_S_MAX = 5.0  # a save that takes longer is worth an alarm
 LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way to this one
 
 
@@ -241,16 +243,21 @@ class Remote:
         return sorted((step_of(folder) for folder in found if _NAME.fullmatch(folder.name)), reverse=True)
 
     def upload(self, folder: pathlib.Path) -> None:
-        """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint`."""
+        """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint`: then it does
+        not count, also if it is whole and only its reader was lied to."""
         target = f"{self._root}/{folder.name}"
         names = sorted((file.name for file in folder.iterdir()), key=lambda name: name == MANIFEST)
         self._files.makedirs(target, exist_ok=True)
         for name in names:
             self._files.put_file(str(folder / name), f"{target}/{name}")
         for name in names:
-            digest = hashlib.sha256(self._files.cat_file(f"{target}/{name}")).hexdigest()
-            if digest != _sha256(folder / name):
+            if not self._reads_back(f"{target}/{name}", _sha256(folder / name)):
+                self._files.rm_file(f"{target}/{MANIFEST}")
                 raise DamagedCheckpoint(f"{target}/{name}: does not read back as it was uploaded")
+
+    def _reads_back(self, path: str, digest: str) -> bool:
+        read = (hashlib.sha256(self._files.cat_file(path)).hexdigest() for _ in range(DOWNLOADS_MAX))
+        return digest in read
 
     def download(self, step: int, root: pathlib.Path) -> None:
         """Fetches a checkpoint next to the local ones; whoever asked verifies it."""
@@ -310,6 +317,9 @@ class Checkpoints:
 
     def _write(self, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
         begin_ns = time.monotonic_ns()
+        late = threading.Timer(SAVE_S_MAX, self._tell_late, (step,))
+        late.daemon = True
+        late.start()
         try:
             folder = write(self.root, step, state, self._emit, metrics)
             if self._remote:
@@ -323,6 +333,14 @@ class Checkpoints:
         except FAILURES as error:  # whatever it was, training goes on and the next interval tries again
             traceback.print_exc()
             self._emit_failed(step, kind, _reason(error))
+        finally:
+            late.cancel()
+
+    def _tell_late(self, step: int) -> None:
+        """A write that never ends raises no error, and the training goes on without saves: somebody must know."""
+        why = f"after {SAVE_S_MAX:g} s the storage has not taken the checkpoint of step {step}"
+        self._emit("anomaly", kind=abnormal.CHECKPOINT_LATE, detail=why, at_step=step)
+        self._emit("diagnosis", kind="storage", decision="ignore", why=why)
 
     def _emit_failed(self, step: int, kind: str, reason: str) -> None:
         self._emit("checkpoint.failed", step=step, kind=kind, error=reason)
@@ -411,12 +429,17 @@ class Checkpoints:
             _wait_for(folder)
             verify(folder)
             return
-        try:
-            verify(folder)
-        except DamagedCheckpoint:
-            shutil.rmtree(folder, ignore_errors=True)
-            self._remote.download(step, self.root)
-            verify(folder)
+        for tries in range(DOWNLOADS_MAX):  # a store may send less than it has, with status 200
+            try:
+                verify(folder)
+                return
+            except DamagedCheckpoint as error:
+                if tries:
+                    why = f"the checkpoint of step {step} came damaged, and is fetched again: {error}"
+                    self._emit("diagnosis", kind="storage", decision="ignore", why=why)
+                shutil.rmtree(folder, ignore_errors=True)
+                self._remote.download(step, self.root)
+        verify(folder)
 
     def _try_read(self, step: int) -> tuple[State | None, str | None]:
         try:

@@ -319,7 +319,9 @@ class Node(abc.ABC):
 
         `counts()` tells how many operations `matched`, how many were `tried` on and `failed`; `waits`, the `delayed_ns`
         of all of them, and the `busy_ns` in which at least one waited; `bytes` that passed; for a rule with `power`
-        whether it was `cut`, the `lost_bytes` and the `lost_renames`. Power comes back with `heal()`.
+        whether it was `cut`, the `lost_bytes` and the `lost_renames`. Of waits, it also tells the `longest_ns`; how
+        many operations are `unanswered` now, and how many of their threads are `uninterruptible` (in state D). Power
+        comes back with `heal()`, and all that waited goes on.
         """
         raise self._missing(Verb.STORAGE)
 

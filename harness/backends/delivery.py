@@ -25,6 +25,7 @@ _CONTENT = (
     "harness/events.py",
     "harness/node/**/*.py",
     "harness/object_store/__init__.py",
+    "harness/object_store/dialects.py",
     "harness/object_store/s3_*.py",
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold: the same source makes the same archive

@@ -1,4 +1,5 @@
-"""An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss the newest writes.
+"""An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss the newest writes; or
+one that lies: short bodies, old lists and lost parts, with status 200.
 
 The trainer must reach its store through our proxy (`harness.object_store.s3_proxy`), started with the folder named
 here.
@@ -33,16 +34,22 @@ _WORDS = {
     "slow": "answered {delay} late",
     "reset": "reset in the middle of an upload",
     "stale": "answered with 404 for {delay} after the object was written",
+    "short_read": "answered with 200 and half of the body",
+    "stale_list": "answered with a list from before the newest change, up to {delay} old",
+    "lost_part": "answered with 200, and a part of the upload is left out",
 }
+Wrong = Literal["error", "throttle", "slow", "reset", "stale", "short_read", "stale_list", "lost_part"]
 
 
 class ObjectStore(Fault):
     """A share of the requests to an S3-compatible store goes wrong, in a proxy before it."""
 
-    kind: Literal["error", "throttle", "slow", "reset", "stale"] = Field("throttle", description="What goes wrong.")
-    share: float = Field(0.5, gt=0, le=1, description="Of the requests; reset: of uploads, stale: of reads.")
-    delay: Duration = Field(Duration("1s"), description="slow: how late; stale: how long after a write.")
-    path: str = Field("*", description="Which objects: a pattern of /bucket/key.")
+    kind: Wrong = Field("throttle", description="What goes wrong.")
+    share: float = Field(0.5, gt=0, le=1, description="Of the requests that it concerns, such as uploads or reads.")
+    delay: Duration = Field(
+        Duration("1s"), description="slow: how late; stale: how long after a write; stale_list: how old."
+    )
+    path: str = Field("*", description="Which objects: a pattern of /bucket/key; not for stale_list.")
     directory: Folder = Field("object_store", description="The folder of the proxy, below the run's.")
     duration: Duration = Field(Duration("10s"), description="How long it acts.")
 

@@ -9,13 +9,11 @@ from typing import Literal
 from pydantic import Field
 
 from harness.faults.contract import Context, Target
-from harness.faults.shared.storage_faults import StorageFault
+from harness.faults.shared.storage_faults import Operation, StorageFault
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import StorageRule
 from harness.units import Size
-
-Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list"]
 
 
 class StorageError(StorageFault):

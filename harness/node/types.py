@@ -98,6 +98,8 @@ class StorageRule:
     With `power`, the node's storage loses power instead of failing: operations stop being answered, and what was not
     durable is lost. `prefix`: everything after the cut. `reordered`: any pages since the last fsync. `fsync_lied`: all
     pages since the rule began, fsynced or not. `rename_lost`: the first rename there since the rule began.
+
+    With `hang`, operations are accepted and not answered until the rule ends; then they are carried out.
     """
 
     pattern: str = "*"
@@ -110,6 +112,7 @@ class StorageRule:
     rate_bytes: float = 0.0  # 0: no limit
     power: Literal["", "prefix", "reordered", "fsync_lied", "rename_lost"] = ""
     seed: int = 0
+    hang: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
-"""A proxy before an S3-compatible object store that asks for the run's key, and misbehaves as told.
+"""A proxy before an object store (S3 or GCS) that asks for the run's key, and misbehaves as told.
 
     s3_proxy HOST PORT UPSTREAM FOLDER
 
 It listens at HOST and PORT only; the store listens at the socket file UPSTREAM. Requests must be signed with the run's
-key (`CHAOS_KEY`), whose name is `chaos`.
+key (`CHAOS_KEY`), whose name is `chaos`; in the dialect of GCS the key is the bearer token.
 What to do is in `FOLDER/rule.json`, looked at before each request: `kind` (`error`, `throttle`, `slow`, `reset`,
-`stale`), `share` of the requests, `seed`, `delay_s`, and `path`, a pattern. What was done is in `FOLDER/counts.json`.
+`stale`, `short_read`, `stale_list`, `lost_part`), `share` of the requests, `seed`, `delay_s`, and `path`, a pattern.
+What was done is in `FOLDER/counts.json`.
 Prints its port once it listens. One request a connection: whoever asks connects again.
 """
 
@@ -18,45 +19,32 @@ import json
 import os
 import pathlib
 import random
+import re
 import socket
 import struct
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from harness.node.compat import TIMEOUTS
 from harness.node.node_paths import KEY_ENV, KEY_NAME
-from harness.object_store.s3_signature import Key, is_signed
+from harness.object_store import dialects
+from harness.object_store.dialects import Asked, Head
+from harness.object_store.s3_signature import Key
 
 HEAD_BYTES_MAX = 1 << 16
 CHUNK_BYTES = 1 << 16
 LIMIT_S = 60.0
 
-_ERRORS = {
-    "error": (500, "Internal Server Error", "InternalError", "We encountered an internal error. Please try again."),
-    "throttle": (503, "Slow Down", "SlowDown", "Please reduce your request rate."),
-    "stale": (404, "Not Found", "NoSuchKey", "The specified key does not exist."),
-}
-_FORBIDDEN = (403, "Forbidden", "SignatureDoesNotMatch", "The request is not signed with the key of this run.")
+LIST_BYTES_MAX = 16 << 20
+LISTS_MAX = 256  # answers that are remembered
+
+_REFUSALS = {"error": dialects.ERROR, "throttle": dialects.THROTTLE, "stale": dialects.MISSING}
+_PART = re.compile(rb"<Part>.*?</Part>", re.S)
 _HUNG_UP: tuple[type[Exception], ...] = (
     *(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError),
     *TIMEOUTS,
 )  # either side, or it does not speak HTTP
-
-
-@dataclass(frozen=True)
-class Head:
-    """The first lines of a request, as they came."""
-
-    raw: bytes
-    method: str
-    target: str
-    headers: dict[str, str]
-
-    @property
-    def path(self) -> str:
-        return self.target.partition("?")[0]
 
 
 class Proxy:
@@ -66,7 +54,9 @@ class Proxy:
         self._dice = random.Random(0)
         self._rule: dict[str, Any] | None = None
         self._counts = {"requests": 0, "matched": 0, "acted": 0, "delayed_ns": 0}
-        self._written: dict[str, float] = {}  # path → when it was last written
+        self._written: dict[str, float] = {}  # path of an object → when it was last written
+        self._changed: dict[str, float] = {}  # bucket → when any object there was last written or deleted
+        self._lists: dict[str, tuple[float, bytes]] = {}  # what asked for a list → when, and the answer
 
     async def serve(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         """Serves one request, from its first byte to the end of the connection."""
@@ -76,10 +66,12 @@ class Proxy:
 
     async def _handle(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         head = parse_head(await client.readuntil(b"\r\n\r\n"))
-        if not is_signed(head.method, head.target, head.headers, self._key, time.time()):
-            answer.write(refusal(head, *_FORBIDDEN))
+        dialect = dialects.of(head)
+        if not dialect.allowed(head, self._key, time.time()):
+            answer.write(dialect.refusal(head, dialects.FORBIDDEN))
             return await answer.drain()
-        rule = self._due(head)
+        asked = dialect.asked(head)
+        rule = self._due(asked)
         if head.headers.get("expect", "").lower() == "100-continue":
             answer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if rule and rule["kind"] == "slow":
@@ -90,32 +82,48 @@ class Proxy:
             await client.read(CHUNK_BYTES)  # in the middle of what is sent
             return reset(answer)
         body = await read_body(client, head)
-        if rule and rule["kind"] in _ERRORS:
-            answer.write(refusal(head, *_ERRORS[rule["kind"]]))
+        if rule and rule["kind"] in _REFUSALS:
+            answer.write(dialect.refusal(head, _REFUSALS[rule["kind"]]))
             return await answer.drain()
-        if head.method in ("PUT", "POST"):
-            self._written[head.path] = time.monotonic()
-        await self._forward(head, body, answer)
+        if asked.operation in (dialects.WRITE, dialects.COMPLETE, dialects.DELETE):
+            self._changed[asked.bucket] = self._written[asked.path] = time.monotonic()
+        if asked.operation == dialects.COMPLETE and len(_PART.findall(body)) > 1 and self._acts("lost_part", asked):
+            head, body = self._without_a_part(head, body)
+        await self._forward(head, asked, body, answer)
 
-    def _due(self, head: Head) -> dict[str, Any] | None:
-        """Returns the rule if it acts on this request."""
+    def _due(self, asked: Asked) -> dict[str, Any] | None:
+        """Returns the rule if it acts on this request, whatever the store answers."""
         self._load_rule()
         self._counts["requests"] += 1
         rule = self._rule
-        if rule is None or not fnmatch.fnmatch(head.path, rule["path"]) or not self._concerns(rule, head):
+        if rule is None or not self._concerns(rule, asked):
             return None
-        self._counts["matched"] += 1
-        acts = self._dice.random() < rule["share"]
-        self._count(acted=int(acts))
-        return rule if acts else None
+        return rule if self._acts(rule["kind"], asked) else None
 
-    def _concerns(self, rule: dict[str, Any], head: Head) -> bool:
+    def _acts(self, kind: str, asked: Asked) -> bool:
+        """Tells whether a rule of this kind acts on a request that it concerns, and counts the request."""
+        rule = self._rule
+        if rule is None or rule["kind"] != kind:
+            return False
+        if kind != "stale_list" and not fnmatch.fnmatch(asked.path, rule["path"]):
+            return False
+        self._counts["matched"] += 1
+        acts: bool = self._dice.random() < rule["share"]
+        self._count(acted=int(acts))
+        return acts
+
+    def _concerns(self, rule: dict[str, Any], asked: Asked) -> bool:
         if rule["kind"] == "reset":
-            return head.method == "PUT"
+            return asked.operation == dialects.WRITE
         if rule["kind"] == "stale":
-            fresh = time.monotonic() - self._written.get(head.path, float("-inf")) < rule["delay_s"]
-            return head.method in ("GET", "HEAD") and fresh
-        return True
+            fresh = time.monotonic() - self._written.get(asked.path, float("-inf")) < rule["delay_s"]
+            return asked.operation in (dialects.READ, dialects.STAT) and fresh
+        return rule["kind"] in ("error", "throttle", "slow")
+
+    def _without_a_part(self, head: Head, body: bytes) -> tuple[Head, bytes]:
+        lost = self._dice.choice(list(_PART.finditer(body)))
+        body = body[: lost.start()] + body[lost.end() :]
+        return with_header(head, "Content-Length", str(len(body))), body
 
     def _load_rule(self) -> None:
         try:
@@ -134,16 +142,42 @@ class Proxy:
         temporary.write_text(json.dumps(self._counts))
         os.replace(temporary, self._folder / "counts.json")
 
-    async def _forward(self, head: Head, body: bytes, answer: asyncio.StreamWriter) -> None:
+    async def _forward(self, head: Head, asked: Asked, body: bytes, answer: asyncio.StreamWriter) -> None:
         reader, writer = await asyncio.open_unix_connection(self._upstream)
         try:
             writer.write(closing(head) + body)
             await writer.drain()
+            if asked.operation == dialects.LIST:
+                answer.write(self._listed(head, asked, await reader.read(LIST_BYTES_MAX)))
+            elif asked.operation == dialects.READ and not await self._pass_on(asked, reader, answer):
+                return await answer.drain()
             while chunk := await reader.read(CHUNK_BYTES):
                 answer.write(chunk)
                 await answer.drain()
         finally:
             writer.close()
+
+    async def _pass_on(self, asked: Asked, reader: asyncio.StreamReader, answer: asyncio.StreamWriter) -> bool:
+        """Passes the answer's head on, or a lie about the body's length with half of it: then it returns False."""
+        told = parse_head(await reader.readuntil(b"\r\n\r\n"))
+        size = int(told.headers.get("content-length", "0"))
+        if told.target != "200" or size < 2 or not self._acts("short_read", asked):
+            answer.write(told.raw)
+            return True
+        answer.write(with_header(told, "Content-Length", str(size // 2)).raw)
+        answer.write(await reader.readexactly(size // 2))
+        return False
+
+    def _listed(self, head: Head, asked: Asked, found: bytes) -> bytes:
+        """Returns a list as the store gives it, or as it was before the newest change."""
+        now, rule = time.monotonic(), self._rule
+        at, before = self._lists.get(head.target, (now, found))
+        changed = at < self._changed.get(asked.bucket, 0.0)
+        if rule and changed and now - at < rule["delay_s"] and before != found and self._acts("stale_list", asked):
+            return before
+        if len(self._lists) < LISTS_MAX or head.target in self._lists:
+            self._lists[head.target] = now, found
+        return found
 
 
 def parse_head(raw: bytes) -> Head:
@@ -175,14 +209,12 @@ async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
             return body
 
 
-def refusal(head: Head, status: int, reason: str, code: str, message: str) -> bytes:
-    """Returns an answer in the form of S3."""
-    body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
-    text = (
-        f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/xml\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return text.encode() + (b"" if head.method == "HEAD" else body.encode())
+def with_header(head: Head, name: str, value: str) -> Head:
+    """Returns the head with another value of this header, and without checksums of the body that it had before."""
+    gone = (name.lower().encode() + b":", b"x-amz-checksum-", b"x-goog-hash:", b"content-md5:")
+    first, *lines = head.raw.split(b"\r\n")[:-2]
+    kept = [line for line in lines if not line.lower().startswith(gone)]
+    return parse_head(b"\r\n".join([first, *kept, f"{name}: {value}".encode(), b"", b""]))
 
 
 def reset(answer: asyncio.StreamWriter) -> None:

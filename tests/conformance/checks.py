@@ -260,7 +260,7 @@ def nodes_share_our_host(job: Job) -> None:
 
 @check(Verb.STORAGE)
 def storage_fails(job: Job) -> None:
-    """errors that the node's worker gets, against the number counted; the other node saves on"""
+    """errors that the node's worker gets, against the number counted; threads in state D; the other node saves on"""
     node, other = job.nodes
     rule = StorageRule(operations=("write",), error="ENOSPC", after_bytes=8192)
     disturbance = node.disturb_storage(STORE, rule)
@@ -272,6 +272,11 @@ def storage_fails(job: Job) -> None:
         assert job.events(other, "checkpoint.failed") == []
         assert [each.try_storage(STORE, rule).refused for each in job.nodes] == [1, 0]
     assert [each.try_storage(STORE, rule).refused for each in job.nodes] == [0, 0]
+    disturbance = node.disturb_storage(STORE, StorageRule(operations=("write",), hang=True))
+    with undone(disturbance.heal):
+        until(lambda: disturbance.counts()["longest_ns"] > 3e8, "a write that waits")
+        counts = disturbance.counts()
+        assert (counts["unanswered"], counts["uninterruptible"]) == (1, 1)
     saved = len(job.events(node, "checkpoint.committed"))
     until(lambda: len(job.events(node, "checkpoint.committed")) > saved, "a save after healing")
 

@@ -74,6 +74,7 @@ def test_two_runs_side_by_side_do_not_touch_each_other(place: Place, open_here: 
 KILLED_HARNESS = textwrap.dedent("""
     import os, pathlib, signal, sys
     sys.path[:0] = sys.argv[1:2]
+    from waiting import until
     from conformance.places import PLACES, STORE, fuse_mounts_below, open_job, worker
     from harness.node.types import StorageRule
     from harness.backends.contract import Verb
@@ -89,6 +90,8 @@ KILLED_HARNESS = textwrap.dedent("""
     if mounts:
         assert fuse_mounts_below(run_dir), "nodes see their storage through a file system of ours"
         job.nodes[0].disturb_storage(STORE, StorageRule(operations=("write",), power="prefix"))
+        hung = job.nodes[1].disturb_storage(STORE, StorageRule(operations=("write",), hang=True))
+        until(lambda: hung.counts()["unanswered"], "a write that waits")
     os.kill(os.getpid(), signal.SIGKILL)
 """)
 

@@ -16,9 +16,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from judging import bent
+from pages import incidents_page
 from pages.__main__ import DOCS, PAGES
 from pages.events_page import page
-from pydantic import validate_call
+from pydantic import ValidationError, validate_call
 from simulator import Job, Outage
 from typer.testing import CliRunner
 
@@ -115,6 +116,20 @@ def test_every_scenario_of_the_gate_and_every_alert_is_on_its_page() -> None:
     rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
     alerts = [[f"`{rule['alert']}`", rule["labels"]["severity"]] for rule in rules if "alert" in rule]
     assert [row[:2] for row in rows("monitoring.md", "Alert rules")] == alerts
+
+
+def test_each_incident_names_scenarios_that_are_there_once() -> None:
+    found = incidents_page.incidents()
+    named = [name for each in found for name in each.scenarios]
+    assert set(named) <= SCENARIOS and all(len(set(each.scenarios)) == len(each.scenarios) for each in found)
+    assert len({each.incident for each in found}) == len(found) >= 14
+
+
+@pytest.mark.parametrize("key", ["scenarios", "verdict", "reproduced"])
+def test_an_incident_that_is_half_filled_in_is_refused(key: str) -> None:
+    whole = incidents_page.incidents()[0].model_dump(mode="json")
+    with pytest.raises(ValidationError, match="belong together"):
+        incidents_page.Incident.model_validate({name: each for name, each in whole.items() if name != key})
 
 
 def test_scenarios_that_were_repeated_less_often_are_named() -> None:

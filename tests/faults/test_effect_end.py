@@ -177,7 +177,7 @@ def test_so_much_memory_is_not_taken_only_to_look() -> None:
     ("answers", "left"),
     [(StorageAnswers(3, 0, 0.0), 0), (StorageAnswers(3, 2, 0.0), 2), (StorageAnswers(3, 0, 0.02), 1)],
 )
-@pytest.mark.parametrize("kind", ["storage_error", "storage_full", "storage_slow"])
+@pytest.mark.parametrize("kind", ["storage_error", "storage_full", "storage_hang", "storage_slow"])
 def test_storage_that_still_refuses_or_waits_is_told(kind: str, answers: StorageAnswers, left: int) -> None:
     node = Net(0)
     node.answers = answers

@@ -1,5 +1,6 @@
 """Storage faults in whole runs, with a trainer that saves often: they strike, are measured, and are healed."""
 
+import itertools
 import pathlib
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +74,17 @@ def test_slowness_is_as_asked(tmp_path: pathlib.Path) -> None:
     assert over(events)
 
 
+def test_what_is_never_answered_is_measured_and_goes_on_after_it(tmp_path: pathlib.Path) -> None:
+    events, _ = run(tmp_path, "storage_hang", duration="2s", path="*data.bin")
+    assert effect(events, "operations without an answer")["measured"] == 1
+    first, last = named(events, "fault.effect")
+    assert first["detail"].endswith("threads in state D: 1") and last["detail"].endswith("threads in state D: 1")
+    assert last["measured"] > first["expected"] and last["unit"] == "s without an answer at most"
+    begins = [each["begin_ns"] for each in named(events, "step")]
+    assert max(later - begin for begin, later in itertools.pairwise(begins)) > 1e9, "this trainer waits for its saves"
+    assert named(events, "checkpoint.failed") == [] and over(events)
+
+
 @pytest.mark.parametrize(
     "kind, unit", [("prefix", "bytes left"), ("fsync_lied", "bytes lost"), ("rename_lost", "renames lost")]
 )
@@ -103,7 +115,7 @@ def test_a_node_that_did_nothing_is_not_judged_unless_nobody_did(
 
     nodes = [SimpleNamespace(name=f"node{i}", disturb_storage=disturb(number)) for i, number in enumerate(tried)]
     context = SimpleNamespace(
-        node=lambda target: nodes[target.node_index], seed=1, injected=lambda: None, wait=lambda seconds: None,
+        node=lambda target: nodes[target.node_index], seed=1, injected=lambda: None, wait=lambda seconds, until=None: None,
         effect=lambda measured, expected, unit, ok, detail: effects.append((detail.partition(":")[0], ok)),
     )  # fmt: skip
     fault = build_fault("storage_error", {})

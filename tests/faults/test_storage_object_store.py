@@ -1,8 +1,10 @@
 """The proxy before a real S3-compatible server, asked by the client that trainers use."""
 
 import contextlib
+import dataclasses
 import hashlib
 import importlib.util
+import json
 import os
 import pathlib
 import signal
@@ -21,7 +23,9 @@ from harness.api.testing import FaultContext
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault
 from harness.node.node_paths import KEY_ENV, KEY_NAME
-from harness.object_store import s3_signature
+from harness.object_store import dialects, s3_signature
+from harness.object_store.dialects import Head
+from harness.object_store.s3_proxy import parse_head
 
 if importlib.util.find_spec("moto") is None or importlib.util.find_spec("botocore") is None:
     pytest.skip("moto and botocore are not installed", allow_module_level=True)
@@ -204,6 +208,102 @@ def test_what_was_just_written_is_not_there_yet(store: Store) -> None:
 
     assert run(store, during, kind="stale", share=1.0, delay="60s")[3]
     assert store.client().get_object(Bucket="checkpoints", Key="fresh")["Body"].read() == b"x"
+
+
+def test_a_short_body_comes_with_status_200_and_a_length_that_fits_it(store: Store) -> None:
+    store.client().put_object(Bucket="checkpoints", Key="long", Body=b"0123456789")
+
+    def during() -> None:
+        found = store.client().get_object(Bucket="checkpoints", Key="long")
+        assert (found["ContentLength"], found["Body"].read()) == (5, b"01234")
+        assert store.client().head_object(Bucket="checkpoints", Key="long")["ContentLength"] == 10
+
+    assert run(store, during, kind="short_read", share=1.0) == (1, 1, "requests gone wrong", True)
+    assert store.client().get_object(Bucket="checkpoints", Key="long")["Body"].read() == b"0123456789"
+
+
+def test_a_list_is_as_it_was_before_the_newest_change(store: Store) -> None:
+    client, bucket = store.client(), {"Bucket": "checkpoints"}
+
+    def listed() -> list[str]:
+        return [each["Key"] for each in client.list_objects_v2(**bucket, Prefix="lag/").get("Contents", [])]
+
+    def during() -> None:
+        client.put_object(**bucket, Key="lag/new", Body=b"x")
+        client.delete_object(**bucket, Key="lag/old")
+        assert listed() == ["lag/old"]
+
+    def look() -> None:
+        assert listed() == ["lag/new"]
+
+    client.put_object(**bucket, Key="lag/old", Body=b"x")
+    assert listed() == ["lag/old"]
+    assert run(store, during, kind="stale_list", share=1.0, delay="60s")[3]
+    look()
+    assert run(store, look, kind="stale_list", share=1.0, delay="60s")[3] is False, "nothing changed: nothing to hide"
+
+
+def test_an_upload_without_one_of_its_parts_is_told_to_be_complete(store: Store) -> None:
+    client, place = store.client(), {"Bucket": "checkpoints", "Key": "parts"}
+    upload = client.create_multipart_upload(**place)["UploadId"]
+    parts = []
+    for number, content in enumerate((b"a" * (5 << 20), b"b" * (5 << 20), b"c"), 1):
+        told = client.upload_part(**place, UploadId=upload, PartNumber=number, Body=content)
+        parts.append({"PartNumber": number, "ETag": told["ETag"]})
+
+    def during() -> None:
+        done = client.complete_multipart_upload(**place, UploadId=upload, MultipartUpload={"Parts": parts})
+        assert done["ResponseMetadata"]["HTTPStatusCode"] == 200
+
+    assert run(store, during, kind="lost_part", share=1.0)[3]
+    assert client.head_object(**place)["ContentLength"] in (10 << 20, (5 << 20) + 1)
+
+
+GCS = "/storage/v1/b/checkpoints/o"
+
+
+def head(method: str, target: str, **headers: str) -> Head:
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return parse_head("\r\n".join([*lines, "", ""]).encode())
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "asked"),
+    [
+        ("GET", "/checkpoints/job/a?x-id=GetObject", ("read", "/checkpoints/job/a")),
+        ("GET", "/checkpoints?list-type=2&prefix=job%2F", ("list", "/checkpoints")),
+        ("GET", "/checkpoints/job/a?uploadId=1", ("", "/checkpoints/job/a")),
+        ("PUT", "/checkpoints/job/a?partNumber=1&uploadId=1", ("write", "/checkpoints/job/a")),
+        ("POST", "/checkpoints/job/a?uploadId=1", ("complete", "/checkpoints/job/a")),
+        ("POST", "/checkpoints?delete", ("delete", "/checkpoints")),
+        ("GET", f"{GCS}/job%2Fa?alt=media", ("read", "/checkpoints/job/a")),
+        ("GET", f"/download{GCS}/job%2Fa", ("read", "/checkpoints/job/a")),
+        ("GET", f"{GCS}/job%2Fa", ("stat", "/checkpoints/job/a")),
+        ("GET", f"{GCS}?prefix=job%2F&delimiter=%2F", ("list", "/checkpoints")),
+        ("POST", f"/upload{GCS}?uploadType=media&name=job%2Fa", ("write", "/checkpoints/job/a")),
+        ("POST", f"{GCS}/job%2Fa/compose", ("complete", "/checkpoints/job/a")),
+        ("DELETE", f"{GCS}/job%2Fa", ("delete", "/checkpoints/job/a")),
+    ],
+)
+def test_what_is_asked_is_known_in_both_dialects(method: str, target: str, asked: tuple[str, str]) -> None:
+    assert dataclasses.astuple(dialects.of(head(method, target)).asked(head(method, target))) == asked
+
+
+def test_a_request_in_the_dialect_of_gcs_needs_the_key_and_is_refused_in_its_form(store: Store) -> None:
+    """The store behind knows no GCS, so only what the proxy itself answers is tried."""
+
+    def ask(token: str) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{store.port}{GCS}/a?alt=media", headers={"Authorization": f"Bearer {token}"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        return refused.value.code, json.load(refused.value)["error"]["errors"][0]["reason"]
+
+    assert ask("another") == (401, "authError")
+    told: list[tuple[int, Any]] = []
+    assert run(store, lambda: told.append(ask(SECRET)), kind="throttle", share=1.0)[3]
+    assert told == [(429, "rateLimitExceeded")]
 
 
 def test_answers_come_late(store: Store) -> None:

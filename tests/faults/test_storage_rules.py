@@ -227,6 +227,41 @@ def test_power_loss(storage: Storage, power: str) -> None:
     until(out.exists, "the end of the waiting once the power is back")
 
 
+def test_an_operation_that_is_never_answered_leaves_its_thread_in_state_d(storage: Storage) -> None:
+    """It is not lost: it is carried out once the rule has ended. Another file's is answered meanwhile."""
+    storage.run("open('dead', 'w').close(); open('fine', 'w').close()")
+    rule = storage.disturb(pattern="dead", operations=("write", "fsync"), hang=True)
+    out = storage.begin("file = open('dead', 'w'); file.write('late'); file.close(); print('done')")
+    node = storage.cluster.nodes[0]
+    until(lambda: rule.counts()["longest_ns"] > 3e8, "a wait")
+    counts = rule.counts()
+    assert (counts["unanswered"], counts["uninterruptible"], counts["matched"]) == (1, 1, 1)
+    assert "D" in {each.state for each in node.processes()} and not out.exists()
+    assert storage.below.joinpath("dead").read_text() == ""
+    rule.heal()
+    until(out.exists, "the answer after the end")
+    assert out.read_text().split() == ["done"] and storage.below.joinpath("dead").read_text() == "late"
+    assert rule.counts()["longest_ns"] > 3e8, "the last counts stay"
+
+
+def test_a_process_that_waits_for_ever_can_be_killed(storage: Storage) -> None:
+    rule = storage.disturb(hang=True, operations=("read",))
+    code = """
+        import os, signal, time
+        open("dead", "w").write("x" * 9000)
+        child = os.fork()
+        if not child:
+            open("dead").read()
+        time.sleep(0.3)
+        state = open(f"/proc/{child}/stat").read().rpartition(")")[2].split()[0]
+        print(state, os.waitpid(child, os.WNOHANG)[0])
+        os.kill(child, signal.SIGKILL)
+        print(os.waitpid(child, 0)[1])
+    """
+    assert storage.run(code) == ["D", "0", "9"]
+    rule.heal()
+
+
 def test_a_rule_never_covers_the_node_that_comes_after_its_own(storage: Storage) -> None:
     """The kernel gives the name of a PID namespace that is gone to one of the next; a rule holds on to its own."""
     for _ in range(3):

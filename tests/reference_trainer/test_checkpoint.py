@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from event_files import read_log
-from waiting import HANG_S
+from waiting import HANG_S, until
 
 from harness.node.emitter import Emitter
 from reference_trainer import checkpoint
@@ -348,3 +348,73 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(
     monkeypatch.undo()
     restored = saved(tmp_path / "root").restore()
     assert restored.step == 20 and "model/w holds numbers that are not finite" in restored.fallback[0]["reason"]
+
+
+def test_a_save_that_never_ends_is_told_and_those_after_it_are_skipped(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, emit = threading.Event(), Emitter(tmp_path / "events" / "trainer.jsonl")
+    write = checkpoint.write
+    monkeypatch.setattr(checkpoint, "write", lambda *given: release.wait() and write(*given))
+    monkeypatch.setattr(checkpoint, "SAVE_S_MAX", 0.05)
+    checkpoints = Checkpoints(str(tmp_path / "saves"), None, 3, emit)
+    for step in (20, 40):
+        checkpoints.save("periodic", step, dict(STATE))
+    (diagnosis,) = until(lambda: events(tmp_path / "events", "diagnosis"), "an alarm")
+    assert [each["at_step"] for each in events(tmp_path / "events", "anomaly")] == [20]
+    assert diagnosis["kind"] == "storage" and "checkpoint of step 20" in diagnosis["why"] and "who" not in diagnosis
+    assert [each["step"] for each in events(tmp_path / "events", "checkpoint.failed")] == [40]
+    monkeypatch.setattr(checkpoint, "SAVE_S_MAX", 60.0)
+    release.set()
+    checkpoints.wait()
+    checkpoints.save("periodic", 60, dict(STATE))
+    checkpoints.wait()
+    assert [each["step"] for each in events(tmp_path / "events", "checkpoint.committed")] == [20, 60]
+
+
+@pytest.mark.parametrize(("short", "step"), [(2, 20), (3, 10)])
+def test_what_a_store_sends_too_short_is_fetched_again_and_then_passed_over(
+    tmp_path: pathlib.Path, one_rank: None, monkeypatch: pytest.MonkeyPatch, short: int, step: int
+) -> None:
+    shared, emit = tmp_path / "shared", Emitter(tmp_path / "events" / "trainer.jsonl")
+    writer = Checkpoints(str(shared), str(tmp_path / "writer"), 3, SILENT)
+    for each in (10, 20):
+        writer.save("periodic", each, dict(STATE))
+        writer.wait()
+    download, left = checkpoint.SharedFolder.download, [short]
+
+    def too_short(self: checkpoint.SharedFolder, number: int, root: pathlib.Path) -> None:
+        download(self, number, root)
+        left[0] -= 1
+        if left[0] >= 0:
+            file = root / checkpoint.folder_name(number) / "__0_0.distcp"
+            os.truncate(file, file.stat().st_size // 2)
+
+    monkeypatch.setattr(checkpoint.SharedFolder, "download", too_short)
+    restored = Checkpoints(str(shared), str(tmp_path / "reader"), 3, emit).restore()
+    assert restored.step == step and len(restored.fallback) == (step == 10)
+    assert len(events(tmp_path / "events", "diagnosis")) == 2
+
+
+@pytest.mark.parametrize(("short", "steps"), [(2, [20, 10]), (3, [10])])
+def test_an_upload_that_never_reads_back_whole_does_not_count(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, short: int, steps: list[int]
+) -> None:
+    url, staging = f"file://{tmp_path}/remote", str(tmp_path / "staging")
+    checkpoints = Checkpoints(url, staging, 3, SILENT)
+    checkpoints.save("periodic", 10, dict(STATE))
+    checkpoints.wait()
+    remote = checkpoint.Remote(url)
+    read, left = type(remote._files).cat_file, [short]
+
+    def too_short(self: Any, path: str, *given: Any, **more: Any) -> bytes:
+        content: bytes = read(self, path, *given, **more)
+        if path.endswith(".distcp"):
+            left[0] -= 1
+        return content[: len(content) // 2] if path.endswith(".distcp") and left[0] >= 0 else content
+
+    monkeypatch.setattr(type(remote._files), "cat_file", too_short)
+    checkpoints.save("periodic", 20, dict(STATE))
+    checkpoints.wait()
+    assert remote.steps() == steps
+    assert checkpoints.committed_step == steps[0]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from conformance import table as backends
-from pages import events_page, evidence_page, fault_api_page, reference_pages
+from pages import events_page, evidence_page, fault_api_page, incidents_page, reference_pages
 from verdict_matrix.__main__ import stored as verdict_matrix
 
 from benches import gates, league
@@ -33,6 +33,7 @@ PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a
     "backends.md": lambda: _with_table("backends.md", backends.table_with_notes(), end="\n\n## "),
     "bounds.md": reference_pages.bounds,
     "commands.md": reference_pages.commands,
+    "coverage.md": lambda: _with_table("coverage.md", incidents_page.table()),
     "events.md": events_page.page,
     "evidence.md": evidence_page.page,
     "fault-api.md": fault_api_page.page,

@@ -50,6 +50,7 @@ SAVED = {"metrics": {"checkpoint_success_min": 100}}
 ALIKE = {"loss_continuity": {"mode": "final", "max_final_gap": "10%"}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
 NO_ALARM = {"metrics": {"max_false_alarms": 0, "max_restarts": 0}}
+NOTICED = {"metrics": {"detection_max": "20s"}}
 PROGRESS = {"metrics": {"max_restarts_without_progress": 1}}
 
 
@@ -89,6 +90,10 @@ ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit
 KILL_AFTER_ROT = KILL | {"when": {"following": "rot", "event": "effect"}}
 LATER: dict[str, Any] = {"when": {"step": 45}}
 RARE: dict[str, Any] = {"steps": 100, "checkpoint": {"every_steps": 20}}
+DEAD = fault("dead", "storage_hang", {"step": 50}, {"node": "all"}, duration="30s")
+SHORT = fault(
+    "short", "object_store", {"step": 25}, {"node": "any"}, kind="short_read", path="*.distcp", duration="20s"
+)
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
 LOSE = fault("lose", "data_corruption", {"step": 25}, {"rank": 1}, kind="missing", duration="2s")
 SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")
@@ -159,6 +164,14 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "rot and kill, drill": rehearsal(ROT | {"when": {"step": 90}}, KILL_AFTER_ROT, **LONG | {"steps": 180}),
     "NaN and kill": rehearsal(ROT | LATER | {"kind": "nan"}, KILL_AFTER_ROT, **RARE, wall_clock="3m"),
     "huge numbers and kill": rehearsal(ROT | LATER | {"kind": "exploded"}, KILL_AFTER_ROT, **RARE, expect=ALIKE),
+    "dead mount": rehearsal(DEAD, steps=800, checkpoint={"every_steps": 20}, args=USUAL, expect=NOTICED)
+    | {"abort": {"if_not_started_for": "10m", "if_no_step_for": "20s", "wall_clock": "15m"}},
+    "short reads and kill": rehearsal(
+        SHORT,
+        KILL | {"when": {"following": "short", "event": "injected", "after": "4s"}},
+        steps=600,
+        checkpoint={"every_steps": 10, "store": "s3"},
+    ),
     "drift": rehearsal(FLIP, nodes=3),
     "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
     "skew": rehearsal(SKEW),
@@ -266,6 +279,7 @@ def _with_the_code_of_the_run(run_dir: pathlib.Path, fault_free: pathlib.Path) -
 def broken(plan: Plan, bug: str, script: str) -> Plan:
     """The same plan, run by the trainer with this bug in it."""
     healthy = plan.launch()
-    command = ["{python}", script, bug, *healthy.command[3:]]
+    at = healthy.command.index("-m")
+    command = [*healthy.command[: at - 1], "{python}", script, bug, *healthy.command[at + 2 :]]
     trainer = build_trainer({"command": command, "control": healthy.control})
     return plan.model_copy(update={"workload": plan.workload.model_copy(update={"trainer": trainer})})

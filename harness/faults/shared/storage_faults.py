@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -14,6 +15,7 @@ from harness.node.types import StorageRule
 from harness.units import Duration
 
 TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
+Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list"]
 
 
 class StorageFault(Fault):
@@ -37,6 +39,13 @@ class StorageFault(Fault):
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
         """Reports the file system's own counts."""
 
+    def shown(self) -> bool:
+        """Tells whether the counts can be judged already; else they are judged when the duration is over."""
+        return False
+
+    def judge_end(self, counts: Mapping[str, int], context: Context, detail: str) -> None:
+        """Reports more, if there is more to say just before the fault ends."""
+
     def judge_delay(self, counts: dict[str, int], delay_s: float, context: Context, detail: str) -> None:
         """Reports the mean wait of an operation. If the training did nothing there, the fault did not act."""
         got, asked = counts["delayed_ns"] / max(1, counts["waits"]) / 1e6, delay_s * 1e3
@@ -56,14 +65,22 @@ class StorageFault(Fault):
             self._acting.append(context.node(target).disturb_storage(self.directory, self.rule(context.seed)))
         context.injected()
         since_ns = time.monotonic_ns()
-        context.wait(self.duration.s)
+        end_s = time.monotonic() + self.duration.s
+        context.wait(self.duration.s, until=self.shown)
+        for node, counts in self._met(targets, context):
+            cost = self.cost(node, since_ns, context)
+            self.judge(counts, context, f"{node.name}: {self.directory}/{self.path}{cost}")
+        context.wait(max(0.0, end_s - time.monotonic()))
+        for node, counts in self._met(targets, context):
+            self.judge_end(counts, context, node.name)
+
+    def _met(self, targets: Sequence[Target], context: Context) -> list[tuple[Node, dict[str, int]]]:
+        """Returns each node with its counts. Where nothing was tried, there was nothing to fail: such a node is left
+        out. But if nobody tried anything, the fault never acted, and none is."""
         found = [dict(disturbance.counts()) for disturbance in self._acting]
-        for target, counts in zip(targets, found, strict=True):
-            # Where nothing was tried, there was nothing to fail. But if nobody tried anything, the fault never acted.
-            if counts["matched"] or not any(each["matched"] for each in found):
-                node = context.node(target)
-                cost = self.cost(node, since_ns, context)
-                self.judge(counts, context, f"{node.name}: {self.directory}/{self.path}{cost}")
+        tried = any(each["matched"] for each in found)
+        beside = zip(targets, found, strict=True)
+        return [(context.node(target), counts) for target, counts in beside if counts["matched"] or not tried]
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         while self._acting:

@@ -31,11 +31,13 @@ READERS = 3
 READY_S_MAX = 10.0
 NO_ID = 65534  # what the kernel shows of a user or group that has no id in this namespace
 DYING_LOOK_S = 0.02
+FREE_S_MAX = 2.0  # until the threads that waited for a rule are free, once it has ended
 SIGKILL_BIT = 1 << 8
 
 _OPERATIONS = {
     Code.LOOKUP: "lookup",
     Code.GETATTR: "lookup",
+    Code.STATFS: "lookup",
     Code.OPEN: "open",
     Code.CREATE: "create",
     Code.READ: "read",
@@ -58,7 +60,7 @@ _NAMES = {
     Code.MKDIR: wire.MKDIR_IN.size,
     Code.CREATE: wire.CREATE_IN.size,
 }
-_SILENT = {Code.FORGET, Code.BATCH_FORGET}
+_SILENT = {Code.FORGET, Code.BATCH_FORGET, Code.INTERRUPT}
 
 
 class Paths:
@@ -113,7 +115,6 @@ class FileSystem:
         self._numbers = 0
         self._lock = threading.Lock()
         self._rules: tuple[FileRule, ...] = ()
-        self._interrupted: dict[int, threading.Event] = {}  # of the requests that wait
         self._lists: dict[int, list[tuple[int, str, int]]] = {}
         self._handlers: dict[int, Callable[[FuseRequest], bytes]] = {
             code: getattr(self, f"_{code.name.lower()}") for code in Code if hasattr(self, f"_{code.name.lower()}")
@@ -145,12 +146,20 @@ class FileSystem:
             return self._numbers
 
     def remove(self, number: int) -> None:
-        """Ends a rule. Power comes back with it, and data that was not durable is lost by then. Idempotent."""
+        """Ends a rule. Power comes back with it, and data that was not durable is lost by then. Idempotent.
+
+        Raises `OSError` if an operation still waits for it afterwards.
+        """
         with self._lock:
             ended = [rule for rule in self._rules if rule.number == number]
             self._rules = tuple(rule for rule in self._rules if rule.number != number)
         for rule in ended:
             rule.end()
+            deadline = time.monotonic() + FREE_S_MAX
+            while rule.holds() and (left := rule.told()["unanswered"]):
+                if time.monotonic() > deadline:
+                    raise OSError(errno.EBUSY, f"{left} operations still wait for a rule that has ended")
+                time.sleep(DYING_LOOK_S)
 
     def clear(self) -> None:
         """Ends all rules, so that everything is as before."""
@@ -160,7 +169,7 @@ class FileSystem:
     def counts(self, number: int) -> dict[str, int]:
         for rule in self._rules:
             if rule.number == number:
-                return dict(rule.counts)
+                return rule.told()
         raise UsageError(f"unknown storage rule {number}")
 
     def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
@@ -189,16 +198,11 @@ class FileSystem:
             os._exit(1)  # without one of its readers it would answer some and hang others
 
     def _take(self, request: FuseRequest) -> None:
-        if request.code == Code.INTERRUPT:
-            (unique,) = wire.UNIQUE_IN.unpack_from(request.body)
-            if (waiting := self._interrupted.get(unique)) is not None:
-                waiting.set()
-        elif request.code not in _SILENT:
+        if request.code not in _SILENT:
             verdict = self._judge(request) if self._rules else None
-            if verdict is None or not (verdict.delay_s or verdict.hold):
+            if verdict is None or not (verdict.delay_s or verdict.hold or verdict.hang):
                 self._answer(request, verdict)
             else:
-                self._interrupted[request.unique] = threading.Event()
                 threading.Thread(target=self._wait_and_answer, args=(request.kept(), verdict), daemon=True).start()
 
     def _judge(self, request: FuseRequest) -> Verdict | None:
@@ -230,29 +234,24 @@ class FileSystem:
                     rule.lose(self._move)
         with contextlib.ExitStack() as waits:
             for rule in verdict.rules:
-                waits.enter_context(rule.waiting(verdict.size))
+                waits.enter_context(rule.waiting(request.unique, request.pid, verdict.size))
             dies = self._wait(request, verdict)
-        self._interrupted.pop(request.unique, None)
         if dies or verdict.hold:
             wire.reply(self._device, request.unique, error=errno.EINTR if dies else errno.EIO)
         else:
             self._answer(request, verdict)
 
     def _wait(self, request: FuseRequest, verdict: Verdict) -> bool:
-        """Waits until the delay is over, or the power back. Returns True if the asking process is being killed: the
-        kernel lets no process die before its request is answered."""
-        interrupted = self._interrupted[request.unique]
+        """Waits until the delay is over, the power back, or the rule at its end. Returns True if the asking process is
+        being killed: the kernel lets no process die before its request is answered."""
         until = time.monotonic() + verdict.delay_s
-        while True:
-            left = DYING_LOOK_S if verdict.hold else until - time.monotonic()
-            if left <= 0 or (verdict.hold and not any(rule.off and rule in self._rules for rule in verdict.rules)):
+        while not is_dying(request.pid):
+            held = any(rule.holds() and rule in self._rules for rule in verdict.rules)
+            left = DYING_LOOK_S if held else until - time.monotonic()
+            if left <= 0:
                 return False
-            if not interrupted.is_set():
-                interrupted.wait(min(left, DYING_LOOK_S) if verdict.hold else left)
-            elif is_dying(request.pid):
-                return True
-            else:
-                time.sleep(min(left, DYING_LOOK_S))
+            time.sleep(min(left, DYING_LOOK_S))
+        return True
 
     def _answer(self, request: FuseRequest, verdict: Verdict | None) -> None:
         try:
@@ -275,6 +274,8 @@ class FileSystem:
     # What the kernel asks for, one method a code
 
     def _init(self, request: FuseRequest) -> bytes:
+        """Has threads wait as for a disk: in state D, where no signal but SIGKILL ends a wait."""
+        wire.refuse_interrupts(self._device, request.unique)
         _, _, readahead, flags = wire.INIT_IN.unpack_from(request.body)
         pages = wire.WRITE_BYTES_MAX // 4096
         return wire.INIT_OUT.pack(

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fnmatch
 import os
+import pathlib
 import random
 import threading
 import time
@@ -20,7 +21,10 @@ from harness.node.types import STORAGE_OPERATIONS, StorageRule
 
 PAGE_BYTES = 4096
 TRY_BYTES = 2**20
-COUNTS = ("matched", "tried", "failed", "waits", "delayed_ns", "busy_ns", "bytes", "cut", "lost_bytes", "lost_renames")
+COUNTS = (
+    *("matched", "tried", "failed", "bytes", "cut", "lost_bytes", "lost_renames"),
+    *("waits", "delayed_ns", "longest_ns", "busy_ns"),
+)
 
 
 @dataclass
@@ -32,6 +36,7 @@ class Verdict:
     allowed: int | None = None
     size: int = 0
     hold: bool = False  # not answered until the power is back
+    hang: bool = False  # not answered until the rule ends
     rules: list[FileRule] = field(default_factory=list)
 
 
@@ -65,7 +70,7 @@ class FileRule:
         self._lock = threading.Lock()
         self.off = False  # whether the node's storage is without power
         self._free_at = 0.0
-        self._waiting = 0
+        self._waiting: dict[int, tuple[int, int]] = {}  # request → its thread, and when it began to wait (ns)
         self._busy_since_ns = 0
         self._volatile: dict[tuple[int, int], Volatile] = {}
         self._renamed: tuple[str, str] | None = None
@@ -95,6 +100,7 @@ class FileRule:
                 return
             self.counts["matched"] += 1
             verdict.rules.append(self)
+            verdict.hang |= self.spec.hang
             verdict.delay_s = max(verdict.delay_s, self.spec.delay_s)
             if self.spec.rate_bytes and operation in ("read", "write"):
                 self._free_at = max(self._free_at, time.monotonic()) + size / self.spec.rate_bytes
@@ -130,22 +136,37 @@ class FileRule:
             delay_s = max(self.spec.delay_s, TRY_BYTES / self.spec.rate_bytes if moves else 0.0)
             written = self.counts["bytes"] >= self.spec.after_bytes
             spent = 0 < self.spec.times <= self.counts["failed"]
-            return delay_s, self.off or bool(self.errno and written and not spent)
+            return delay_s, self.off or self.spec.hang or bool(self.errno and written and not spent)
+
+    def holds(self) -> bool:
+        """Tells whether operations that wait for this rule get no answer as long as it is at work."""
+        return self.off or self.spec.hang
+
+    def told(self) -> dict[str, int]:
+        """Returns all counts, and of the present: how many operations wait (`unanswered`), and how many threads that
+        asked for one are in state D (`uninterruptible`). `longest_ns` includes waits that go on."""
+        with self._lock:
+            waiting, counts = list(self._waiting.values()), dict(self.counts)
+        longest_ns = max((time.monotonic_ns() - since_ns for _, since_ns in waiting), default=0)
+        counts["longest_ns"] = max(counts["longest_ns"], longest_ns)
+        asleep = sum(state_of(thread) == "D" for thread in {thread for thread, _ in waiting})
+        return counts | {"unanswered": len(waiting), "uninterruptible": asleep}
 
     @contextlib.contextmanager
-    def waiting(self, size: int) -> Iterator[None]:
-        """Counts the time an operation of `size` bytes waits, and its bytes when that is over."""
+    def waiting(self, request: int, thread: int, size: int) -> Iterator[None]:
+        """Counts the time for which a thread's operation of `size` bytes waits, and its bytes when that is over."""
         begin_ns = time.monotonic_ns()
         with self._lock:
-            self._waiting += 1
-            if self._waiting == 1:
+            if not self._waiting:
                 self._busy_since_ns = begin_ns
+            self._waiting[request] = thread, begin_ns
         yield
         end_ns = time.monotonic_ns()
         with self._lock:
-            self._waiting -= 1
+            del self._waiting[request]
             self.counts["waits"] += 1
             self.counts["delayed_ns"] += end_ns - begin_ns
+            self.counts["longest_ns"] = max(self.counts["longest_ns"], end_ns - begin_ns)
             self.counts["busy_ns"] += end_ns - self._busy_since_ns
             self._busy_since_ns = end_ns
             if self.spec.rate_bytes:
@@ -201,6 +222,14 @@ class FileRule:
 
     def _named(self, paths: tuple[str, ...]) -> bool:
         return any(fnmatch.fnmatch(path, self.spec.pattern) for path in paths)
+
+
+def state_of(thread: int) -> str:
+    """Returns the letter of a thread's state in /proc; empty if it is gone."""
+    try:
+        return pathlib.Path(f"/proc/{thread}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def lose_pages(volatile: Volatile, keep: float, dice: random.Random) -> int:

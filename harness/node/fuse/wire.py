@@ -35,7 +35,6 @@ HANDLE_IN = struct.Struct("<Q")
 FALLOCATE_IN = struct.Struct("<QQQII")
 STATFS_OUT = struct.Struct("<QQQQQIIII24x")
 DIRENT = struct.Struct("<QQII")
-UNIQUE_IN = struct.Struct("<Q")
 
 ASYNC_READ, ATOMIC_TRUNCATE, BIG_WRITES = 1 << 0, 1 << 3, 1 << 5
 PARALLEL_DIRECTORIES, MAX_PAGES = 1 << 18, 1 << 22
@@ -45,6 +44,7 @@ SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_HANDLE, SET_ATIM
     1 << bit for bit in range(9)
 )
 GETATTR_HANDLE = 1
+INTERRUPT_BIT = 1  # of a request's number: the answer is about its interruption
 
 
 class Code(enum.IntEnum):
@@ -121,6 +121,11 @@ def reply(device: int, unique: int, body: bytes | memoryview = b"", error: int =
     except OSError as problem:
         if problem.errno not in (errno.ENOENT, errno.ENODEV):  # whoever asked is gone
             raise
+
+
+def refuse_interrupts(device: int, unique: int) -> None:
+    """Says, about a request that is not answered yet, that none can be interrupted. An older kernel ignores it."""
+    reply(device, unique | INTERRUPT_BIT, error=errno.ENOSYS)
 
 
 def pack_attributes(found: os.stat_result, uid: int, gid: int) -> bytes:
