@@ -257,7 +257,7 @@ def from_scorecard(card: Scorecard) -> Report:
         **{name: getattr(card, name) for name in _AS_JUDGED},
         **{name: text for name, text in texts.items() if isinstance(text, str)},
         "run": _run(card.evidence),
-        "faults": [_fault(fault, card.evidence) for fault in run.faults],
+        "faults": [_fault(fault, run.begin) | {"domain": _domain(fault, card.evidence)} for fault in run.faults],
         "scores": figures.scores(card),
         "metrics": figures.metrics(card),
         "expectations": [{name: getattr(line, name) for name in names} for line in card.expectations],
@@ -306,23 +306,27 @@ def _run(evidence: Analysis) -> dict[str, Any]:
     }
 
 
-def _fault(fault: FaultRecord, evidence: Analysis) -> dict[str, Any]:
+def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
     """Returns the values of a fault. Its effect is the last one measured, or the first that was not as expected."""
-    run, planned = evidence.run, evidence.planned_faults.get(fault.id, {})
-    places = {target.get("node_index") for target in planned.get("targets") or ()}
-    labels = (run.plan.get("workload") or {}).get("node_labels") or {}
     effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
     return {
         "id": fault.id,
         "kind": fault.kind,
         "target": [dict(target) for target in fault.targets],
-        "domain": " and ".join(str(label) for label, nodes in labels.items() if {*nodes} == places),
-        "t_injected": None if fault.injected is None else (fault.injected - run.begin) / S,
+        "t_injected": None if fault.injected is None else (fault.injected - begin) / S,
         "effect": {name: _plain(effect.get(name)) for name in Effect.__struct_fields__},
         "healed": fault.healed is not None,
         "kills": fault.kills,
         "error": fault.error or "",
     }
+
+
+def _domain(fault: FaultRecord, evidence: Analysis) -> str:
+    """Returns the labels of the scenario that have exactly the planned nodes; empty: none has."""
+    targets = evidence.planned_faults.get(fault.id, {}).get("targets") or ()
+    places = {target.get("node_index") for target in targets}
+    labels = (evidence.run.plan.get("workload") or {}).get("node_labels") or {}
+    return " and ".join(str(label) for label, nodes in labels.items() if {*nodes} == places)
 
 
 def _plain(value: Any) -> Scalar:
