@@ -300,7 +300,7 @@ class Worker:
                 self.watchdog.allow("waiting for data", options.hang_floor_s + options.data_patience_s)
             self.stragglers.step_done(compute_s_of_ranks)
             committed = self.checkpoints.committed_step  # told on rank 0, which saves
-            self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns - paused_ns, data_ns, committed)
+            self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
             if not seeks_scale:
                 self.divergence.step_done(step, loss, grad_norm)
             if self.stragglers.excluded:
