@@ -19,13 +19,13 @@ from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, RunPath, 
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node import gpu_health
+from harness.node.emitter import nvml
 from harness.node.types import GpuReading
 from harness.units import Duration
 
 SEEN_WITHIN_S = 20.0
 SILENT_S = 1.0  # without an answer: NVML hangs
 COUNTERS = ("ecc_corrected", "ecc_uncorrected", "remapped", "nvlink_errors")  # they grow by what the fault says
-LOST = 15  # NVML_ERROR_GPU_IS_LOST
 
 _REPLACE = (Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE)
 _WATCH = (Decision.IGNORE, *_REPLACE)
@@ -141,7 +141,8 @@ class GpuHealth(Fault):
             raise FaultError(f"NVML tells rank {target.rank} on {node.name} of no GPU: {why}")
         if not reading.ours:
             raise FaultError(f"rank {target.rank} on {node.name} loads another libnvidia-ml.so.1 than the harness's")
-        gpu = number_of_gpu(sorted(context.ranks_on(node)).index(target.rank), visible, reading.devices)
+        uuids = [each.get("uuid") for each in reading.devices]
+        gpu = nvml.number_of(sorted(context.ranks_on(node)).index(target.rank), visible, uuids)
         if gpu is None:
             raise FaultError(f"rank {target.rank} has no GPU of its own: {node.name} has {len(reading.devices)}")
         self._sick.append((node, gpu, pid))
@@ -167,28 +168,11 @@ class GpuHealth(Fault):
     def _as_asked(self, name: str, found: Mapping[str, object], was: Mapping[str, object]) -> bool:
         """Tells whether NVML answers as this fault asks. `was`: the answers before; empty: none of them counts."""
         if name in ("lost", "hang"):
-            return found.get("error") == LOST if name == "lost" else False
+            return found.get("error") == nvml.GPU_IS_LOST if name == "lost" else False
         value, wanted = found.get(name), self._tells()[name]
         if name in COUNTERS and was:
             return isinstance(value, int) and value - int(str(was.get(name) or 0)) >= wanted
         return value == wanted
-
-
-def number_of_gpu(local_rank: int, visible: str | None, devices: Sequence[Mapping[str, object]]) -> int | None:
-    """Returns NVML's number of the GPU that CUDA calls `local_rank`; `None` if there is none.
-
-    `visible`: CUDA_VISIBLE_DEVICES, with numbers or the beginnings of UUIDs. `devices`: each with `gpu` and `uuid`.
-    """
-    if visible is None:
-        return local_rank if local_rank < len(devices) else None
-    named = [each.strip() for each in visible.split(",")]
-    if local_rank >= len(named):
-        return None
-    name = named[local_rank]
-    for device in devices:
-        if name == str(device["gpu"]) or (name and str(device.get("uuid", "")).startswith(name)):
-            return int(str(device["gpu"]))
-    return None
 
 
 def _device(reading: GpuReading, gpu: int) -> Mapping[str, object]:

@@ -1,7 +1,7 @@
 """GPUs that seem sick to the processes of a node: a small C library in the place of NVIDIA's, and one file a node.
 
-The library is first on the library path of everything on the node from the start (`boot.with_delivered`), and reads the
-node's file at each call: nothing has to start again. What it does not change goes to the real library of the node, where
+The library is first on the library path of everything on the node from the start (`boot.with_delivered`). It reads the
+node's file at each call: nothing has to start again. What it does not change goes to the real library of the node, if
 there is one. No driver, no GPU and no process outside of the node is touched.
 
     python -m harness.node.gpu_health      prints, several times a second, what a process of this node is told

@@ -7,7 +7,6 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import CannotRunError
-from harness.faults import gpu_health as fault
 from harness.node import boot, gpu_health
+from harness.node.emitter import nvml
 
 NEEDS_COMPILER = pytest.mark.skipif(gpu_health.why_not() is not None, reason=str(gpu_health.why_not()))
 NEEDS_PYNVML = pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="pynvml is not installed")
@@ -126,7 +125,7 @@ def test_a_lost_gpu_is_lost_and_others_are_not(tmp_path: pathlib.Path) -> None:
     env = environment(tmp_path)
     gpu_health.set_health(tmp_path, "node0", 0, {"lost": 1})
     lost, other = asked(env)
-    assert lost == fault.LOST and other["temperature"] == 45
+    assert lost == nvml.GPU_IS_LOST and other["temperature"] == 45
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -164,8 +163,7 @@ def test_without_a_compiler_the_plan_is_refused_in_a_sentence(
         gpu_health.prepare(tmp_path)
 
 
-DEVICES = [{"gpu": number, "uuid": f"GPU-{number}a"} for number in range(8)]
-number_of: Callable[..., int | None] = fault.number_of_gpu
+UUIDS = [f"GPU-{number}a" for number in range(8)]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +171,9 @@ number_of: Callable[..., int | None] = fault.number_of_gpu
     [(1, None, 1), (8, None, None), (0, "5,2", 5), (1, "5,2", 2), (2, "5,2", None), (0, "GPU-3", 3), (0, "", None)],
 )
 def test_a_rank_has_the_gpu_that_cuda_shows_it(local_rank: int, visible: str | None, gpu: int | None) -> None:
-    assert number_of(local_rank, visible, DEVICES) == gpu
+    assert nvml.number_of(local_rank, visible, UUIDS) == gpu
 
 
 @given(st.integers(0, 2000), st.none() | st.text(max_size=20))
 def test_what_a_process_calls_its_gpus_names_one_of_them_or_none(local_rank: int, visible: str | None) -> None:
-    assert number_of(local_rank, visible, DEVICES) in {None, *range(8)}
+    assert nvml.number_of(local_rank, visible, UUIDS) in {None, *range(8)}

@@ -46,7 +46,7 @@ NORMS_KEPT, NORMS_MIN = 100, 20  # gradient norms whose median is the usual one;
 TIMES_RECENT, TIMES_BEFORE = 50, 100  # step times: the median of these against that of those before them
 
 STAGNATION, GRADIENT, SLOW, DATA_WAIT = "stagnation", "gradient", "slow", "data_wait"
-CHECKPOINT_LATE, DIVERGENCE, MEMORY = "checkpoint_late", "divergence", "memory"
+CHECKPOINT_LATE, DIVERGENCE, MEMORY, GPU = "checkpoint_late", "divergence", "memory", "gpu"
 OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a `Watch` finds
 
 
