@@ -14,7 +14,6 @@ from harness.events import Emitter, abnormal, nvml
 LOOK_S = 0.5
 SILENT_S = 5.0  # without an answer: the library hangs, and `nvidia-smi` will, too
 SLOWED_LOOKS = 4  # in a row
-SLOWED = 0x8 | 0x20 | 0x40 | 0x80  # clocks held down by the hardware, by heat, by the power supply
 # The GPU has to be reset or replaced: uncorrectable ECC errors (48, 64, 95), off the bus (79), its firmware (119, 120).
 XIDS_REPLACED = frozenset({48, 64, 79, 95, 119, 120})
 XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 94})  # the program that caused it fails by itself
@@ -87,7 +86,7 @@ class Rules:
             found.append(Trouble("uncorrectable ECC errors", replace=True))
         if self._more("nvlink_errors", now):
             found.append(Trouble("errors on its NVLinks", replace=False))
-        self._slowed = self._slowed + 1 if (now.throttle_reasons or 0) & SLOWED else 0
+        self._slowed = self._slowed + 1 if (now.throttle_reasons or 0) & abnormal.GPU_SLOWED else 0
         if self._slowed >= SLOWED_LOOKS:
             found.append(Trouble(f"its clocks are held down (reasons {now.throttle_reasons:#x})", replace=False))
         return found
