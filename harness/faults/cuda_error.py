@@ -1,4 +1,4 @@
-"""A CUDA error that sticks: once a kernel went wrong, every device call of the process fails until it is started anew."""
+"""A CUDA error that sticks: once a kernel went wrong, every device call of the process fails until it starts anew."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class GpuHealth(Fault):
     errors: int = Field(4, ge=1, le=10**6, description="How many errors the counters of ecc and nvlink gain.")
     duration: Duration = Field(Duration("30s"), description="After that the GPU is well.")
 
-    runbook = "F6"
+    runbook = "F7"
     needs = frozenset({Verb.GPU})
     may = frozenset({May.STOP})
     aims_at = "rank"

@@ -49,6 +49,7 @@ COMPLETE = "complete"
 SAVED = {"metrics": {"checkpoint_success_min": 100}}
 ALIKE = {"loss_continuity": {"mode": "final", "max_final_gap": "10%"}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
+TOLD = {"right_within": "20s", "max_innocents": 0, "decision": "evict-node"}
 PROGRESS = {"metrics": {"max_restarts_without_progress": 1}}
 
 
@@ -96,6 +97,8 @@ SPIKE = fault("spike", "divergence", {"step": 40}, {"rank": "all"}, kind="learni
 MILD = fault("mild", "divergence", {"step": 40}, {"rank": "all"}, kind="gradient", factor=50, steps=1)
 LEAK = fault("leak", "memory_leak", {"step": 25}, {"rank": 1}, rate="24MiB", room="192MiB")
 LOST = fault("lost", "node_loss", {"step": 25}, {"node": 1}, replacement="none")
+SICK = fault("sick", "gpu_health", {"step": 25}, {"rank": 3}, kind="xid", xid=119, duration="3s")
+BROKEN = fault("broken", "cuda_error", {"step": 25}, {"rank": 1})
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
 
@@ -159,6 +162,14 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "leak": rehearsal(
         LEAK, steps=1500, checkpoint={"every_steps": 100}, expect=NOTHING_LOST | {"memory_growth": {"foreseen": True}}
     ),
+    "sick GPU": rehearsal(
+        SICK,
+        steps=400,
+        ranks_per_node=2,
+        min_nodes=1,
+        expect={"loss_continuity": {"mode": "envelope"}, "diagnosis": TOLD} | NOTHING_LOST,
+    ),
+    "CUDA error": rehearsal(BROKEN),
     "absent": rehearsal(LOST, args=["--join-timeout-s", "5"], patience="30s")
     | {"expect": {"fail_fast": {"max": "20s", "says": "1 of 2 nodes"}}},
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),

@@ -1,4 +1,4 @@
-"""Faults of a rank's device: each later call fails, as after a CUDA error, or a kernel spins. In a trainer's process."""
+"""Faults of a rank's device, in its process: each later call fails, as after a CUDA error, or a kernel spins."""
 
 from __future__ import annotations
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from harness.node.emitter import abnormal
 
 KIB = 1024
 GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
@@ -103,6 +106,24 @@ def samples(nvml: Any, xids: Xids | None = None) -> list[Sample]:
     if xids:
         xids.new()
     return [sample(nvml, number, xids) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
+
+
+def unwell(limit_s: float = 10.0) -> list[str]:
+    """Returns what NVML says against this machine's GPUs, in words, asked in a thread that may hang."""
+    told, asked = list[str](), threading.Event()
+
+    def ask() -> None:
+        with opened() as library:
+            for gpu in samples(library) if library else []:
+                slowed = (gpu.throttle_reasons or 0) & abnormal.GPU_SLOWED
+                ecc = f"GPU {gpu.gpu} had {gpu.ecc_uncorrected} uncorrectable ECC errors since its driver was loaded"
+                told.extend([f"GPU {gpu.gpu} has fallen off the bus"] if gpu.lost else [])
+                told.extend([ecc] if gpu.ecc_uncorrected else [])
+                told.extend([f"the clocks of GPU {gpu.gpu} are held down by heat, power or hardware"] if slowed else [])
+        asked.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    return list(told) if asked.wait(limit_s) else [*told, f"NVML does not answer within {limit_s:g} s"]
 
 
 def number_of(local_rank: int, visible: str | None, uuids: Sequence[str | None]) -> int | None:
