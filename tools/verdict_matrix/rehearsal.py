@@ -97,7 +97,7 @@ SPIKE = fault("spike", "divergence", {"step": 40}, {"rank": "all"}, kind="learni
 MILD = fault("mild", "divergence", {"step": 40}, {"rank": "all"}, kind="gradient", factor=50, steps=1)
 LEAK = fault("leak", "memory_leak", {"step": 25}, {"rank": 1}, rate="24MiB", room="192MiB")
 LOST = fault("lost", "node_loss", {"step": 25}, {"node": 1}, replacement="none")
-SICK = fault("sick", "gpu_health", {"step": 25}, {"rank": 3}, kind="xid", xid=119, duration="3s")
+SICK = fault("sick", "gpu_health", {"step": 25}, {"rank": 3}, kind="xid", xid=119, duration="1s")
 BROKEN = fault("broken", "cuda_error", {"step": 25}, {"rank": 1})
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
