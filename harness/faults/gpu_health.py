@@ -55,7 +55,11 @@ KINDS = {
 
 class GpuHealth(Fault):
     """NVML tells every process of the rank's node that the rank's GPU is sick. All else is what the real library says;
-    a node without a GPU has simulated ones, one for each rank."""
+    a node without a GPU has simulated ones, one for each rank.
+
+    The harness's machine needs a C compiler, and processes of the job must keep what is first in `LD_LIBRARY_PATH`. A
+    job that sees it emits `diagnosis` with `kind: gpu` and the rank, which `expect: {diagnosis: {right_within: 30s}}`
+    asks for."""
 
     kind: Literal["ecc", "ecc_corrected", "lost", "xid", "nvlink", "thermal", "power", "idle", "hang"] = Field(
         description="; ".join(f"{kind}: {sickness.says}" for kind, sickness in KINDS.items())

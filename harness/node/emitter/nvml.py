@@ -13,6 +13,7 @@ from typing import Any
 from harness.node.emitter import abnormal
 
 KIB = 1024
+SIMULATED = "Simulated GPU"  # its name, by the library of the fault gpu_health
 GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
 XIDS_MAX = 1000  # of one look
 NVLINK_ERROR_KINDS = 4  # replays, recoveries, bad checksums of flits and of data
@@ -156,7 +157,8 @@ def sample(nvml: Any, number: int, xids: Xids | None = None) -> Sample:
         return Sample(number, lost=getattr(error, "value", None) == GPU_IS_LOST or None, **seen)
     seen |= _health(nvml, handle)
     busy = _told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    memory = _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    simulated = _text(_told(lambda: nvml.nvmlDeviceGetName(handle))) == SIMULATED
+    memory = None if simulated else _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # none of it is ever in use
     return Sample(
         number,
         None if busy is None else float(busy),
