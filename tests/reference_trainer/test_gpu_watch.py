@@ -7,7 +7,11 @@ import pytest
 from harness.events import nvml
 from reference_trainer.gpu_watch import SLOWED_LOOKS, GpuWatch, Rules, Trouble
 
-WELL = {"ecc_uncorrected": 2, "nvlink_errors": 0, "throttle_reasons": 4}  # errors of before; a usual limit of power
+WELL: dict[str, Any] = {
+    "ecc_uncorrected": 2,
+    "nvlink_errors": 0,
+    "throttle_reasons": 4,
+}  # errors of before; a usual limit of power
 
 
 def judged(*looks: dict[str, Any], xids: tuple[int, ...] = ()) -> list[Trouble]:
@@ -48,7 +52,7 @@ def test_an_error_of_the_driver_is_told_but_for_those_of_a_program(xid: int, rep
 def test_each_trouble_is_told_once_and_one_that_replaces_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(GpuWatch, "_watch", lambda self: None)
-    watch = GpuWatch(lambda event, **fields: told.append((event, fields)), 3, 1)  # type: ignore[arg-type,return-value]
+    watch = GpuWatch(lambda event, **fields: told.append((event, fields)), 3, 1)  # type: ignore[arg-type]
     assert not watch.must_leave(7)
     watch._found += [Trouble("hot", False), Trouble("lost", True), Trouble("hot", False)]
     assert watch.must_leave(8)

@@ -63,7 +63,7 @@ def break_device(kind: str, append: Append) -> None:
             append({"event": "failpoint", "name": CALL_FAILED, "text": str(error).partition("\n")[0], "real": True})
         return
     torch = importlib.import_module("torch")
-    error = getattr(torch, "AcceleratorError", RuntimeError)
+    kind_of_error = getattr(torch, "AcceleratorError", RuntimeError)
     told = list[bool]()
 
     class Broken(importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
@@ -74,7 +74,7 @@ def break_device(kind: str, append: Append) -> None:
             if not told:
                 told.append(True)
                 append({"event": "failpoint", "name": CALL_FAILED, "text": text, "real": False})
-            raise error(text + _ADVICE)
+            raise kind_of_error(text + _ADVICE)
 
     Broken().__enter__()  # for as long as the thread lives
 
