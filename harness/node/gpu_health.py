@@ -94,8 +94,8 @@ def set_health(run_dir: pathlib.Path, node: str, device: int, health: Mapping[st
     """
     content = (run_dir / FOLDER / node).read_bytes()
     devices = dict(enumerate(_DEVICE.iter_unpack(content[_COUNT.size :])))
-    told = max(0, devices[device][FIELDS.index("xids")])  # errors; none of them is told again
-    wanted = {"xids": told + ("xid" in health)} | dict(health)
+    before = dict(zip(FIELDS, devices[device]))  # errors stay: who looks later must hear of them, and nobody twice
+    wanted = {"xid": before["xid"], "xids": max(0, before["xids"]) + ("xid" in health)} | dict(health)
     devices[device] = tuple(wanted.get(name, UNCHANGED) for name in FIELDS)
     _write(run_dir, node, _COUNT.unpack_from(content)[0], devices)
 

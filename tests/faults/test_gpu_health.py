@@ -136,6 +136,7 @@ def test_an_event_is_told_once_to_those_who_wait(real: bool, tmp_path: pathlib.P
         assert waiting.stdout is not None and waiting.stdout.readline() == "ready\n"
         gpu_health.set_health(tmp_path, "node0", 0, {"temperature": 97})  # no event
         gpu_health.set_health(tmp_path, "node0", 0, {"xid": 79})
+        gpu_health.set_health(tmp_path, "node0", 0, {})  # who looks later hears the same number
         assert waiting.stdout.read() == "0 79\nonce\n"
 
 

@@ -15,7 +15,7 @@ from harness.node.emitter import abnormal
 KIB = 1024
 SIMULATED = "Simulated GPU"  # its name, by the library of the fault gpu_health
 GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
-XIDS_MAX = 1000  # of one look
+XIDS_MAX, XID_MASK = 1000, 0xFFFFFFFF  # of one look; of an error's number
 NVLINK_ERROR_KINDS = 4  # replays, recoveries, bad checksums of flits and of data
 
 
@@ -92,7 +92,7 @@ class Xids:
             event = _told(lambda: self._nvml.nvmlEventSetWait(self._events, 0))
             if event is None:
                 break
-            number, xid = self._numbers.get(_address(event.device), -1), int(event.eventData)
+            number, xid = self._numbers.get(_address(event.device), -1), int(event.eventData) & XID_MASK
             self.count[number], self.last[number] = self.count.get(number, 0) + 1, xid
             found.append((number, xid))
         return found
