@@ -165,6 +165,7 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "sick GPU": rehearsal(
         SICK,
         steps=400,
+        args=["--straggler-factor", "100"],  # a busy host slows one rank or another, which is then named first
         ranks_per_node=2,
         min_nodes=1,
         expect={"loss_continuity": {"mode": "envelope"}, "diagnosis": TOLD} | NOTHING_LOST,
