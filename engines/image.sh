@@ -8,7 +8,7 @@
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
 IMAGE=${IMAGE:-chaos-node}
 PYTHON=${PYTHON:-$ROOT/.venv/bin/python}
-PACKAGES=(torch numpy fsspec)
+PACKAGES=(torch numpy fsspec nvidia-ml-py)
 BASE_PACKAGES=python3,python3-venv,iproute2,nftables,procps,ca-certificates
 
 command -v docker >/dev/null || die "no docker command; run engines/provision.sh docker"

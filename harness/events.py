@@ -1,5 +1,5 @@
 """The emitter for trainers: `from harness.events import Emitter`. See `harness.node.emitter`."""
 
-from harness.node.emitter import EXIT_LEFT, TELLS, Emitter, abnormal, memory, usage
+from harness.node.emitter import EXIT_LEFT, TELLS, Emitter, abnormal, memory, nvml, usage
 
-__all__ = ["EXIT_LEFT", "TELLS", "Emitter", "abnormal", "memory", "usage"]
+__all__ = ["EXIT_LEFT", "TELLS", "Emitter", "abnormal", "memory", "nvml", "usage"]

@@ -80,6 +80,11 @@ class Options:
         "what to do when the memory of a rank grows and will soon be full: save and start anew, or nothing",
         choices=("restart", "ignore"),
     )
+    gpu_health: str = _option(
+        "leave",
+        "what to do when NVML says that a GPU must be replaced: save and leave the node, only tell, or do not ask",
+        choices=("leave", "tell", "ignore"),
+    )
     layer_norms_every: int = _option(
         0, "steps between two events with the norms of each layer; 0: only when the loss spikes", may_be_zero=True
     )

@@ -84,9 +84,9 @@ class Preemption:
         with self._lock:
             self._training = True
 
-    def give_up(self) -> None:
-        """This node is too slow for the others: as if it had been told to go away."""
-        self._record(Notice.EVICTED, "straggler")
+    def give_up(self, why: str) -> None:
+        """This node is unfit, as it is a `straggler` or has a bad `gpu`: as if it had been told to go away."""
+        self._record(Notice.EVICTED, why)
 
     def start_again(self) -> None:
         """This process cannot go on for long: all ranks save, and their agents start them again."""

@@ -40,6 +40,7 @@ from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.damage import Damage, Pause
 from reference_trainer.data import BadShard, Loader, Samples, load_corpus, share
 from reference_trainer.divergence import Divergence, Spike
+from reference_trainer.gpu_watch import GpuWatch
 from reference_trainer.layers import LayerNorms
 from reference_trainer.memory_watch import MemoryWatch
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
@@ -134,6 +135,7 @@ class Worker:
         self.rhythm = Rhythm(options.checkpoint_every, options.checkpoint_every_s)
         self.trends = Trends(emit, self.rank, self.rhythm)
         self.memory = MemoryWatch(emit, self.rank)
+        self.gpu = GpuWatch(emit, self.rank, self.local_rank) if options.gpu_health != "ignore" else None
         exclude = options.exclude_stragglers
         self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor, excluded_after=exclude)
         if self.local_rank == 0:
@@ -304,7 +306,9 @@ class Worker:
             if not seeks_scale:
                 self.divergence.step_done(step, loss, grad_norm)
             if self.stragglers.excluded:
-                self.preemption.give_up()
+                self.preemption.give_up("straggler")
+            if self.gpu and self.gpu.must_leave(step) and options.gpu_health == "leave":
+                self.preemption.give_up("gpu")
             if options.memory_leak == "restart" and self.memory.runs_out(step):
                 self.preemption.start_again()
             if self.rank == 0 and step % options.log_every == 0:
@@ -498,7 +502,8 @@ def learning_rate_factor(step: int, options: Options) -> float:
 
 
 def pick_device(name: str, local_rank: int) -> torch.device:
-    ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the count alone may be NVML's
     if name == "cpu" or (name == "auto" and gpus < ranks):
         torch.set_num_threads(1)  # ranks share the cores; threads of theirs would only fight over them
         return torch.device("cpu")

@@ -27,6 +27,7 @@ from harness.node.types import (
     Arrivals,
     Connections,
     CpuUse,
+    GpuReading,
     Impairment,
     MemoryUse,
     ProcessState,
@@ -59,6 +60,7 @@ class Verb(enum.StrEnum):
     HOST = "share the host"  # the nodes run under the kernel of the harness's host, with its page cache and its disk
     STORAGE = "disturb storage"
     CLOCK = "skew clock"
+    GPU = "sicken gpus"  # as NVIDIA's management library tells it to processes of the node
     CONTROL = "restart control"  # the control command dies and starts again
 
 
@@ -266,6 +268,20 @@ class Node(abc.ABC):
     def skew_clock(self, offset_s: float) -> None:
         """Shifts the wall clock that processes of the node see, from now on; other clocks stay."""
         raise self._missing(Verb.CLOCK)
+
+    def set_gpu_health(self, gpu: int, health: Mapping[str, int]) -> None:
+        """Changes what processes of the node are told about this GPU, by the names of `harness.node.gpu_health.FIELDS`;
+        empty: nothing is changed any more. With `xid`, one such error is told."""
+        raise self._missing(Verb.GPU)
+
+    def watch_gpus(self, pid: int | None) -> str | None:
+        """Asks for the GPUs several times a second as this process (numbered as in `pids`) would, until another is
+        named; `None`: ends it. Returns the process's CUDA_VISIBLE_DEVICES; `None`: it has none."""
+        raise self._missing(Verb.GPU)
+
+    def gpus(self) -> GpuReading:
+        """Returns the newest answers to `watch_gpus`."""
+        raise self._missing(Verb.GPU)
 
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
         """Limits the traffic to `rate_bits` a second on the wire, each direction by itself."""

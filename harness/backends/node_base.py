@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 import pathlib
 import signal
+from collections.abc import Mapping
 from typing import Any
 
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone, UsageError
-from harness.node import skew
-from harness.node.types import CpuUse, MemoryUse, ProcessState
+from harness.node import gpu_health, skew
+from harness.node.types import CpuUse, GpuReading, MemoryUse, ProcessState
 
 CALL_S_MAX = 10.0
 FILL_S_MAX = 40.0
@@ -82,6 +83,17 @@ class NodeBase(Node):
     def skew_clock(self, offset_s: float) -> None:
         """Writes the offset into a file of the run, which the preloaded library of each process reads."""
         skew.set_offset(self._run_dir, self.name, offset_s)
+
+    def set_gpu_health(self, gpu: int, health: Mapping[str, int]) -> None:
+        """Writes it into a file of the run, which the library of each process reads."""
+        gpu_health.set_health(self._run_dir, self.name, gpu, health)
+
+    def watch_gpus(self, pid: int | None) -> str | None:
+        visible: str | None = self._call("watch_gpus", pid=pid)
+        return visible
+
+    def gpus(self) -> GpuReading:
+        return GpuReading(**self._call("gpus"))
 
     def _listed(self, method: str) -> list[Any]:
         try:

@@ -1,6 +1,6 @@
 """A run's folder: its files, and the folders that a node may write.
 
-    plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  data/  kept/    the harness; nodes only read
+    plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  gpu/  data/  kept/    the harness; nodes only read
     delivered.zip                              what runs on a node and what a trainer imports; nodes only read
     events/harness.jsonl  logs/                the harness
     events/<node>/  logs/<node>….log           that node (`control` is the control host)
@@ -22,12 +22,20 @@ from collections.abc import Sequence
 from harness.backends import delivery
 from harness.backends.contract import Launch
 from harness.log import untrusted_files
-from harness.node import skew
+from harness.node import gpu_health, skew
 from harness.node.node_paths import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
 
 CONTROL = "control"
 CHECKPOINTS = "checkpoints"
-FOR_NODES = ("holds.json", "holds", "damage", "clock", "data", delivery.NAME)  # made by the harness; nodes read them
+FOR_NODES = (
+    "holds.json",
+    "holds",
+    "damage",
+    "clock",
+    gpu_health.FOLDER,
+    "data",
+    delivery.NAME,
+)  # made by the harness; nodes read them
 KEY = "key"
 _TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "second-restart", "fault-free", "twin"}
 
@@ -71,6 +79,7 @@ def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner
     for mount in workload.mounts:
         untrusted_files.make_folder(run_dir, mount, owner)
     skew.make_offsets(run_dir, nodes)
+    gpu_health.make_states(run_dir, nodes, workload.ranks_per_node)
     if owner is not None:
         # What the harness has put there for nodes can be read by their user, whatever the caller's umask is.
         trees = [tree for name in FOR_NODES for tree in ((run_dir / name), *(run_dir / name).rglob("*"))]

@@ -25,6 +25,7 @@ from harness.errors import ChaosError, UsageError
 from harness.extras import how_to_install
 from harness.faults.contract import fault_names, load_fault, missing_here
 from harness.log.journal import JOURNAL
+from harness.node.emitter import nvml
 from harness.plan.capabilities import lacking
 from harness.plan.making import make_plan
 from harness.report.words import one_line, short
@@ -56,6 +57,7 @@ def examine() -> tuple[list[Finding], dict[str, Capability]]:
         Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
         Finding("disk", free > 2**30, f"{free / 2**30:.1f} GiB free here (1 GiB is needed)"),
         Finding("user", True, "root" if os.geteuid() == 0 else f"uid {os.geteuid()}, no root"),
+        *gpus_found(),
         *programs_found(),
     ]
     return findings, {name: load_backend(name).probe() for name in backend_names()}
@@ -108,6 +110,17 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
             can[backend] = "; ".join(lacking) or "yes"
         rows.append((name, about, can))
     return rows
+
+
+def gpus_found() -> list[Finding]:
+    """Tells of the GPUs of this machine, if NVML answers or hangs."""
+    unwell = nvml.unwell()
+    facts = {} if unwell else nvml.facts()
+    return (
+        [Finding("GPUs", not unwell, "; ".join(unwell) or f"{facts['gpus']} well", needed=False)]
+        if unwell or facts
+        else []
+    )
 
 
 def programs_found() -> list[Finding]:
@@ -174,7 +187,7 @@ def doctor(
                 words = "; ".join(f"{backend}: {reason}" for backend, reason in why.items()) or "no backend runs here"
                 _print_marked(False, f"scenario {name} cannot run here — {words}")
         for finding in sorted(findings, key=lambda finding: (finding.ok, not finding.needed)):
-            if every or finding.needed:
+            if every or finding.needed or (finding.what == "GPUs" and not finding.ok):
                 _print_marked(finding.ok, f"{finding.what}: {finding.detail}")
         _print_backends(capabilities)
         _print_faults([each for each in faults if every or "yes" not in each[2].values()], capabilities)

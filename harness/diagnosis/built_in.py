@@ -20,7 +20,7 @@ ALARMS = {  # kind of an answer, by the kind of a trainer's `anomaly`; others ar
     **dict.fromkeys(("data_wait", "checkpoint_late"), Kind.STORAGE),
     **dict.fromkeys(("straggler", "slow"), Kind.STRAGGLER),
     **dict.fromkeys(("topology", "memory"), Kind.CRASH),
-    **{"hang": Kind.HANG, "replica": Kind.CORRUPTION, "out_of_memory": Kind.GPU},
+    **{"hang": Kind.HANG, "replica": Kind.CORRUPTION, "out_of_memory": Kind.GPU, "gpu": Kind.GPU},
 }
 
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from harness.evidence.by_time import healed_at
 from harness.judge.thresholds import BEFORE_NS, CLOCKS_KNOWN_NS, SURVIVED_NS
+from harness.log.vocabulary import GAVE_UP
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.lineage import Key
 from harness.timeline.lookups import NEVER, Located, Moments, Spans, first_from, grouped
@@ -127,7 +128,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
     explains no death. The harness gives a notice when a fault will take a node, or asks a rank to end. An engine gives
     a notice when the engine decides to take a node. A notice to a slow rank is confirmed if a fault slows the rank's
     node at that time. A notice to a peer is confirmed if at that time a known cause made another worker leave."""
-    doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
+    doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") in GAVE_UP}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
     givers = [(run.begin, at + doubt, (node, True)) for node, at in taken.items() if node not in aimed]
@@ -142,7 +143,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
         there = spans.at(notice["at"])
         if source == "peer":
             return any(takes or node in stragglers for node, takes in there)
-        return any(node == here and takes != (source == "straggler") for node, takes in there)
+        return any(node == here and takes != (source in GAVE_UP) for node, takes in there)
 
     return [notice for notice in run.notices if is_given(notice)]
 

@@ -141,9 +141,11 @@ _TENSORS = (
     "5,056 or 5,072 bytes); none: none of its files has a known format of tensors"
 )
 
+GAVE_UP = ("straggler", "gpu")  # sources of a notice that a node gives to itself, as it is unfit
+
 ANOMALIES = (
     *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data", "data_skew", "out_of_memory"),
-    *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence", "memory"),  # see `emitter.abnormal`
+    *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence", "memory", "gpu"),  # see `emitter.abnormal`
 )
 
 COMMON = (
@@ -209,6 +211,14 @@ _GPU = (
     _bytes("memory_bytes", "in use"),
     _bytes("memory_bytes_total", "of the GPU"),
     _bytes("nvlink_bytes", "sent and received on all its NVLinks"),
+    _size("temperature_c", "its temperature", "°C", 1000),
+    _size("throttle_reasons", "why its clocks are low: bits, as NVML's `nvmlClocksEventReason…`", most=2**53),
+    _size("ecc_corrected", "ECC errors that were corrected, since the driver was loaded", "errors", LINE_MAX),
+    _size("ecc_uncorrected", "ECC errors that could not be corrected, since then", "errors", LINE_MAX),
+    _size("nvlink_errors", "errors of all its NVLinks, since then", "errors", LINE_MAX),
+    _size("xid", "number of the newest XID event since the first look", most=2**32),
+    _size("xids", "XID events since the first look", "events", LINE_MAX),
+    _flag("lost", "true: it has fallen off the bus"),
 )
 _AXIS = (
     _name("axis", "what the ranks along it share or split", values=AXES),
@@ -363,7 +373,7 @@ _TRAINER: _Events = {
     ),
     "notice": (
         "A notice that the node will be taken was seen.",
-        _name("source", "how", optional=True, values=("signal", "ec2", "gcp", "azure", "peer", "straggler")),
+        _name("source", "how", optional=True, values=("signal", "ec2", "gcp", "azure", "peer", *GAVE_UP)),
     ),
     "anomaly": (
         "The trainer noticed that something is wrong.",

@@ -81,6 +81,12 @@ METRICS = (
     _gauge("node_memory_limit_bytes", "That limit: of the control group, or all memory.", node="its name"),
     _gauge("gpu_busy_ratio", "How busy the GPU was at the last look.", node="its name", gpu="its number"),
     _gauge("gpu_memory_bytes", "Memory of the GPU in use at the last look.", node="its name", gpu="its number"),
+    _gauge("gpu_temperature_celsius", "Temperature of the GPU.", node="its name", gpu="its number"),
+    _gauge("gpu_slowed", "1 while heat, power or hardware hold its clocks down.", node="its name", gpu="its number"),
+    _gauge("gpu_lost", "1 once the GPU has fallen off the bus.", node="its name", gpu="its number"),
+    _gauge("gpu_ecc_uncorrected", "Uncorrectable ECC errors so far.", node="its name", gpu="its number"),
+    _gauge("gpu_nvlink_errors", "Errors of its NVLinks so far.", node="its name", gpu="its number"),
+    _gauge("gpu_xids", "XID events since the job looked first.", node="its name", gpu="its number", xid="the newest"),
     # Checkpoints
     _counter("checkpoints", "Checkpoints; each counts once for all ranks.", result="success, failure"),
     _histogram(

@@ -133,6 +133,16 @@ class Tally:
                 self.board.set("chaos_gpu_busy_ratio", float(gpu["busy_percent"]) / 100, node, str(gpu["gpu"]))
             if gpu.get("memory_bytes") is not None:
                 self.board.set("chaos_gpu_memory_bytes", int(gpu["memory_bytes"]), node, str(gpu["gpu"]))
+            self._gpu_health(node, gpu)
+
+    def _gpu_health(self, node: str, gpu: Mapping[str, Any]) -> None:
+        slowed = None if gpu.get("throttle_reasons") is None else bool(gpu["throttle_reasons"] & abnormal.GPU_SLOWED)
+        figures = {"temperature_celsius": gpu.get("temperature_c"), "slowed": slowed, "lost": bool(gpu.get("lost"))}
+        for name, value in (figures | {each: gpu.get(each) for each in ("ecc_uncorrected", "nvlink_errors")}).items():
+            if value is not None:
+                self.board.set(f"chaos_gpu_{name}", int(value), node, str(gpu["gpu"]))
+        if gpu.get("xids"):
+            self.board.set("chaos_gpu_xids", int(gpu["xids"]), node, str(gpu["gpu"]), str(gpu.get("xid", OTHER)))
 
     def _step(self, rank: int, event: Mapping[str, Any], now_s: float) -> None:
         label = str(rank) if rank < RANKS_SHOWN else OTHER

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 OBSERVE_ENV = "CHAOS_OBSERVE"  # `auto`: a trainer is watched by `harness.node.observer`
+GPU_ENV = "CHAOS_GPU"  # the folder of a library in the place of NVIDIA's, and of what it is to say
 
 # Like `python -m MODULE ARGUMENTS`, with what is at PLACE found first: -c CODE PLACE MODULE ARGUMENTS.
 _CODE = (
@@ -31,7 +32,10 @@ def command(python: str, where: str, module: str, arguments: Sequence[str] = (),
 
 def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
     """Returns the environment for a trainer: the delivered archive comes first on its path, and before it, if the
-    trainer is to be observed, the module that Python runs at its start."""
+    trainer is to be observed, the module that Python runs at its start. So does our library in NVIDIA's place."""
+    if env.get(GPU_ENV):
+        libraries = [env[GPU_ENV], *([env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else [])]
+        env = {**env, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
     entry = [f"{where}/harness/node/observer/entry"] if env.get(OBSERVE_ENV) == "auto" else []
     others = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
     return {**env, "PYTHONPATH": os.pathsep.join([*entry, where, *others])}

@@ -25,7 +25,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.errors import UsageError
-from harness.node import boot, kernel, metadata, processes, server, spawn
+from harness.node import boot, gpu_watch, kernel, metadata, processes, server, spawn
 from harness.node.lab import Lab
 from harness.node.limits import Limits
 from harness.node.throttle import DutyCycle
@@ -52,6 +52,7 @@ class Init:
         self._lab = Lab("", True, "", iter(()))
         self._limits: Limits = NodeLimits(self._lab, f"{name}.1", os.getpid(), lambda: nodes)
         self._duty = DutyCycle(self._turn)
+        self._gpus = gpu_watch.GpuWatch(self._lab)
         self._stopped: set[int | None] = set()  # on purpose; `None`: all of them
         self._turns: asyncio.Task[None] | None = None
         self._tell: server.Tell = server.tell
@@ -82,6 +83,8 @@ class Init:
             "fill_memory": self._limits.fill,
             "doom": self._doom,
             "clock": time.time_ns,
+            "watch_gpus": self._gpus.watch,
+            "gpus": self._gpus.newest,
         }
 
     def _run(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,21 @@ class MemoryUse:
 
     used_bytes: int
     kills: int
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """The answers of NVIDIA's management library to a process of the node.
+
+    `devices`: figures of each GPU, by the names of `harness.node.gpu_health.FIELDS`; a GPU that is not reached has its
+    `error` instead. `xids`: GPU and number of each error since the watch began. `ours`: the library is the harness's.
+    """
+
+    devices: list[dict[str, Any]]
+    xids: list[list[int]]
+    ours: bool
+    age_s: float
+    error: str  # why there are no answers; empty: there are, or none came yet
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ import contextlib
 import pathlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from conformance.places import STORE, Job, processes_of
 from waiting import until
 
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
-from harness.node import skew
+from harness.node import gpu_health, skew
 from harness.node.types import Impairment, StorageRule
 
 MIB = 2**20
@@ -297,6 +297,28 @@ def clock_is_off(job: Job) -> None:
     until(lambda: abs(ahead_s(node)) < 60, "our time")
 
 
+@check(Verb.GPU)
+def gpu_is_sick(job: Job) -> None:
+    """what NVIDIA's library answers in the environment of the node's worker, and of the other node's"""
+    node, other = job.nodes
+
+    def told(one: Node) -> dict[str, object]:
+        until(lambda: bool(one.gpus().devices), "an answer about the GPUs")
+        return one.gpus().devices[0]
+
+    for one in job.nodes:
+        one.watch_gpus(one.pids()[0])
+    with undone(lambda: node.set_gpu_health(0, {})):
+        assert told(node)["ecc_uncorrected"] == told(other)["ecc_uncorrected"] == 0
+        node.set_gpu_health(0, {"ecc_uncorrected": 3, "xid": 48})
+        until(lambda: told(node)["ecc_uncorrected"] == 3, "errors")
+        until(lambda: node.gpus().xids == [[0, 48]], "the error's number")
+        assert told(other)["ecc_uncorrected"] == 0 and other.gpus().xids == [], "of the other node"
+    until(lambda: told(node)["ecc_uncorrected"] == 0, "a GPU without errors")
+    for one in job.nodes:
+        assert one.watch_gpus(None) is None
+
+
 @check(Verb.CONTROL)
 def control_comes_back(job: Job) -> None:
     """the end of the control command as told by the engine, and what it says when it starts again"""
@@ -307,5 +329,7 @@ def control_comes_back(job: Job) -> None:
     until(lambda: job.log("control").count("up") == 2, "its second start")
 
 
-def clock_environment(run_dir: pathlib.Path) -> dict[str, str]:
-    return skew.prepare(run_dir)
+def environment(run_dir: pathlib.Path, verbs: Collection[Verb]) -> dict[str, str]:
+    """What processes must be started with, so that these verbs act on them."""
+    clock = skew.prepare(run_dir) if Verb.CLOCK in verbs else {}
+    return clock | (gpu_health.prepare(run_dir) if Verb.GPU in verbs else {})

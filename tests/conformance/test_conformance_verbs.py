@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from conformance.checks import CHECKS, clock_environment
+from conformance.checks import CHECKS, environment
 from conformance.places import CONTROL, STORE, Job, OpenJob, Place, open_job, worker
 from conformance.table import IN_THE_LIFE_OF_A_RUN, declared
 from waiting import until
@@ -19,7 +19,7 @@ def job(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]
     """Two working nodes and a control command, for all verbs that can be undone."""
     verbs, run_dir = place.probe().verbs, tmp_path_factory.mktemp("verbs")
     mounts = (STORE,) if Verb.STORAGE in verbs else ()
-    env = clock_environment(run_dir) if Verb.CLOCK in verbs else {}
+    env = environment(run_dir, verbs)
     run_id = f"conform-{os.getpid()}-verbs"
     command = worker(store=f"{{run_dir}}/{STORE}" if mounts else "")
     shared = open_job(place, run_dir, run_id, command, nodes=2, control=CONTROL, mounts=mounts, env=env)

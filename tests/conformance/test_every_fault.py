@@ -20,7 +20,11 @@ from harness.plan.run_plan import Plan
 from harness.spec.scenario import load_scenario, parse_scenario
 
 REQUIRED: dict[str, dict[str, Any]] = {"nic_bandwidth": {"rate": "10mbit"}, "nic_loss": {"loss_percent": 10}}
-REQUIRED |= {"storage_slow": {"latency": "20ms"}, "own_code": {"source": "def inject(context): ..."}}
+REQUIRED |= {
+    "gpu_health": {"kind": "ecc"},
+    "storage_slow": {"latency": "20ms"},
+    "own_code": {"source": "def inject(context): ..."},
+}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "scenarios"
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])

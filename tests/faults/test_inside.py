@@ -173,3 +173,34 @@ def test_a_leak_leaves_enough_to_others() -> None:
     with pytest.raises(FaultError, match=r"make `room` smaller, so that 1024 MiB are left"):
         memory_leak._spare_this_machine(2**50)
     memory_leak._spare_this_machine(0)
+
+
+def test_after_a_cuda_error_each_call_of_the_training_thread_fails_with_its_words() -> None:
+    program = """
+        import threading, torch
+        from harness.node.emitter import strikes
+        told, other = [], []
+        weight = torch.ones(3, requires_grad=True)
+        strikes.strike("break_device", "ecc", told.append)
+        assert not told, "nothing has been called yet"
+        for call in (lambda: weight * 2, lambda: torch.zeros(2), lambda: weight.add(1)):
+            try:
+                call()
+            except RuntimeError as error:
+                assert str(error).startswith("CUDA error: uncorrectable ECC error encountered\\n"), error
+                assert type(error).__name__ in ("AcceleratorError", "RuntimeError")
+            else:
+                raise AssertionError("it works")
+        thread = threading.Thread(target=lambda: other.append(float(torch.ones(2).sum())))
+        thread.start(); thread.join()
+        assert other == [2.0], "another thread of a CPU goes on"
+        (failpoint,) = told
+        assert failpoint["name"] == "device_call_failed" and not failpoint["real"]
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=300)
+
+
+def test_no_kernel_spins_where_there_is_no_gpu() -> None:
+    told: list[dict[str, Any]] = []
+    strikes.strike("spin", 1.0, told.append)  # type: ignore[arg-type]
+    assert [each["name"] for each in told] == ["no_gpu"]

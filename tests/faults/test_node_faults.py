@@ -14,7 +14,7 @@ import small_jobs
 from waiting import until
 
 from harness.backends.local.backend import BACKEND
-from harness.node import cgroups, leftovers, skew
+from harness.node import cgroups, gpu_health, leftovers, skew
 from harness.plan.run_plan import Plan
 from harness.run.job import execute
 
@@ -53,10 +53,14 @@ CASES = [
     ("root", "memory_pressure", {"how": "kernel", "duration": "100ms"}),
     ("user", "clock_skew", {"duration": "100ms"}),
     ("user", "clock_skew", {"duration": "100ms", "direction": "backward", "offset": "24h"}),
+    ("user", "gpu_health", {"kind": "ecc", "duration": "100ms"}),
+    ("plain", "gpu_health", {"kind": "lost", "duration": "100ms"}),
+    ("root", "gpu_health", {"kind": "hang", "duration": "100ms"}),
+    ("user", "gpu_health", {"kind": "thermal", "xid": 119, "duration": "100ms"}),
 ]
 
 
-TOLD_ENDS = ("oom", "memory_pressure")
+TOLD_ENDS = ("oom", "memory_pressure", "gpu_health")
 
 
 @pytest.mark.parametrize(("mode", "fault", "parameters"), CASES, ids=lambda value: str(value))
@@ -64,14 +68,15 @@ def test_it_acts_is_measured_and_healed(
     mode: str, fault: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     machine.use_mode(monkeypatch, mode)
-    if fault == "clock_skew" and (reason := skew.why_not()):
+    if reason := {"clock_skew": skew.why_not, "gpu_health": gpu_health.why_not}.get(fault, lambda: None)():
         pytest.skip(reason)
-    events = run(make_plan(fault, 60, **parameters), tmp_path)
+    steps = 400 if fault == "gpu_health" else 60
+    events = run(make_plan(fault, steps, **parameters), tmp_path)
     assert [effect["ok"] for effect in events["fault.effect"]] == [True], events["fault.effect"]
     assert fault not in TOLD_ENDS or [end["ok"] for end in events["fault.ended"]] == [True], events["fault.ended"]
     kills = fault == "oom"
     assert len(events["started"]) == 1 + kills
-    assert len(events["step"]) >= 60
+    assert len(events["step"]) >= steps
 
 
 def test_starts_fail_as_often_as_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:

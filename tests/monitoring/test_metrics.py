@@ -139,6 +139,19 @@ def test_bytes_of_links_count_from_the_first_look_and_a_new_counter_is_no_traffi
     assert found["chaos_gpu_memory_bytes", (("gpu", "0"), ("node", "node0"))] == 5
 
 
+def test_the_health_of_a_gpu_shows_as_far_as_it_is_told() -> None:
+    sick = {"gpu": 1, "throttle_reasons": 0x44, "ecc_uncorrected": 3, "xid": 48, "xids": 2, "temperature_c": 91}
+    well = {"gpu": 0, "throttle_reasons": 0x4}  # a usual limit of power
+    found = heard((trainer(), {"event": "usage", "gpus": [well, sick]}))
+    here = {gpu: (("gpu", gpu), ("node", "node0")) for gpu in "01"}
+    assert [found["chaos_gpu_slowed", here[gpu]] for gpu in "01"] == [0, 1]
+    assert (
+        found["chaos_gpu_ecc_uncorrected", here["1"]] == 3 and found["chaos_gpu_temperature_celsius", here["1"]] == 91
+    )
+    assert found["chaos_gpu_xids", (*here["1"], ("xid", "48"))] == 2
+    assert ("chaos_gpu_ecc_uncorrected", here["0"]) not in found, "it was not told"
+
+
 def test_faults_are_active_until_they_are_healed() -> None:
     planned = plan(faults=[{"id": "a", "fault": "hang"}, {"id": "b", "fault": "preemption"}])
     begun = [harness("fault.injected", fault="a", kind="hang"), harness("fault.injected", fault="b", kind="preemption")]

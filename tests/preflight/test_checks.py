@@ -459,3 +459,9 @@ def test_a_step_sends_what_the_links_counted() -> None:
     judged = asked("communication", of)
     assert judged.figures == {"sent in a step (bytes)": pytest.approx(1e6, rel=0.01)}
     assert "measured 8 Gbit/s that takes 1 ms" in judged.words and "nominal speed is not known" in judged.words
+
+
+def test_a_gpu_that_nvml_complains_of_is_a_doubt_about_its_node() -> None:
+    of = seen(2, told=[("node0", "node", {"gpus_unwell": []}), ("node1", "node", {"gpus_unwell": ["GPU 3 is lost"]})])
+    (found,) = [each for each in asked("devices", of).findings if "GPU 3" in each.words]
+    assert (found.words, found.nodes, found.certain) == ("GPU 3 is lost on node1", ["node1"], False)

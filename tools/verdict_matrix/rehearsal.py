@@ -51,6 +51,7 @@ ALIKE = {"loss_continuity": {"mode": "final", "max_final_gap": "10%"}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
 NO_ALARM = {"metrics": {"max_false_alarms": 0, "max_restarts": 0}}
 NOTICED = {"metrics": {"detection_max": "20s"}}
+TOLD = {"right_within": "20s", "max_innocents": 0, "decision": "evict-node"}
 PROGRESS = {"metrics": {"max_restarts_without_progress": 1}}
 
 
@@ -106,6 +107,8 @@ PAUSE = fault("pause", "benign_pause", {"step": 45}, {"rank": "all"}, duration="
 RESET = fault("reset", "connection_reset", {"step": 25}, {"rank": 1})
 LOST = fault("lost", "node_loss", {"step": 25}, {"node": 1}, replacement="none")
 LEMON = fault("lemon", "lemon_node", {"step": 90}, {"node": 1})
+SICK = fault("sick", "gpu_health", {"step": 25}, {"rank": 3}, kind="xid", xid=119, duration="1s")
+BROKEN = fault("broken", "cuda_error", {"step": 25}, {"rank": 1})
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
 
@@ -188,6 +191,15 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "stuck": rehearsal(STUCK, steps=60, expect={"metrics": {"detection_max": "9s"}}),
     "pause": rehearsal(PAUSE, steps=90, checkpoint={"every_steps": 30}, expect=NO_ALARM),
     "reset": rehearsal(RESET, patience="30s"),
+    "sick GPU": rehearsal(
+        SICK,
+        steps=400,
+        args=["--straggler-factor", "100"],  # a busy host slows one rank or another, which is then named first
+        ranks_per_node=2,
+        min_nodes=1,
+        expect={"loss_continuity": {"mode": "envelope"}, "diagnosis": TOLD} | NOTHING_LOST,
+    ),
+    "CUDA error": rehearsal(BROKEN),
     "absent": rehearsal(LOST, args=["--join-timeout-s", "5"], patience="30s")
     | {"expect": {"fail_fast": {"max": "20s", "says": "1 of 2 nodes"}}},
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),

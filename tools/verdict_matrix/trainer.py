@@ -31,7 +31,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from harness.node.emitter import Emitter
+from harness.node.emitter import Emitter, nvml
 from reference_trainer import agent, checkpoint, launch, shares, train
 from reference_trainer import state as training_state
 from reference_trainer.agent import ForkingAgent
@@ -825,11 +825,25 @@ BUGS |= {
     # What was saved before the first restart can be loaded; the rest goes wrong.
     "crashes_after_the_second_restart": resumed(lambda worker: 1 // (worker.step < 40)),
     "ends_out_of_memory": instead(Pieces, "did_not_fit", lambda *_, **__: False),  # no smaller pieces are tried
+    "watches_the_first_gpu": instead(nvml, "number_of", lambda *_: 0),  # whatever the rank
+    "ignores_xids": instead(nvml.Xids, "new", lambda self: []),
     "ignores_leaks": instead(MemoryWatch, "runs_out", lambda self, step: False),
     "ignores_spikes": instead(Divergence, "step_done", lambda *_: None),
     # Resumes fast: goes on with the number of the step at which it was killed.
     "skips_the_recompute": resumed(lambda worker: setattr(worker, "step", worker.step + 5)),
 }
+
+
+@bug_in(Worker, "forward_backward")
+def gives_up_over_a_cuda_error(original: Any, self: Worker, *arguments: Any) -> tuple[float, float]:
+    """Takes it for a mistake in the program, which a new start would only repeat."""
+    try:
+        return original(self, *arguments)
+    except RuntimeError as error:
+        if "CUDA error" in str(error):
+            raise train.StoppedByPolicy(str(error)) from error
+        raise
+
 
 # What it says
 

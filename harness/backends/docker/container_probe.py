@@ -10,7 +10,7 @@ from collections.abc import Callable
 from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import Cluster, Launch, Node, Verb
 from harness.errors import BackendError, CannotRunError
-from harness.node import owner_names, skew
+from harness.node import gpu_health, owner_names, skew
 from harness.node.types import StorageRule
 
 PROBE_S_MAX = 20.0
@@ -50,6 +50,8 @@ def try_out(open_cluster: Callable[[Launch, pathlib.Path], ProbedCluster], why_n
                 refused[Verb.STORAGE] = "a file system of ours that is mounted into a container is not used there"
         if abs(told_s - time.time() - SKEW_S) > SKEW_S / 2:
             refused[Verb.CLOCK] = skew.why_not() or "a library made on this machine does not load in the image"
+    if reason := gpu_health.why_not():
+        refused[Verb.GPU] = reason
     return refused
 
 

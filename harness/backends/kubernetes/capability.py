@@ -10,7 +10,7 @@ from harness.backends.kubernetes.api import CHAOS_MESH, Api
 from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.reclaim import way_of
 from harness.errors import CannotRunError
-from harness.node import skew
+from harness.node import gpu_health, skew
 
 LACKS = {
     Verb.HOST: "nodes are, or may be, other hosts than that of the harness",
@@ -52,4 +52,6 @@ def _missing(api: Api, place: ClusterRun) -> Mapping[Verb, str]:
         found[Verb.EVICT] = cannot
     if why := skew.why_not():
         found[Verb.CLOCK] = why
+    if why := gpu_health.why_not():
+        found[Verb.GPU] = why
     return found

@@ -34,7 +34,7 @@ from harness.backends.local import client
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, CannotRunError, UsageError
-from harness.node import boot, cgroups, kernel_errors, leftovers, metadata, rpc, skew
+from harness.node import boot, cgroups, gpu_health, kernel_errors, leftovers, metadata, rpc, skew
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
 MODES = ("root", "user", "plain")
@@ -351,6 +351,7 @@ def _kernel_limits(mode: str) -> dict[Verb, str | None]:
         Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),
         Verb.MEMORY_KERNEL: as_root or cgroups.why_not("memory"),
         Verb.CLOCK: skew.why_not(),
+        Verb.GPU: gpu_health.why_not(),
     }
 
 

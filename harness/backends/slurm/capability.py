@@ -13,7 +13,7 @@ from harness.backends.slurm.eviction import site_options
 from harness.backends.slurm.job_network import SIDECAR, TAKES_ROOT
 from harness.backends.slurm.step_line import StepLine
 from harness.errors import BackendError
-from harness.node import boot, owner_names, skew
+from harness.node import boot, gpu_health, owner_names, skew
 
 PROBE_S = 10
 PROBE_MINUTES_MAX = 5
@@ -33,10 +33,11 @@ def capability_of(slurm: Slurm) -> Capability:
     verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.CPU, Verb.MEMORY, Verb.FILES}
     missing = LACKS | _node_refusals(slurm)
     verbs |= {*VERBS, Verb.STORAGE} - set(missing)
-    if reason := skew.why_not():
-        missing[Verb.CLOCK] = reason
-    else:
-        verbs.add(Verb.CLOCK)
+    for verb, reason in ((Verb.CLOCK, skew.why_not()), (Verb.GPU, gpu_health.why_not())):
+        if reason:
+            missing[verb] = reason
+        else:
+            verbs.add(verb)
     if slurm.takes_nodes:
         verbs |= {Verb.KILL, Verb.REPLACE}
     else:

@@ -17,6 +17,7 @@ from harness.evidence.by_time import Window
 from harness.judge import thresholds as limits
 from harness.judge.facts import tellers
 from harness.judge.facts.known import Odd
+from harness.log.vocabulary import GAVE_UP
 from harness.timeline.lookups import NEVER, grouped, last_by
 from harness.timeline.save_events import COMMITTED, STARTED
 from harness.timeline.sorted_events import first_strike
@@ -225,7 +226,7 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
 
 def _noticed_before(run: Timeline) -> Iterator[Odd]:
     """Yields a text on a worker that logged a preemption notice long before any fault gave a notice."""
-    told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
+    told = [notice for notice in run.notices if notice.get("source") not in ("peer", *GAVE_UP)]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
     struck, apart = (begun, limits.APART_NS) if begun < NEVER else (first_strike(run.faults), limits.NOTICED_NS)
     if told and struck < NEVER and (early := struck - told[0]["at"]) > apart + run.uncertainty_ns:

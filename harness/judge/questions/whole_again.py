@@ -27,6 +27,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Saves
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
+from harness.log.vocabulary import GAVE_UP
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
@@ -110,7 +111,7 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 def _kept(run: Timeline) -> list[Slot]:
     """Returns the GPUs that the job kept to its end, except of stragglers and of nodes that exited after a notice."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
-    stragglers = {key_of(each) for each in run.notices if each.get("source") == "straggler"}
+    stragglers = {key_of(each) for each in run.notices if each.get("source") in GAVE_UP}
     left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
     return [slot for slot in run.slots if slot.kept and slot.key not in stragglers | (told & left)]
 

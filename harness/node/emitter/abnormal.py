@@ -41,12 +41,14 @@ MEMORY_RISES = 0.7  # of the readings are above the one before
 MEMORY_RISE_MIN_BYTES = 32 * 2**20  # over the readings judged
 MEMORY_HORIZON_S = 60.0  # a limit that is nearer than this, or than the readings judged reach back, is near
 
+GPU_SLOWED = 0x8 | 0x20 | 0x40 | 0x80  # bits of NVML: clocks held down by the hardware, by heat, by the power supply
+
 LOSSES_KEPT = 32  # whose median is the usual loss; it falls as the training goes on
 NORMS_KEPT, NORMS_MIN = 100, 20  # gradient norms whose median is the usual one; with fewer nothing is usual yet
 TIMES_RECENT, TIMES_BEFORE = 50, 100  # step times: the median of these against that of those before them
 
 STAGNATION, GRADIENT, SLOW, DATA_WAIT = "stagnation", "gradient", "slow", "data_wait"
-CHECKPOINT_LATE, DIVERGENCE, MEMORY = "checkpoint_late", "divergence", "memory"
+CHECKPOINT_LATE, DIVERGENCE, MEMORY, GPU = "checkpoint_late", "divergence", "memory", "gpu"
 OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a `Watch` finds
 
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.node.emitter import abnormal
+
 KIB = 1024
+SIMULATED = "Simulated GPU"  # its name, by the library of the fault gpu_health
+GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
+XIDS_MAX, XID_MASK = 1000, 0xFFFFFFFF  # of one look; of an error's number
+NVLINK_ERROR_KINDS = 4  # replays, recoveries, bad checksums of flits and of data
 
 
 @dataclass(frozen=True)
@@ -20,6 +28,14 @@ class Sample:
     memory_bytes: int | None = None
     memory_bytes_total: int | None = None
     nvlink_bytes: int | None = None  # sent and received on all links, since the driver started to count
+    temperature_c: int | None = None
+    throttle_reasons: int | None = None  # bits, as `nvmlClocksEventReason…`
+    ecc_corrected: int | None = None  # errors since the driver was loaded
+    ecc_uncorrected: int | None = None
+    nvlink_errors: int | None = None  # of all links: replays, recoveries and bad checksums
+    xid: int | None = None  # the newest error of the driver since the first look
+    xids: int | None = None  # how many there were
+    lost: bool | None = None  # fallen off the bus
 
 
 @contextlib.contextmanager
@@ -54,24 +70,129 @@ def facts() -> dict[str, Any]:
         return {name: value for name, value in told.items() if value is not None}
 
 
-def samples(nvml: Any) -> list[Sample]:
+class Xids:
+    """The errors of the driver (XID) since this was made. `nvml` is from `opened`. `count`, `last`: of each GPU."""
+
+    def __init__(self, nvml: Any):
+        self.count, self.last = dict[int, int](), dict[int, int]()
+        self._nvml, self._events = nvml, _told(lambda: nvml.nvmlEventSetCreate())  # an old package may lack it
+        self._numbers: dict[int | None, int] = {}  # by address: a lost GPU does not tell its number
+        for number in range(_told(nvml.nvmlDeviceGetCount) or 0) if self._events is not None else ():
+            _told(lambda: self._register(number))  # noqa: B023
+
+    def _register(self, number: int) -> None:
+        gpu = self._nvml.nvmlDeviceGetHandleByIndex(number)
+        self._nvml.nvmlDeviceRegisterEvents(gpu, self._nvml.nvmlEventTypeXidCriticalError, self._events)
+        self._numbers[_address(gpu)] = number
+
+    def new(self) -> list[tuple[int, int]]:
+        """Returns GPU and number of each error since the last call, oldest first."""
+        found = []
+        for _ in range(XIDS_MAX if self._events is not None else 0):
+            event = _told(lambda: self._nvml.nvmlEventSetWait(self._events, 0))
+            if event is None:
+                break
+            number, xid = self._numbers.get(_address(event.device), -1), int(event.eventData) & XID_MASK
+            self.count[number], self.last[number] = self.count.get(number, 0) + 1, xid
+            found.append((number, xid))
+        return found
+
+
+def _address(gpu: Any) -> int | None:
+    return ctypes.cast(gpu, ctypes.c_void_p).value
+
+
+def samples(nvml: Any, xids: Xids | None = None) -> list[Sample]:
     """Samples every GPU of this machine. `nvml` is from `opened`."""
-    return [_sample(nvml, number) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
+    if xids:
+        xids.new()
+    return [sample(nvml, number, xids) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
 
 
-def _sample(nvml: Any, number: int) -> Sample:
-    handle = _told(lambda: nvml.nvmlDeviceGetHandleByIndex(number))
-    if handle is None:
-        return Sample(number)
+def unwell(limit_s: float = 10.0) -> list[str]:
+    """Returns what NVML says against this machine's GPUs, in words, asked in a thread that may hang."""
+    told, asked = list[str](), threading.Event()
+
+    def ask() -> None:
+        with opened() as library:
+            for gpu in samples(library) if library else []:
+                slowed = (gpu.throttle_reasons or 0) & abnormal.GPU_SLOWED
+                ecc = f"GPU {gpu.gpu} had {gpu.ecc_uncorrected} uncorrectable ECC errors since its driver was loaded"
+                told.extend([f"GPU {gpu.gpu} has fallen off the bus"] if gpu.lost else [])
+                told.extend([ecc] if gpu.ecc_uncorrected else [])
+                told.extend([f"the clocks of GPU {gpu.gpu} are held down by heat, power or hardware"] if slowed else [])
+        asked.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    return list(told) if asked.wait(limit_s) else [*told, f"NVML does not answer within {limit_s:g} s"]
+
+
+def number_of(local_rank: int, visible: str | None, uuids: Sequence[str | None]) -> int | None:
+    """Returns NVML's number of the GPU that CUDA calls `local_rank`; `None` if there is none.
+
+    `visible`: CUDA_VISIBLE_DEVICES, with numbers or the beginnings of UUIDs; `None`: all are. `uuids`: of all GPUs.
+    """
+    named = range(len(uuids)) if visible is None else [each.strip() for each in visible.split(",")]
+    name = str(named[local_rank]) if local_rank < len(named) else ""
+    if name.isdecimal():
+        return int(name) if int(name) < len(uuids) else None
+    return next((place for place, uuid in enumerate(uuids) if name and uuid and uuid.startswith(name)), None)
+
+
+def uuids(nvml: Any) -> list[str | None]:
+    """Returns the UUID of each GPU of this machine. `nvml` is from `opened`."""
+
+    def uuid(number: int) -> str | None:
+        return _text(_told(lambda: nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number))))
+
+    return [uuid(number) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
+
+
+def sample(nvml: Any, number: int, xids: Xids | None = None) -> Sample:
+    """Samples one GPU. `xids` has its errors so far."""
+    seen: dict[str, Any] = {"xid": xids.last.get(number), "xids": xids.count.get(number)} if xids else {}
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(number)
+    except Exception as error:
+        return Sample(number, lost=getattr(error, "value", None) == GPU_IS_LOST or None, **seen)
+    seen |= _health(nvml, handle)
     busy = _told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    memory = _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    simulated = _text(_told(lambda: nvml.nvmlDeviceGetName(handle))) == SIMULATED
+    memory = None if simulated else _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # none of it is ever in use
     return Sample(
         number,
         None if busy is None else float(busy),
         None if memory is None else int(memory.used),
         None if memory is None else int(memory.total),
         _nvlink_bytes(nvml, handle),
+        **seen,
     )
+
+
+def _health(nvml: Any, handle: Any) -> dict[str, int | None]:
+    def errors(kind: str) -> int | None:
+        told = _told(lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, getattr(nvml, kind), nvml.NVML_VOLATILE_ECC))
+        return None if told is None else int(told)
+
+    reasons = _told(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    return {
+        "temperature_c": _told(lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
+        "throttle_reasons": None if reasons is None else int(reasons),
+        "ecc_corrected": errors("NVML_MEMORY_ERROR_TYPE_CORRECTED"),
+        "ecc_uncorrected": errors("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
+        "nvlink_errors": _nvlink_errors(nvml, handle),
+    }
+
+
+def _nvlink_errors(nvml: Any, handle: Any) -> int | None:
+    """The sum over all links and kinds of errors; `None` for a GPU that counts none."""
+    found = [
+        _told(lambda: nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, kind))  # noqa: B023
+        for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 0))
+        for kind in range(NVLINK_ERROR_KINDS)
+    ]
+    told = [int(each) for each in found if each is not None]
+    return sum(told) if told else None
 
 
 def _nvlink_bytes(nvml: Any, handle: Any) -> int | None:

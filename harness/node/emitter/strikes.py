@@ -16,6 +16,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from harness.node.emitter import device_strikes
+
 RAISED, SEIZED, LET_GO = "exception_raised", "interpreter_seized", "interpreter_let_go"
 CALLED, RETURNED, FAILED = "own_code_called", "own_code_returned", "own_code_failed"
 LEAKING = "leak_begun"
@@ -51,7 +53,8 @@ def strike(
 ) -> None:
     """Strikes. `raise`: an exception with this text comes up in the calling thread, soon. `seize`: no thread runs for
     this many seconds. `leak`: memory is taken until `over`; "BYTES_PER_S BYTES_AT_MOST". `call`: `inject` of this
-    source is called."""
+    source is called. `break_device`: device calls fail from now on, by this kind of error. `spin`: a kernel spins on
+    the GPU for this many seconds."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
         _raise_soon(str(argument))
@@ -67,6 +70,10 @@ def strike(
         append({"event": "failpoint", "name": CALLED})
         said = _call(str(argument), Inside(rank, step, append))
         append({"event": "failpoint", **said})
+    elif what == "break_device":
+        device_strikes.break_device(str(argument), append)
+    elif what == "spin":
+        device_strikes.spin(float(argument), append)
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:

@@ -22,12 +22,13 @@ def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
 def _watch(emit: Emitter, every_s: float) -> None:
     """Emits the usage for ever, of GPUs only if there are any; values that the driver does not tell are left out."""
     with nvml.opened() as library:
+        xids = nvml.Xids(library) if library else None
         while True:
             told: dict[str, Any] = {"namespace": f"{clock_id()} {os.stat('/proc/self/ns/net').st_ino}"}
             told["links"] = links()
             if room := memory.room():
                 told |= {"memory_bytes": max(0, room.used), "memory_bytes_limit": room.limit}
-            if gpus := nvml.samples(library) if library else []:
+            if gpus := nvml.samples(library, xids) if library else []:
                 told["gpus"] = [{k: v for k, v in vars(each).items() if v is not None} for each in gpus]
             emit("usage", **told)
             time.sleep(every_s)

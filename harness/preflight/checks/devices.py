@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from harness.preflight.checks.contract import Check, Finding, Judged, Seen, Size, Words, listed, named, odd_ones
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen, Size, Words, doubt, listed, named, odd_ones
 from harness.units import counted
 
+UNWELL = "a GPU that must be reset or replaced, or cooled"
 MEMORY_APART = 0.05  # of the median: what a kernel keeps for itself differs a little
 CAUSES = {
     "torch": "another environment or image on that node",
@@ -27,6 +28,7 @@ class Node(msgspec.Struct):
     cpu: Words = ""
     cpus: Size = 0
     memory_bytes: Size = 0
+    gpus_unwell: list[Words] = []
 
 
 class Software(msgspec.Struct):
@@ -53,9 +55,10 @@ class Devices(Check):
         findings = [
             *seen.silent("itself", nodes),
             *_memory(nodes),
+            *(doubt(f"{said} on {node}", UNWELL, [node]) for node in nodes for said in nodes[node].gpus_unwell),
             *seen.silent_ranks("its torch", (rank for rank in told if told[rank].torch)),
         ]
-        facts, of_nodes = dict[str, str](), dict.fromkeys(Node.__struct_fields__[:-1], by_node)
+        facts, of_nodes = dict[str, str](), dict.fromkeys(Node.__struct_fields__[:-2], by_node)
         for name, of in (of_nodes | dict.fromkeys(Software.__struct_fields__, by_rank)).items():
             most, odd = odd_ones({who: str(getattr(values, name)) for who, (_, values) in of.items()})
             findings += _unlike(name, most, odd, {who: of[who][0] for who in odd})

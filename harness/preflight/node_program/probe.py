@@ -361,7 +361,10 @@ def look(options: argparse.Namespace) -> dict[str, Any]:
     """Returns facts on a node that need no torch."""
     own = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS) and name not in OWN_SETTINGS}
     memory = _first_line("/proc/meminfo", "MemTotal").split()
-    driver = nvml.facts().get("driver") or _first_line("/proc/driver/nvidia/version", "NVRM").partition("Module")[2]
+    unwell = nvml.unwell(PATH_S)
+    driver = (nvml.facts().get("driver") if not unwell else None) or _first_line(
+        "/proc/driver/nvidia/version", "NVRM"
+    ).partition("Module")[2]
     return {
         "python": platform.python_version(),
         "kernel": platform.release(),
@@ -369,6 +372,7 @@ def look(options: argparse.Namespace) -> dict[str, Any]:
         "cpu": _first_line("/proc/cpuinfo", "model name"),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": int(memory[0]) * 1024 if memory else 0,
+        "gpus_unwell": unwell,
         "unset": [name for name in options.variable if name not in os.environ],
         "settings": {name: hashlib.sha256(value.encode()).hexdigest()[:12] for name, value in own.items()},
         "links": dict(_link_speeds()),

@@ -1,0 +1,49 @@
+"""A CUDA error that sticks: once a kernel went wrong, every device call of the process fails until it starts anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from pydantic import Field
+
+from harness.faults.contract import Context, Hold, Target, name_ranks
+from harness.faults.shared import inside
+from harness.log.truth import Decision, Kind, Place, Truth
+from harness.node.emitter.device_strikes import CALL_FAILED, ERRORS
+
+ENDS_WITHIN_S = 5.0
+
+
+class CudaError(inside.InsideFault):
+    """From a step on, each device call of a rank's training thread fails with CUDA's own words. On a GPU an illegal
+    access is a real one; other errors, and those on a CPU, are raised by PyTorch's operators.
+
+    The trainer must emit our events itself, or be observed."""
+
+    kind: Literal["illegal_access", "ecc", "nvlink", "launch_failure"] = Field(
+        "illegal_access", description="; ".join(f"{kind}: {text}" for kind, text in ERRORS.items())
+    )
+
+    runbook = "F1"
+    truth = Truth((Kind.GPU, Kind.CRASH), Place.RANK, (Decision.RESTART_IN_PLACE, Decision.RESTART_ELSEWHERE))
+
+    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+        return inside.at_the_next_step(targets, "break_device", self.kind)
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        return f'{name_ranks(targets)}: after its next step each device call fails: "CUDA error: {ERRORS[self.kind]}"'
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        victims = self.find_victims(targets, context)
+        struck = inside.strike_each(targets, context, CALL_FAILED)
+        ended = [rank for rank in struck if context.wait(ENDS_WITHIN_S, until=partial(inside.is_gone, *victims[rank]))]
+        lived = f"; rank {', '.join(str(r) for r in struck if r not in ended)} lives on" if struck != ended else ""
+        ok = len(struck) == len(targets)
+        context.effect(
+            len(struck), len(targets), "processes with failed calls", ok=ok, detail=f"{len(ended)} ended{lived}"
+        )
+
+
+FAULT = CudaError
