@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from harness.events import Emitter
+from harness.events import Emitter, usage
 from reference_trainer import flight_recorder
 
 EXIT_HUNG = 70  # sysexits' EX_SOFTWARE
@@ -70,6 +70,7 @@ class Watchdog:
         detail = f"no step for {silent_s:.2f} s (limit {self._limit_s:.2f} s)"
         print(f"watchdog: {detail}\n{stacks}", file=sys.stderr, flush=True)
         self._emit("anomaly", kind="hang", detail=f"{detail}\n{stacks[:STACK_CHARS_MAX]}")
+        usage.tell_peers(self._emit)
         if flight_recorder.tell(self._emit) and self._in_step:  # it is this rank that the others wait for
             who = [{"rank": self._rank}]
             self._emit("diagnosis", kind="hang", who=who, decision="restart-in-place", why=detail)
