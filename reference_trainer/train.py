@@ -59,6 +59,7 @@ EXIT_PEER_LOST = 74  # sysexits' EX_IOERR: a collective failed, most likely beca
 EXIT_SET_BACK = 71  # sysexits' EX_OSERR: the state is not to be trusted and no checkpoint is there; start again
 EXIT_STOPPED = 78  # sysexits' EX_CONFIG: by policy; starting again would end the same way
 
+ERROR_CHARS_MAX = 500
 SETBACKS_MAX = 3  # in a row, without getting further
 STORE_PREFIX_ENV = "REFERENCE_TRAINER_STORE_PREFIX"
 
@@ -93,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     emit = Emitter.open("trainer", tells=[kind for kind in TELLS if kind not in untold], **place())
     emit("started")
     worker = Worker(options, emit, **place())  # as told now: a rehearsal may have begun to lie
-    rank = worker.rank
+    rank, said = worker.rank, dict[str, str]()
     try:
         code, reason = worker.run()
     except tuple(ENDS) as error:
@@ -102,12 +103,15 @@ def main(arguments: list[str] | None = None) -> int:
             emit("anomaly", kind="topology", detail=str(error))
         print(f"rank {rank}: {error}", file=sys.stderr)
     except Exception as error:
+        said = {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]}
         lost_peer = isinstance(error, RuntimeError) and is_lost_peer(error)
         code, reason = (EXIT_PEER_LOST, "peer lost") if lost_peer else (EXIT_ERROR, "error")
+        if lost_peer:
+            usage.tell_peers(emit)
         if lost_peer and "timed out" in str(error).lower():
             flight_recorder.tell(emit)
         traceback.print_exc()
-    emit("exiting", code=code, reason=reason, step=worker.step)
+    emit("exiting", code=code, reason=reason, step=worker.step, **said)
     return code
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from harness.events import Emitter
+from harness.events import Emitter, usage
 from reference_trainer import flight_recorder
 
 EXIT_HUNG = 70  # sysexits' EX_SOFTWARE
@@ -85,6 +85,7 @@ class Watchdog:
         detail = f"{what} for {silent_s:.2f} s (limit {self._limit_s:.2f} s)"
         print(f"watchdog: {detail}\n{stacks}", file=sys.stderr, flush=True)
         self._emit("anomaly", kind="hang", detail=f"{detail}\n{stacks[:STACK_CHARS_MAX]}")
+        usage.tell_peers(self._emit)
         if flight_recorder.tell(self._emit) and self._guilty:  # it is this rank that the others wait for
             why = f"{detail}; it waits for no other rank, and is in {_place()}"
             tell_hang(self._emit, [self._rank], why)

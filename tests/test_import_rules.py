@@ -93,7 +93,7 @@ WINGS = {
 MAY_IMPORT["attach"] = {"log", "node", "backends"}
 MAY_IMPORT["object_store"] = {"node", "trainers"}
 MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
-_BASELINE = {"answer", "view", "incident", "outages", "slowness", "signs"}
+_BASELINE = {"answer", "view", "incident", "links", "outages", "slowness", "signs"}
 _NEUTRAL = {"diagnosis.answer", "diagnosis.view", "diagnosis.baseline"}
 for wing, judging in WINGS.items():
     pure = {f"{wing}.{name}" for name in judging}
@@ -108,7 +108,7 @@ MAY_IMPORT["diagnosis"] |= _NEUTRAL | {"diagnosis.incident"}
 MAY_IMPORT["diagnosis.injected"] |= {"faults"}  # each says the right answers about it
 MAY_IMPORT |= {"diagnosis.answer": {"log"}, "diagnosis.view": {"log"}}
 # The baseline sees a part of the log, and nothing that reads the rest of it.
-for name in ("incident", "outages", "slowness", "signs", "baseline"):
+for name in ("incident", "links", "outages", "slowness", "signs", "baseline"):
     MAY_IMPORT[f"diagnosis.{name}"] = {f"diagnosis.{other}" for other in _BASELINE}
 
 # A plug-in knows its contract and what its family shares, never a sibling.

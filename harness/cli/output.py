@@ -61,6 +61,16 @@ def print_rows(head: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
     print_table(table)
 
 
+def print_figures(head: Sequence[str], rows: Iterable[Iterable[object]], all_text: bool = False) -> None:
+    """Prints a table whose columns after the first one hold figures, unless they are `all_text`."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for place, name in enumerate(head):
+        table.add_column(safe(name), justify="left" if all_text or place == 0 else "right")
+    for row in rows:
+        table.add_row(*map(safe, row))
+    print_table(table)
+
+
 def note(line: str) -> None:
     """Prints a remark on standard error, so that it does not disturb readers of the answer."""
     err.print(Text(one_line(line), style="dim"), soft_wrap=True)

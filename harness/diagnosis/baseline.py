@@ -26,9 +26,10 @@ def explain(view: View) -> list[Incident]:
 
 
 def _covers(one: Incident, other: Incident) -> bool:
-    """Tells whether one incident explains another: the same one told again, or a vaguer one at the same time."""
+    """Tells whether one incident explains another: the same one told again, or at the same time a vaguer one, or a less
+    sure one of the same suspects."""
     if (one.kind, one.who, one.decision) == (other.kind, other.who, other.decision):
         return abs(one.known - other.known) < NEAR_NS
     meets = one.begin - NEAR_NS <= other.known and other.begin <= one.known + NEAR_NS
     vague = all(suspect.rank is None and suspect.node is None and suspect.file is None for suspect in other.who)
-    return meets and vague and one.sure > other.sure
+    return meets and (vague or one.who == other.who) and one.sure > other.sure

@@ -1,28 +1,33 @@
-"""The command `chaos diagnose`: answers about stored runs, graded against the faults that were injected."""
+"""The command `chaos diagnose`: answers about runs, graded against the faults that were injected."""
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
+from harness.backends.contract import load_backend
 from harness.campaign.run_store import Store
-from harness.cli.output import note, print_json, print_table, safe, say
-from harness.cli.shared_options import REPORTS, JsonOption, ReportsOption, SeedOption
+from harness.cli.output import note, print_figures, print_json, say
+from harness.cli.shared_options import REPORTS, BackendOption, JsonOption, ReportsOption, SeedOption
 from harness.diagnosis.answer import Kind
 from harness.diagnosis.built_in import DIAGNOSERS
+from harness.diagnosis.costs import wasted_by_wrong_decisions
 from harness.diagnosis.grading import Grade, RunGrade, grade_run
 from harness.diagnosis.injected import RunTruth, truth_of_run
 from harness.diagnosis.readers.contract import build_reader, read_answers, reader_names
 from harness.diagnosis.scores import KindScore, Scores, Share, scores_of
+from harness.diagnosis.suite import is_suite, load_runs, made, run_suite
 from harness.errors import EventLogError, UsageError
 from harness.log import reading
+from harness.run.stop import stop
 from harness.units import Duration, counted
 
 RUN = "{run}"
+TOLD = "told"  # answers of the job itself, on which it acts
 CONTROL = "fault-free"  # folder of a run: the same job without a fault
 SHOWN_MAX = 20  # innocents, and faults that are not graded
 READ = f"Whose answers: {', '.join(DIAGNOSERS)}; of files {', '.join(reader_names())}. [default: baseline; diagnosis]"
@@ -30,7 +35,11 @@ READ = f"Whose answers: {', '.join(DIAGNOSERS)}; of files {', '.join(reader_name
 
 def diagnose(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN…", help="Runs: folders, ids, the beginnings of these, or 'last'.")
+        list[str],
+        typer.Argument(
+            metavar="RUN…",
+            help="Runs: folders, ids, the beginnings of these, or 'last'; or one suite file.",
+        ),
     ],
     answers: Annotated[
         str | None,
@@ -40,13 +49,18 @@ def diagnose(
     within: Annotated[str, typer.Option(help="A right answer later than this after a fault began is late.")] = "60s",
     json: JsonOption = False,
     seed: SeedOption = 1,
+    backend: BackendOption = "local",
+    stored: Annotated[bool, typer.Option("--stored", help="Of a suite: run nothing, and grade what is there.")] = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Grade a diagnoser's answers about stored runs.
+    """Grade a diagnoser's answers about runs.
 
     Was it the right kind, the right rank or node, in time, and the right decision? The truth is in each run's log: the
     faults that were injected, with their measured effects. Runs without a fault are controls, in which nobody may be
     accused; without --answers the fault-free run beside each run is one. Exits 0 whatever the grades.
+
+    A suite file names jobs and who answers about them. Each job runs once with each seed and is kept in reports/: the
+    same command goes on with those that are missing.
 
     Example: chaos diagnose reports/* --answers '{run}/diagnosis.jsonl'
     """
@@ -54,6 +68,11 @@ def diagnose(
         within_ns = Duration(within).ns
     except ValueError as error:
         raise UsageError(f"--within {within}: {error}") from None
+    if len(runs) == 1 and is_suite(runs[0]):
+        if answers or read:
+            raise UsageError(f"{runs[0]}: a suite says itself who answers; leave out --answers and --read")
+        _of_suite(pathlib.Path(runs[0]), within_ns, json, seed, backend, stored, reports)
+        return
     if answers is None and read not in (None, *DIAGNOSERS):
         raise UsageError(f"--read {read}: name its file with --answers, or write one of: {', '.join(DIAGNOSERS)}")
     if answers is not None and RUN not in answers and len(runs) > 1:
@@ -73,6 +92,45 @@ def diagnose(
         print_json(to_json(scores, graded))
     else:
         _print(scores, graded)
+
+
+def _of_suite(
+    path: pathlib.Path, within_ns: int, json: bool, seed: int, backend: str, stored: bool, reports: pathlib.Path
+) -> None:
+    """Makes the missing runs of a suite, and prints the grades of each answerer."""
+    suite, runs = load_runs(path, seed, backend)
+    folder = reports / f"{suite.name}-{seed}"
+    if not stored:
+        run_suite(runs, folder, load_backend(backend), stop, note)
+    there = made(runs, folder)
+    if not there:
+        raise UsageError(f"{folder}: no run of {path} is there")
+    graded, folders = dict[str, list[RunGrade]](), dict[str, list[pathlib.Path]]()
+    for run, place in there:
+        truth = truth_of_run(run.name, reading.read(place / "events"))
+        for name, answers in run.stack.answerers().items():
+            graded.setdefault(name, []).append(grade_run(truth, answers(truth, place), within_ns))
+            folders.setdefault(name, []).append(place)
+    scores = {name: scores_of(each) for name, each in graded.items()}
+    if TOLD in scores:
+        cost = wasted_by_wrong_decisions(zip(graded[TOLD], folders[TOLD], strict=True))
+        scores[TOLD] = replace(scores[TOLD], wasted_gpu_hours=cost)
+    if json:
+        of_each = {name: to_json(scores[name], graded[name]) for name in graded}
+        print_json({"schema": 1, "suite": suite.name, "seed": seed, "planned": len(runs), "answerers": of_each})
+        return
+    say(f"{suite.title}: {len(there)} of {counted(len(runs), 'run')}, seed {seed}", "bold")
+    heads = ("answers", "runs", "faults", "right", "right or coarse", "precision", "decision", "quiet in controls")
+    print_figures((*heads, "innocents"), [_in_short(name, each, len(graded[name])) for name, each in scores.items()])
+    for name, each in scores.items():
+        say(f"\n{name}", "bold")
+        _print(each, graded[name])
+
+
+def _in_short(name: str, scores: Scores, runs: int) -> tuple[str, ...]:
+    total = scores.total
+    shares = (total.recall, total.found, total.precision, total.decision, scores.controls)
+    return (name, str(runs), str(total.grades.total()), *map(str, shares), str(len(scores.innocents)))
 
 
 def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Iterator[tuple[RunTruth, pathlib.Path]]:
@@ -100,12 +158,12 @@ def _print(scores: Scores, graded: Sequence[RunGrade]) -> None:
     say(f"{runs}, {scores.controls.tries} of them without a fault; {answers}", "bold")
     heads = ("kind", "faults", *Grade, "recall", "precision", "decision", "median time")
     rows = [(str(kind), score) for kind, score in scores.kinds.items()]
-    _table(heads, [_row(name, score) for name, score in [*rows, ("all", scores.total)]])
+    print_figures(heads, [_row(name, score) for name, score in [*rows, ("all", scores.total)]])
     say("Shares with Wilson's intervals of 95 %; an unsure answer is neither right nor wrong.\n", "dim")
     say("Said (columns) about what happened (rows)", "bold")
     true = [kind for kind in Kind if any(kind is row for row, _ in scores.confusion)]
     said = [kind for kind in Kind if any(kind is column for _, column in scores.confusion)]
-    _table(("", *said), [(row, *(str(scores.confusion.get((row, each), "·")) for each in said)) for row in true])
+    print_figures(("", *said), [(row, *(str(scores.confusion.get((row, each), "·")) for each in said)) for row in true])
     say(f"\nControls in which nothing was accused: {scores.controls}")
     say(f"Benign faults without a wrong answer: {scores.benign}")
     say(f"Innocents accused: {_list([f'{part} in {run}' for run, part in scores.innocents])}")
@@ -118,15 +176,6 @@ def _print(scores: Scores, graded: Sequence[RunGrade]) -> None:
 def _list(parts: Sequence[str]) -> str:
     shown = "; ".join(parts[:SHOWN_MAX]) + "; …" * (len(parts) > SHOWN_MAX)
     return f"{len(parts)}{f' ({shown})' if parts else ''}"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(safe(head), justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*map(safe, row))
-    print_table(table)
 
 
 def _row(name: str, score: KindScore) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from harness.diagnosis.injected import Injected, RunFaults, Victim
 from harness.log.truth import Place
 
 EARLY_NS = 10**9  # an answer may come so much before a fault began, as other clocks differ
+TOGETHER_NS = 5 * 10**9  # faults that begin so close to each other may have one answer
 CONTROL = "control"  # the host of the rendezvous store: no node of the job, so that nobody innocent is accused
 
 
@@ -81,7 +82,8 @@ def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> Ru
     timed = []
     for answer in answers:
         at = truth.moment(answer.at, answer.step)
-        timed.append(_Timed(answer, at, [_grade(fault, answer, at, within_ns) for fault in truth.faults]))
+        grades = [_grade(fault, answer, at, within_ns) for fault in truth.faults]
+        timed.append(_Timed(answer, at, _credited(truth.faults, grades, at)))
     timed.sort(key=lambda each: (each.at is None, each.at or 0))
     faults = [_best(fault, place, timed) for place, fault in enumerate(truth.faults)]
     judged: dict[object, tuple[Answer, bool]] = {}
@@ -92,6 +94,16 @@ def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> Ru
             judged.setdefault(said, (each.answer, bool(each.true_of)))
             innocents |= {part: each.answer for part in _innocents(truth, each) if part not in innocents}
     return RunGrade(truth, [each.answer for each in timed], faults, [*judged.values()], innocents)
+
+
+def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: int | None) -> list[Grade | None]:
+    """Returns the grades, without those of earlier faults: of several faults of one kind and victim, an answer is about
+    the newest one that had begun, and about those that began with it."""
+    begun = [fault.begin for fault, grade in zip(faults, grades, strict=True) if grade in FOUND]
+    since = max(begun, default=0) - TOGETHER_NS if at is not None else 0
+    return [
+        None if grade in FOUND and fault.begin < since else grade for fault, grade in zip(faults, grades, strict=True)
+    ]
 
 
 def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:

@@ -18,11 +18,15 @@ import numpy as np
 
 from harness.diagnosis.answer import Decision, Kind, Suspect
 from harness.diagnosis.incident import NS, Incident, files, link, names, suspects, told
-from harness.diagnosis.view import STACK, Event, View, Worker
+from harness.diagnosis.links import MANY, Links
+from harness.diagnosis.view import STACK, Event, Key, View, Worker
 
 SILENCE_NS = 2 * NS  # without a step of any rank before the first death, at least; a death itself is seen in 0.3 s
 SILENCE_STEPS = 6  # usual steps that a silence lasts, at least; the slowest step of a noisy host took 4
 GONE_WITHIN_NS = 15 * NS  # from the first death until the end of a lost node's command is told
+NEVER = 2**62  # ns
+SAME_CAUSE_NS = 60 * NS  # errors that name addresses count so long
+LAUNCHER_NS, LAUNCHER_TIMES = 2 * NS, 4.0  # a launcher is late: at least, and times that of the next slowest one
 SAME_DEATHS_MAX = 3  # deaths of one rank at one step with the same words, after which the job should stop
 ENDED_BY_LAUNCHER = (-9, -15)
 OF_PEERS = ("peer", "straggler")  # sources of a notice that no owner of a node gave
@@ -32,6 +36,7 @@ WAITING = ("flight_recorder", "exiting", STACK)  # told by a rank that waits for
 _PEER = re.compile(
     r"\bpeer|connection (closed|reset|refused)|broken pipe|remote (process|error)|time.?out|timed out", re.IGNORECASE
 )
+_ADDRESS = re.compile(r"((?:\d{1,3}\.){3}\d{1,3})\]?:\d+")
 _GPU = re.compile(r"\bcuda\b|\bxid\b|\becc\b|nvlink|cublas", re.IGNORECASE)
 _STORAGE = re.compile(r"\[Errno (2|5|28|30|116|122)\]|no space left|input/output error|stale file", re.IGNORECASE)
 
@@ -60,17 +65,30 @@ class Death(NamedTuple):
         return not (_PEER.search(self.words) or self.words in LEFT)
 
 
+class Report(NamedTuple):
+    """An error of a worker that names the addresses of nodes. `teller`: its own node."""
+
+    at: int
+    teller: str
+    named: frozenset[str]
+
+
 class _Outages:
     """The deaths of a job, group by group."""
 
     def __init__(self, view: View) -> None:
         self.workers, self.nodes = view.workers, {node.key: node for node in view.nodes}
         self.starts = [worker.started for worker in view.workers]
+        self.starts_on: dict[Key, list[int]] = {}
+        for worker in view.workers:
+            self.starts_on.setdefault(worker.key, []).append(worker.started)
         self.notices = view.told("notice")
         self.noticed_at = [event.at for event in self.notices]
         self.begin, self.size = view.begin, len({worker.rank for worker in view.workers})
         took = np.concatenate([np.zeros(0), *(each.steps["end"] - each.steps["begin"] for each in view.workers)])
         self.patience_ns = max(SILENCE_NS, SILENCE_STEPS * float(np.median(took)) if len(took) else 0.0)
+        self.links = Links(view)
+        self.at_address, self.reports = view.at_address, list[Report]()
         self.same = Counter[tuple[int, int, str]]()  # deaths by rank, last step and words
 
     def incidents(self) -> Iterator[Incident]:
@@ -99,11 +117,18 @@ class _Outages:
         for key in dict.fromkeys(death.worker.key for death in group):
             node = self.nodes.get(key)
             event = node.ended if node and not any(each.name == "agent.exiting" for each in node.launcher) else None
-            if event and event.fields.get("code") != 0 and begin <= event.at <= last:
+            again = self._next_start(key, group[-1].at)  # the node lived on, and was lost later
+            if event and event.fields.get("code") != 0 and begin <= event.at <= min(last, again):
                 why = f"{key[0]} is gone: its command ended with {event.fields.get('code')} without a word"
                 others = (death.seen for death in group if death.worker.key != key)
                 found.append(_taken(key[0], begin, event.at, why, (event, *others)))
         return found
+
+    def _next_start(self, key: Key, after: int) -> int:
+        """Returns when the next worker of a node started; `NEVER` if none did."""
+        mine = self.starts_on.get(key, [])
+        place = bisect.bisect_right(mine, after)
+        return mine[place] if place < len(mine) else NEVER
 
     def _silence(self, group: Sequence[Death]) -> list[Incident]:
         """Returns a hang if no rank progressed for long before the first death, or a lost link if all waited alike."""
@@ -116,13 +141,41 @@ class _Outages:
             return []
         waited = [event for worker in members for event in worker.events if quiet < event.at <= first.at + NS]
         evidence = told(event for event in waited if event.name in WAITING)
-        late = _late(members, {event.place for event in waited if event.name in WAITING})
+        bad = self.links.bad_node(quiet, first.at)
+        late = [] if bad and bad.node else _late(members, {event.place for event in waited if event.name in WAITING})
         why, decision = f"no rank did a step for {(first.at - quiet) / NS:.1f} s", Decision.RESTART_IN_PLACE
-        if 0 < len(late) < len(members):
+        if 0 < 2 * len(late) <= len(members):  # if most are behind, the rank that is ahead is no sign of a culprit
             why = f"{why}; the others waited for {names(late)}"
             return [Incident(quiet, first.at, Kind.HANG, suspects(late), decision, 0.8, why, evidence)]
-        why = f"{why}; all waited for each other at the same place"
-        return [Incident(quiet, first.at, Kind.NETWORK, link(members), decision, 0.4, why, evidence)]
+        why, (who, known) = f"{why}; all waited for each other", self._cut_off(members, group, quiet)
+        return [Incident(quiet, max(first.at, known), Kind.NETWORK, who or link(members), decision, 0.4, why, evidence)]
+
+    def _cut_off(
+        self, members: Sequence[Worker], group: Sequence[Death], quiet: int
+    ) -> tuple[tuple[Suspect, ...], int]:
+        """Returns the node whose network failed, and when that was known: its connections were bad, or most errors are
+        from it or name its address, or its launcher, which needs the network itself, was far behind the others. Two
+        nodes look alike."""
+        if len({worker.node for worker in members}) < MANY:
+            return (), 0
+        bad = self.links.bad_node(quiet, group[0].at)
+        if bad and bad.node:
+            return (Suspect(node=bad.node),), bad.known
+        since = group[0].at - SAME_CAUSE_NS
+        self.reports = [each for each in self.reports if each.at >= since]
+        for death in group:
+            if named := {self.at_address[each] for each in _ADDRESS.findall(death.words) if each in self.at_address}:
+                self.reports.append(Report(death.at, death.worker.node, frozenset(named - {death.worker.node})))
+        counts = Counter(node for each in self.reports for node in (each.teller, *each.named))
+        told = Counter(node for each in self.reports for node in each.named)
+        ranked = sorted(counts, key=lambda node: (counts[node], told[node]), reverse=True)
+        if ranked:
+            return (Suspect(node=ranked[0]),), max(each.at for each in self.reports)
+        lags = {death.worker.node: death.seen.at - death.said.at for death in group if death.seen and death.said}
+        slowest = sorted(lags, key=lambda node: lags[node])[-2:]
+        if len(slowest) == 2 and lags[slowest[1]] > max(LAUNCHER_NS, LAUNCHER_TIMES * lags[slowest[0]]):
+            return (Suspect(node=slowest[1]),), max(death.seen.at for death in group if death.seen)
+        return (), 0
 
     def _rest(self, group: Sequence[Death]) -> list[Incident]:
         """Returns the first worker that died by itself, else a lost link. Workers that all left are no failure."""
@@ -134,7 +187,8 @@ class _Outages:
             if len({worker.rank for worker in self.workers[place : place + self.size]}) > len(group):
                 return []  # nodes came, for which all workers start anew
             why = "all workers left or lost their peers, and no worker or node failed before"
-            return [Incident(at, at, Kind.NETWORK, (), Decision.RESTART_IN_PLACE, 0.4, why, evidence)]
+            who, known = self._cut_off([each.worker for each in group], group, at - NS)
+            return [Incident(at, max(at, known), Kind.NETWORK, who, Decision.RESTART_IN_PLACE, 0.4, why, evidence)]
         words, code = death.words, death.code
         kind = Kind.GPU if _GPU.search(words) else Kind.STORAGE if _STORAGE.search(words) else Kind.CRASH
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
@@ -142,15 +196,29 @@ class _Outages:
         met = death.worker.rank, death.worker.last_step, words
         self.same[met] += bool(words)
         decision = Decision.STOP if self.same[met] >= SAME_DEATHS_MAX else Decision.RESTART_IN_PLACE
-        refused = death.said is not None and not death.said.fields.get("error")  # it left, and is not what broke
+        own = death.said.fields if death.said else {"reason": "error"}
+        refused = not own.get("error") and own.get("reason") != "error"  # it left, and is not what broke
         who, sure = ((), 0.5) if refused else (suspects([death.worker]), 0.9)
         who = files(words) if kind is Kind.STORAGE else who
         return [Incident(death.at, death.at, kind, who, decision, sure, why, evidence)]
 
 
 def outages(view: View) -> Iterator[Incident]:
-    """Yields what ended workers, in order of time."""
-    return _Outages(view).incidents()
+    """Yields what ended workers, in order of time, and then what ended beside them."""
+    yield from _Outages(view).incidents()
+    used = {worker.key for worker in view.workers}
+    for node in view.nodes:
+        ended = node.ended
+        if (
+            ended
+            and ended.fields.get("code") != 0
+            and node.key not in used
+            and not node.launcher
+            and not node.allocated
+        ):
+            why = f"what ran on {node.key[0]}, which has no worker, ended with {ended.fields.get('code')}"
+            who, decision = (Suspect(node=node.key[0]),), Decision.RESTART_IN_PLACE
+            yield Incident(ended.at, ended.at, Kind.CRASH, who, decision, 0.8, why, (ended,))
 
 
 def _noticed(given: Sequence[Event], group: Sequence[Death]) -> list[Incident]:

@@ -14,6 +14,9 @@ from harness.diagnosis.view import Event, View, Worker
 BEFORE = 20  # steps whose highest loss counts
 SPIKE_TIMES = 1.5  # times that loss, in two steps one after the other; losses of small batches scatter widely
 SLOW_SAVE_TIMES, SLOW_SAVE_NS = 4.0, 2 * NS  # times the usual duration of a save, and at least so long
+SKIPPED = "skipped"  # begins the error of a save that was left out, as the one before it was still being written
+SKIPPED_MIN, SKIPPED_TIMES = 4, 2.0  # saves in a row, and times the usual duration of a save
+SAVES_MIN = 3  # of which a usual duration is known
 MEMORY_SHARE = 0.9  # of a node's memory limit, from which on it is short
 MEMORY_GROWTH = 0.1  # of that limit by which it grew since the first figure
 
@@ -63,16 +66,25 @@ def _memory(worker: Worker) -> Iterator[Incident]:
 
 
 def _saves(view: View) -> Iterator[Incident]:
-    """Yields the first save that failed, and the first that took far longer than the usual one."""
-    for event in view.told("checkpoint.failed")[:1]:
-        error = str(event.fields.get("error") or "no reason was told")
-        why = f"a save failed: {error}"
-        yield Incident(event.at, event.at, Kind.STORAGE, files(error), Decision.IGNORE, 0.9, why, told([event]))
-    saves = [(event, event.fields.get("duration_ns") or 0) for event in view.told("checkpoint.committed")]
-    usual = float(np.median([ns for _, ns in saves])) if saves else 0.0
-    for event, ns in [each for each in saves if each[1] > max(SLOW_SAVE_NS, SLOW_SAVE_TIMES * usual)][:1]:
-        why = f"a save took {ns / NS:.1f} s, where {usual / NS:.1f} s are usual"
-        yield Incident(event.at - ns, event.at, Kind.STORAGE, (), Decision.IGNORE, 0.5, why, told([event]))
+    """Yields the first save after a usual one that failed, or took far longer, or made others be skipped for long."""
+    saves = [event for event in view.told("checkpoint.committed") if event.fields.get("duration_ns")]
+    usual = float(np.median([event.fields["duration_ns"] for event in saves])) if len(saves) >= SAVES_MIN else 0.0
+    patience, before, skipped = max(SLOW_SAVE_NS, SLOW_SAVE_TIMES * usual), "", list[Event]()
+    for event in sorted([*saves, *view.told("checkpoint.failed")], key=lambda event: event.at):
+        ns, error = event.fields.get("duration_ns") or 0, str(event.fields.get("error") or "no reason was told")
+        failed = event.name == "checkpoint.failed"
+        skipped = [*skipped, event] if failed and error.startswith(SKIPPED) else []
+        waited = event.at - skipped[0].at if skipped else 0
+        many = len(skipped) >= SKIPPED_MIN and waited > max(SLOW_SAVE_NS, SKIPPED_TIMES * usual)
+        now = "failed" if failed and not skipped else "slow" if many or ns > patience else ""
+        if now == "failed" and before != now:
+            why = f"a save failed: {error}"
+            yield Incident(event.at, event.at, Kind.STORAGE, files(error), Decision.IGNORE, 0.9, why, told([event]))
+        elif now == "slow" and before != now:
+            why = f"a save took more than {max(ns, waited) / NS:.1f} s; the usual time of all is {usual / NS:.1f} s"
+            begin = event.at - max(ns, waited)
+            yield Incident(begin, event.at, Kind.STORAGE, (), Decision.IGNORE, 0.6, why, told([*skipped[:1], event]))
+        before = now or (before if skipped else "")
 
 
 def _fallbacks(view: View) -> Iterator[Incident]:

@@ -6,8 +6,8 @@ A rank that is slow by itself makes its peers wait there. If even the last rank 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from harness.diagnosis.answer import Decision, Kind, Suspect
 from harness.diagnosis.incident import NS, Incident, link, names, suspects, told
+from harness.diagnosis.links import Links
 from harness.diagnosis.view import Event, View, Worker
 
 FIRST_STEPS = 3  # steps of each world that are left out: programs warm up
@@ -30,8 +31,9 @@ WAITED = 0.2  # share of a step for which the others wait longer than a straggle
 NETWORK_NS, NETWORK_TIMES = 30 * 10**6, 4.0  # the last rank's wait: at most 20 ms in healthy runs, where 7 are usual
 DATA_NS, DATA_TIMES = 30 * 10**6, 5.0  # the longest wait for data: at most 18 ms in healthy runs, where 3 are usual
 PARTS = {"own": "own work", "data": "wait for data", "checkpoint": "checkpointing", "sync": "wait in the all-reduce"}
-SURE = {Kind.STRAGGLER: 0.75, Kind.NETWORK: 0.6, Kind.STORAGE: 0.5}  # a slow link slows saves and data, too
+SURE = {Kind.STRAGGLER: 0.85, Kind.NETWORK: 0.6, Kind.STORAGE: 0.5}  # a slow node answers late, a slow link slows saves
 
+SURE_OF_A_NODE = 0.8
 Matrix = npt.NDArray[np.float64]  # ns, by rank and step
 
 
@@ -51,8 +53,10 @@ def slowness(view: View) -> Iterator[Incident]:
     known = [world for world in _worlds(view) if len(world.workers) > 1]
     usual = {name: _median([world.parts[name] for world in known]) for name in PARTS}
     usual["took"] = _median([world.took for world in known])
+    links = Links(view)
+    yield from links.incidents()
     for world in known:
-        yield from _stalls(world, usual)
+        yield from _on_a_link(links, _stalls(world, usual))
         if world.took.shape[1] >= WINDOW:
             yield from _stragglers(world)
     waits = [("sync", world, world.parts["sync"].min(axis=0)) for world in known]
@@ -64,10 +68,22 @@ def slowness(view: View) -> Iterator[Incident]:
         often = _median([wait for part, _, wait in waits if part == name])
         for world, wait in ((world, wait) for part, world, wait in waits if part == name):
             found = _rolling(wait)
-            if len(places := np.flatnonzero(found > max(least, times * often))):
-                why = f"{words.format(found.max() / 1e6)} a step, where {often / 1e6:.0f} ms are usual"
+            for places in _stretches(found > max(least, times * often)):
+                why = f"{words.format(found[places].max() / 1e6)} a step, where {often / 1e6:.0f} ms are usual"
                 who = link(world.workers) if kind is Kind.NETWORK else ()
-                yield _stretch(world, places, kind, who, Decision.IGNORE, why)
+                yield from _on_a_link(links, [_stretch(world, places, kind, who, Decision.IGNORE, why)])
+
+
+def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
+    """Yields incidents, those of the network with the node whose connections were bad. If all were good, the ranks
+    waited for something else."""
+    for each in found:
+        bad = links.bad_node(each.begin, each.known) if each.kind is Kind.NETWORK else None
+        if bad and bad.node:
+            who, known, why = (Suspect(node=bad.node),), max(each.known, bad.known), f"{each.why}; {bad.why}"
+            yield replace(each, who=who, known=known, why=f"{why} of {bad.node}", sure=SURE_OF_A_NODE)
+        elif not bad:
+            yield each
 
 
 def _worlds(view: View) -> Iterator[World]:
@@ -131,9 +147,15 @@ def _stragglers(world: World) -> Iterator[Incident]:
         usual_own, usual_sync = (own[1 - place], sync[1 - place]) if len(nodes) == 2 else many
         ratio, waited = _rolling(own[place] / usual_own), _rolling((usual_sync - sync[place]) / took)
         slower = (ratio > RATIO) & (waited > WAITED) & (_rolling(own[place] - usual_own) > SLOWER_NS)
-        if len(places := np.flatnonzero(slower)):
-            why = f"the work of {node} took {ratio.max():.1f} times as long as that of the other nodes"
+        for places in _stretches(slower):
+            why = f"the work of {node} took {ratio[places].max():.1f} times as long as that of the other nodes"
             yield _stretch(world, places, Kind.STRAGGLER, (Suspect(node=node),), Decision.EVICT_NODE, why)
+
+
+def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
+    """Yields the slow windows, parted where all windows that share no step with them were usual ones."""
+    places = np.flatnonzero(slow)
+    return filter(len, np.split(places, np.flatnonzero(np.diff(places) > WINDOW) + 1))
 
 
 def _stretch(

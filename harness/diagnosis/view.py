@@ -31,7 +31,7 @@ KEPT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "checkpoint.failed": ("step", "error"),
         "notice": ("source",),
         "exiting": ("code", "reason", "step", "error"),
-        "usage": ("memory_bytes", "memory_bytes_limit", "gpus"),
+        "usage": ("memory_bytes", "memory_bytes_limit", "gpus", "peers"),
         "flight_recorder": ("group", "number", "operation", "over"),
     },
     "agent": {
@@ -96,11 +96,13 @@ class Worker:
 
 
 class Node(NamedTuple):
-    """One node that the job had. `launcher`: events of its launcher. `ended`: its command's end, if it was seen."""
+    """One node. `launcher`: events of its launcher. `ended`: its command's end, if it was seen. `allocated`: to train;
+    else it serves the job, with a store perhaps."""
 
     key: Key
     launcher: Sequence[Event]
     ended: Event | None
+    allocated: bool = True
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,12 @@ class View:
     nodes: Sequence[Node]
     begin: int
     wall_offset_ns: int
+
+    @property
+    def at_address(self) -> Mapping[str, str]:
+        """Returns the names of nodes by their addresses, as far as they are known."""
+        usage = [(worker.node, event) for worker in self.workers for event in worker.told("usage")]
+        return {str(each.get("local")): node for node, event in usage for each in event.fields.get("peers") or ()}
 
     def told(self, name: str) -> list[Event]:
         """Returns the events of this name of all workers and launchers, in order of time."""
@@ -135,7 +143,8 @@ def view_of(log: Log) -> View:
     workers.sort(key=lambda worker: worker.started)
     clock = (log.harness or log.writers[0]).header
     begins = [*(worker.started for worker in workers), *(events[0].at for events in launchers.values() if events)]
-    nodes = [Node(key, events, ends.get(key)) for key, events in launchers.items()]
+    given = {_key(event.fields) for event in cluster if event.name == "node.allocated"}
+    nodes = [Node(key, events, ends.get(key), key in given) for key, events in launchers.items()]
     return View(workers, nodes, min(begins, default=clock["at"]), clock["wall_ns"] - clock["at"])
 
 

@@ -6,9 +6,8 @@ import pathlib
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from harness.cli.output import note, print_json, print_table, safe, say, write_page
+from harness.cli.output import note, print_figures, print_json, say, write_page
 from harness.cli.shared_options import REPORTS, JsonOption, PageOption, ReportsOption, SeedOption
 from harness.errors import UsageError
 from harness.forecast import answer, forecast_page
@@ -150,12 +149,7 @@ def _print(found: answer.Forecast) -> None:
         for words in section.words:
             say(words)
         if section.rows:
-            table = Table(box=None, header_style="dim", pad_edge=False)
-            for place, head in enumerate(section.head):
-                table.add_column(safe(head), justify="left" if section.all_text or place == 0 else "right")
-            for row in section.rows:
-                table.add_row(*map(safe, row))
-            print_table(table)
+            print_figures(section.head, section.rows, section.all_text)
 
 
 def _vectors(json: bool) -> int:

@@ -205,6 +205,13 @@ _LINK = (
     _bytes("received_bytes", "since the interface came up"),
     _bytes("sent_bytes", "since the interface came up"),
 )
+_PEER = (
+    _name("local", "this node's address"),
+    _name("peer", "the other end's address"),
+    _size("rtt_us", "round trip of the slowest connection, smoothed", "µs", MONO_NS_MAX),
+    _size("sent_again", "segments that were sent more than once, since the connections began", "segments", BYTES_MAX),
+    _size("stuck", "connections on which nothing comes back at the moment", "connections", BYTES_MAX),
+)
 _GPU = (
     _size("gpu", "its number on this node", most=GPUS_PER_NODE_MAX, optional=False),
     _number("busy_percent", "part of the last moments in which it worked"),
@@ -399,6 +406,7 @@ _TRAINER: _Events = {
         _bytes("memory_bytes_limit", "that limit: of its control group, or all memory"),
         _name("namespace", "machine and network namespace: nodes with the same one share their links", optional=True),
         Field(OBJECTS, "links", "network interfaces, without loopback", optional=True, fields=_LINK),
+        Field(OBJECTS, "peers", "TCP connections with each other host", optional=True, fields=_PEER),
         Field(OBJECTS, "gpus", "as NVIDIA's library tells; left out where there is none", optional=True, fields=_GPU),
     ),
     "flight_recorder": (

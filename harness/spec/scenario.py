@@ -346,11 +346,17 @@ def parse_scenario(
     if overrides:
         lay_profile(document, overrides, ("overrides",))
     document.raise_problems()
+    scenario = scenario_of(document, pathlib.Path(source).parent.absolute(), scores)
+    scenario._file_digest = hashlib.sha256(text.encode()).hexdigest()
+    return scenario
+
+
+def scenario_of(document: Document, folder: pathlib.Path, scores: ScoreBounds | None = None) -> Scenario:
+    """Checks a document's data as a scenario, whose files are relative to `folder`. Raises `ScenarioError`."""
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
     scenario = document.valid(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
-    scenario = _with_its_files(scenario, document, pathlib.Path(source).parent.absolute())
-    scenario._file_digest = hashlib.sha256(text.encode()).hexdigest()
+    scenario = _with_its_files(scenario, document, folder)
     for place, why in scenario.workload.trainer.problems(scenario.workload):
         document.problem(("workload", *place), why)
     check_secrets(document, scenario.workload)

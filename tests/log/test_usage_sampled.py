@@ -1,6 +1,7 @@
 """What a node's worker reads of links, GPUs and memory; nothing is told where there is none."""
 
 import pathlib
+import socket
 import sys
 import threading
 import types
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from event_files import read_log
 
-from harness.node.emitter import Emitter, memory, nvml, usage
+from harness.node.emitter import Emitter, memory, nvml, tcp, usage
 
 TABLE = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
@@ -146,3 +147,25 @@ def test_the_machine_is_the_limit_without_a_group_and_a_process_knows_what_it_ho
     monkeypatch.setattr(memory, "SELF", tmp_path)
     found = memory.room()
     assert found is not None and 0 < found.used < found.limit and found.free == found.limit - found.used
+
+
+def test_connections_are_told_by_their_two_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the host itself, the kernel's answer; by other hosts, the slowest round trip and the sums."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        other, _ = server.accept()
+        client.sendall(b"x")
+        other.close()
+        assert tcp.Connection in {type(each) for each in tcp.connections() if each.peer == "127.0.0.1"}
+        assert tcp.by_peer() == [] or all(each["local"] != each["peer"] for each in tcp.by_peer())
+    made = [tcp.Connection("10.0.0.1", "10.0.0.2", rtt, 3, stuck) for rtt, stuck in ((900, 0), (40_000, 1))]
+    monkeypatch.setattr(tcp, "connections", lambda: iter([*made, tcp.Connection("10.0.0.1", "10.0.0.1", 9, 9, 9)]))
+    told = {"local": "10.0.0.1", "peer": "10.0.0.2", "rtt_us": 40_000, "sent_again": 6, "stuck": 1}
+    assert tcp.by_peer() == [told]
+
+
+def test_a_kernel_that_tells_of_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise PermissionError("netlink")
+
+    monkeypatch.setattr(tcp, "connections", refused)
+    assert tcp.by_peer() == []

@@ -47,6 +47,10 @@ class AnswerReader(Parameters, abc.ABC):
 
     utc_offset_h: float = Field(0, ge=-14, le=14, description="Zone of times that name none, in hours from UTC.")
 
+    def finds(self, path: pathlib.Path) -> bool:
+        """Tells whether there is such a file, or a file for it in such a folder. Raises `AnswersError`."""
+        return path.is_file() or (path.is_dir() and bool(_names(path, self.pattern)))
+
     def read(self, files: Sequence[File]) -> Iterator[Answer]:
         """Yields the answers in these files. Raises `AnswersError`."""
         for file in files:
@@ -94,8 +98,7 @@ def _files(path: pathlib.Path, pattern: str) -> list[File]:
     folder, names, files, left = path.absolute().parent, [path.name], list[File](), BYTES_MAX
     try:
         if path.is_dir():
-            found = untrusted_files.files_below(path, ".")
-            folder, names = path, [name for name in found if re.fullmatch(pattern, name.rpartition("/")[2])]
+            folder, names = path, _names(path, pattern)
         if not 0 < len(names) <= FILES_MAX:
             raise AnswersError(str(path), None, f"{len(names)} files match {pattern}; allowed are 1 to {FILES_MAX}")
         for name in names:
@@ -104,6 +107,11 @@ def _files(path: pathlib.Path, pattern: str) -> list[File]:
     except (OSError, FaultError) as error:
         raise AnswersError(str(path), None, f"it cannot be read: {error}") from None
     return files
+
+
+def _names(folder: pathlib.Path, pattern: str) -> list[str]:
+    found = untrusted_files.files_below(folder, ".")
+    return [name for name in found if re.fullmatch(pattern, name.rpartition("/")[2])]
 
 
 def json_of(file: File) -> Any:
@@ -122,6 +130,13 @@ def mapping(value: object) -> Mapping[str, Any]:
 def mappings(value: object) -> list[Mapping[str, Any]]:
     """Returns the mappings in a list; an empty list for any other value."""
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+def listed(value: object, file: File, otherwise: str) -> list[Mapping[str, Any]]:
+    """Returns the mappings in a list. Raises `AnswersError`, which says `otherwise`, for any other value."""
+    if not isinstance(value, list):
+        raise AnswersError(file.name, None, otherwise)
+    return mappings(value)
 
 
 def text(value: object, most: int = neutral.WORDS_MAX) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.diagnosis.answer import NAME_MAX, STEP_MAX, Answer, AnswersError, Decision, Kind, Suspect
+from harness.diagnosis.answer import NAME_MAX, STEP_MAX, Answer, Decision, Kind, Suspect
 from harness.diagnosis.readers import contract as form
 
 KINDS = {"sdc": Kind.CORRUPTION, "hang": Kind.HANG, "data_stall": Kind.HANG, "process_failure": Kind.CRASH}
@@ -21,9 +21,7 @@ class LmResiliency(form.AnswerReader):
     def answers(self, file: form.File) -> Iterator[Answer]:
         told = form.json_of(file)
         reports = told if isinstance(told, list) else form.mapping(told).get("reports")
-        if not isinstance(reports, list):
-            raise AnswersError(file.name, None, "it has no list of reports, so it is no localization")
-        for report in form.mappings(reports):
+        for report in form.listed(reports, file, "it has no list of reports, so it is no localization"):
             said, scope = form.text(report.get("kind")), report.get("scope")
             node = form.text(report.get("endpoint_id"), NAME_MAX)
             kind = KINDS.get(said) or form.kind_by_words(said.replace("_", " "))

@@ -11,15 +11,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.diagnosis.answer import GPU_MAX, NAME_MAX, RANK_MAX, Answer, AnswersError, Suspect
+from harness.diagnosis.answer import GPU_MAX, NAME_MAX, RANK_MAX, Answer, Suspect
 from harness.diagnosis.readers.contract import (
     AnswerReader,
     File,
     decision_of,
     json_of,
     kind_by_words,
+    listed,
     mapping,
-    mappings,
     text,
     whole,
 )
@@ -31,9 +31,7 @@ class Prometheus(AnswerReader):
     def answers(self, file: File) -> Iterator[Answer]:
         told = mapping(json_of(file))
         alerts = told.get("alerts", mapping(told.get("data")).get("alerts"))
-        if not isinstance(alerts, list):
-            raise AnswersError(file.name, None, "it holds no list of alerts")
-        for alert in mappings(alerts):
+        for alert in listed(alerts, file, "it holds no list of alerts"):
             if alert.get("status", alert.get("state", "firing")) == "firing":
                 yield self._answer(file, alert)
 

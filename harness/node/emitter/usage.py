@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from harness.node.emitter import BYTES_MAX, Emitter, clock_id, memory, nvml
+from harness.node.emitter import BYTES_MAX, Emitter, clock_id, memory, nvml, tcp
 
 EVERY_S = 5.0
 LINKS_MAX = 64
@@ -25,13 +25,18 @@ def _watch(emit: Emitter, every_s: float) -> None:
         xids = nvml.Xids(library) if library else None
         while True:
             told: dict[str, Any] = {"namespace": f"{clock_id()} {os.stat('/proc/self/ns/net').st_ino}"}
-            told["links"] = links()
+            told |= {"links": links(), "peers": tcp.by_peer()}
             if room := memory.room():
                 told |= {"memory_bytes": max(0, room.used), "memory_bytes_limit": room.limit}
             if gpus := nvml.samples(library, xids) if library else []:
                 told["gpus"] = [{k: v for k, v in vars(each).items() if v is not None} for each in gpus]
             emit("usage", **told)
             time.sleep(every_s)
+
+
+def tell_peers(emit: Emitter) -> None:
+    """Samples the connections alone, before a process ends because of another one."""
+    emit("usage", peers=tcp.by_peer())
 
 
 def links(table: str = "/proc/self/net/dev") -> list[dict[str, Any]]:

@@ -1,0 +1,45 @@
+"""GPU-hours that wrong decisions cost: a run in which one was taken, beside runs of the same faults with a right one.
+
+Only answers that the job itself gave count, as it acts on those. Runs are alike if the same faults struck the same
+victims. Without such a pair the cost is not measured.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+from collections.abc import Iterable
+
+from harness.diagnosis.grading import RunGrade
+from harness.diagnosis.scores import NOT_MEASURED
+from harness.evidence.logs import load_evidence
+from harness.judge.facts.analysis import Analysis
+from harness.units import counted
+
+NS_PER_HOUR = 3_600 * 10**9
+
+
+def wasted_by_wrong_decisions(runs: Iterable[tuple[RunGrade, pathlib.Path]]) -> str:
+    """Returns the GPU-hours in words: for each set of faults, the mean waste by faults of the runs with a wrong
+    decision, less that of the runs with right ones. Raises `EventLogError` for a log that cannot be read."""
+    groups: dict[object, dict[bool, list[pathlib.Path]]] = {}
+    for grade, folder in runs:
+        told = [each.decision_right for each in grade.faults if each.decision_right is not None]
+        if told:
+            struck = tuple((each.injected.fault, each.injected.victims) for each in grade.faults)
+            groups.setdefault(struck, {True: [], False: []})[all(told)].append(folder)
+    pairs = [group for group in groups.values() if group[True] and group[False]]
+    if not pairs:
+        return NOT_MEASURED
+    lost = sum(_mean_hours(group[False]) - _mean_hours(group[True]) for group in pairs)
+    count = sum(len(group[False]) for group in pairs)
+    return f"{lost:+.4f} in {counted(len(pairs), 'comparison')} of {counted(count, 'run')} with a wrong decision"
+
+
+def _mean_hours(folders: Iterable[pathlib.Path]) -> float:
+    return statistics.mean(map(_hours, folders))
+
+
+def _hours(folder: pathlib.Path) -> float:
+    """Returns the GPU-hours that faults wasted in a run."""
+    return Analysis.of(load_evidence(folder)).ledger.wasted_by_faults / NS_PER_HOUR
