@@ -121,5 +121,5 @@ def main(kind: str = "ddp", pairs: int = 5, steps: int = 200) -> int:
 
 
 if __name__ == "__main__":
-    named = [word for word in sys.argv[1:2] if not word.isdigit()]
-    sys.exit(main(*named or ["ddp"], *map(int, sys.argv[1 + len(named) :])))
+    words = sys.argv[1:] if sys.argv[1:] and not sys.argv[1].isdigit() else ["ddp", *sys.argv[1:]]
+    sys.exit(main(words[0], *map(int, words[1:])))

@@ -150,8 +150,8 @@ class ForkingAgent(SimpleElasticAgent):
         name = os.environ.get("CHAOS_NODE") or self._rendezvous_handler.address
         why = f"{name} failed {failures} times in a row, each within {SOON_S:g} s of a start"
         print(f"launch: this node leaves the job (--exclude-failing {self._exclude_failing}): {why}", file=sys.stderr)
-        who = [{"rank": rank} for rank in ranks] or [{"node": name}]
-        self._emit("diagnosis", kind="crash", who=who, decision="evict-node", why=why)
+        who: list[dict[str, int | str]] = [{"rank": rank} for rank in ranks]
+        self._emit("diagnosis", kind="crash", who=who or [{"node": name}], decision="evict-node", why=why)
         self.excluded = self._eviction.noticed = True
         self._eviction.check()
 

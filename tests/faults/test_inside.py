@@ -198,9 +198,3 @@ def test_after_a_cuda_error_each_call_of_the_training_thread_fails_with_its_word
         assert failpoint["name"] == "device_call_failed" and not failpoint["real"]
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=300)
-
-
-def test_no_kernel_spins_where_there_is_no_gpu() -> None:
-    told: list[dict[str, Any]] = []
-    strikes.strike("spin", 1.0, told.append)  # type: ignore[arg-type]
-    assert [each["name"] for each in told] == ["no_gpu"]

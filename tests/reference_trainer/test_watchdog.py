@@ -97,7 +97,7 @@ def test_only_the_absent_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_ordered_pause_comes_once_before_its_step(tmp_path: pathlib.Path) -> None:
     order = {"kind": "pause", "section": "evaluation", "factor": 7.5, "from_step": 5, "steps": 1}
     damage, model = Damage(*ordered(tmp_path, **order), 1, Told()), MagicMock()
-    found = {}
+    found: dict[int, list[list[Pause]]] = {}
     for step in (4, 5, 6, 5):
         damage.before_step(step, model)
         found.setdefault(step, []).append([*damage.pauses])
@@ -117,4 +117,5 @@ def test_no_false_alarm_is_judged_under_the_settings_under_which_hangs_are_found
     assert settings("hang", profile, OF_STEPS) == settings("no-false-alarm", profile, OF_STEPS)
     pauses = load_scenario(SCENARIOS / "no-false-alarm.yaml", profile).faults
     floor_s = settings("no-false-alarm", profile, OF_STEPS)[0]
-    assert all(fault.action.lasts().s > floor_s for fault in pauses), "each is longer than a step may be"
+    lasts = [fault.action.lasts() for fault in pauses]
+    assert all(each is not None and each.s > floor_s for each in lasts), "each is longer than a step may be"

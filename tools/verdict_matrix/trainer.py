@@ -231,7 +231,7 @@ def waits_for_its_saves() -> None:
 
     @around(Worker, "save")
     def save(original: Any, self: Worker, kind: str) -> None:
-        self.watchdog.allow(3600)
+        self.watchdog.allow("a save", 3600)
         original(self, kind)
         self.checkpoints.wait()
 

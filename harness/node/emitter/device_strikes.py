@@ -1,4 +1,4 @@
-"""Faults of a rank's device, in its process: each later call fails, as after a CUDA error, or a kernel spins."""
+"""Faults of a rank's device, in its process: each later call fails, as after a CUDA error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 CALL_FAILED = "device_call_failed"  # a failpoint: the first device call failed
-SPINNING, NO_GPU = "gpu_spinning", "no_gpu"
 ERRORS = {  # what CUDA says
     "illegal_access": "an illegal memory access was encountered",
     "ecc": "uncorrectable ECC error encountered",
@@ -20,7 +19,7 @@ _ADVICE = """
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
 For debugging consider passing CUDA_LAUNCH_BLOCKING=1
 """
-# One kernel that writes where nothing is, and one that spins until a time of the GPU's own clock.
+# A kernel that writes where nothing is.
 _PTX = b"""
 .version 6.0
 .target sm_60
@@ -34,19 +33,6 @@ _PTX = b"""
     st.global.u32 [%place], %value;
     ret;
 }
-.visible .entry spin(.param .u64 lasts)
-{
-    .reg .b64 %now, %end, %lasts;
-    .reg .pred %early;
-    ld.param.u64 %lasts, [lasts];
-    mov.u64 %now, %globaltimer;
-    add.u64 %end, %now, %lasts;
-again:
-    mov.u64 %now, %globaltimer;
-    setp.lt.u64 %early, %now, %end;
-    @%early bra again;
-    ret;
-}
 """
 
 Append = Callable[[dict[str, Any]], int]
@@ -56,7 +42,7 @@ def break_device(kind: str, append: Append) -> None:
     """Makes every device call of this thread fail from now on: on a GPU by a real access to no memory, where `kind` is
     that; otherwise PyTorch's operators raise the same error."""
     if kind == "illegal_access" and _on_gpu():
-        launch("astray")
+        _go_astray()
         try:
             sys.modules["torch"].cuda.synchronize()
         except RuntimeError as error:
@@ -79,25 +65,14 @@ def break_device(kind: str, append: Append) -> None:
     Broken().__enter__()  # for as long as the thread lives
 
 
-def spin(seconds: float, append: Append) -> None:
-    """Lets a kernel spin on this process's GPU; what comes after it in the same stream waits."""
-    if not _on_gpu():
-        append({"event": "failpoint", "name": NO_GPU})
-        return
-    append({"event": "failpoint", "name": SPINNING})
-    launch("spin", int(seconds * 1e9))
-
-
-def launch(name: str, *arguments: int) -> None:
-    """Launches one thread of a kernel, in the default stream of the current device. Raises `RuntimeError`."""
+def _go_astray() -> None:
+    """Launches the kernel, in the default stream of the current device. Raises `RuntimeError`."""
     cuda = ctypes.CDLL("libcuda.so.1")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _ok(cuda.cuModuleLoadData(ctypes.byref(module), _PTX))
-    _ok(cuda.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
-    values = [ctypes.c_uint64(each) for each in arguments]
-    places = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
+    _ok(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"astray"))
     stream = ctypes.c_void_p(sys.modules["torch"].cuda.current_stream().cuda_stream)
-    _ok(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, places, None))
+    _ok(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, None, None))
 
 
 def _ok(result: int) -> None:

@@ -53,8 +53,7 @@ def strike(
 ) -> None:
     """Strikes. `raise`: an exception with this text comes up in the calling thread, soon. `seize`: no thread runs for
     this many seconds. `leak`: memory is taken until `over`; "BYTES_PER_S BYTES_AT_MOST". `call`: `inject` of this
-    source is called. `break_device`: device calls fail from now on, by this kind of error. `spin`: a kernel spins on
-    the GPU for this many seconds."""
+    source is called. `break_device`: device calls fail from now on, by this kind of error."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
         _raise_soon(str(argument))
@@ -72,8 +71,6 @@ def strike(
         append({"event": "failpoint", **said})
     elif what == "break_device":
         device_strikes.break_device(str(argument), append)
-    elif what == "spin":
-        device_strikes.spin(float(argument), append)
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:
