@@ -102,10 +102,10 @@ class ObjectStore(Fault):
             raise FaultError(f"{self.directory}/counts.json: no counts of a proxy ({error!r})") from error
 
     def _judge(self, counts: dict[str, Any], context: Context) -> None:
-        """Judges the share of requests (within three standard deviations) and the mean delay (within a quarter)."""
+        """Judges the share of requests (within five standard deviations) and the mean delay (within a quarter)."""
         matched, acted = counts.get("matched", 0), counts.get("acted", 0)
         expected = self.share * matched
-        ok = acted > 0 and abs(acted - expected) <= 3 * math.sqrt(expected * (1 - self.share)) + 0.5
+        ok = acted > 0 and abs(acted - expected) <= 5 * math.sqrt(expected * (1 - self.share)) + 0.5
         detail = f"{matched} requests concerned"
         if self.kind == "slow" and acted:
             asked_ms = self.delay.ms

@@ -92,9 +92,6 @@ KILL_AFTER_ROT = KILL | {"when": {"following": "rot", "event": "effect"}}
 LATER: dict[str, Any] = {"when": {"step": 45}}
 RARE: dict[str, Any] = {"steps": 100, "checkpoint": {"every_steps": 20}}
 DEAD = fault("dead", "storage_hang", {"step": 50}, {"node": "all"}, duration="30s")
-SHORT = fault(
-    "short", "object_store", {"step": 25}, {"node": "any"}, kind="short_read", path="*.distcp", duration="20s"
-)
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
 LOSE = fault("lose", "data_corruption", {"step": 25}, {"rank": 1}, kind="missing", duration="2s")
 SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")
@@ -169,12 +166,6 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "huge numbers and kill": rehearsal(ROT | LATER | {"kind": "exploded"}, KILL_AFTER_ROT, **RARE, expect=ALIKE),
     "dead mount": rehearsal(DEAD, steps=800, checkpoint={"every_steps": 20}, args=USUAL, expect=NOTICED)
     | {"abort": {"if_not_started_for": "10m", "if_no_step_for": "20s", "wall_clock": "15m"}},
-    "short reads and kill": rehearsal(
-        SHORT,
-        KILL | {"when": {"following": "short", "event": "injected", "after": "4s"}},
-        steps=600,
-        checkpoint={"every_steps": 10, "store": "s3"},
-    ),
     "drift": rehearsal(FLIP, nodes=3),
     "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
     "skew": rehearsal(SKEW),

@@ -198,33 +198,6 @@ def loads_damaged_checkpoints() -> None:
 
 
 @bug
-def loads_what_arrived() -> None:
-    """Of a download that is too short, it loads what it can, and leaves the rest zero."""
-    loads_damaged_checkpoints()
-
-    @around(checkpoint, "read")
-    def read(original: Any, folder: pathlib.Path) -> State:
-        load = dcp.load
-
-        def in_parts(state: State, **more: Any) -> None:
-            for name in state:
-                part = {name: state[name]}
-                try:
-                    load(part, **more)
-                except checkpoint.FAILURES:
-                    if isinstance(part[name], torch.Tensor):
-                        part[name].zero_()
-                state[name] = part[name]
-
-        dcp.load = in_parts
-        try:
-            found: State = original(folder)
-            return found
-        finally:
-            dcp.load = load
-
-
-@bug
 def waits_for_its_saves() -> None:
     """Each save is written in the step loop, for as long as it takes, and nobody watches it."""
     Checkpoints._tell_late = lambda *_: None
