@@ -390,6 +390,7 @@ def test_report_json_is_what_the_contract_says() -> None:
         "healed": True,
         "kills": True,
         "error": "",
+        "domain": "",
     }
 
 

@@ -297,7 +297,7 @@ def test_megatron_s_tracker_is_set_back(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(("ranks", "nodes"), [(4, None), (2, 1), (3, None), (0, None)])
 def test_it_has_as_many_nodes_as_the_job_had_in_the_end(ranks: int, nodes: int | None, tmp_path: pathlib.Path) -> None:
     plan = plan_of(tmp_path, "none")
-    workload = plan.workload.model_copy(update={"nodes": 2, "min_nodes": 1, "ranks_per_node": 2})
+    workload = plan.workload.model_copy(update={"nodes": 2, "min_nodes": 1, "max_nodes": 2, "ranks_per_node": 2})
     again: Any = types.SimpleNamespace(
         plan=plan.model_copy(update={"workload": workload}), progress=types.SimpleNamespace(world_size=ranks)
     )

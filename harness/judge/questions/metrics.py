@@ -14,6 +14,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.restarts import in_vain
 from harness.judge.facts.saves import Save
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
+from harness.judge.thresholds import HOST_DELAYS_BY
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.save_events import COMMITTED, FAILED, PART
@@ -21,7 +22,6 @@ from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted
 
-HOST_DELAYS_BY = 2  # times the bound on detection: no alarm for so long is not the host's doing
 QUANTILES = (50, 95, 99)
 UNITS: Mapping[str, Callable[[Any], str]] = {
     "s": lambda value: f"{value:.3f} s",
