@@ -96,7 +96,7 @@ def set_health(run_dir: pathlib.Path, node: str, device: int, health: Mapping[st
     devices = dict(enumerate(_DEVICE.iter_unpack(content[_COUNT.size :])))
     before = dict(zip(FIELDS, devices[device]))  # errors stay: who looks later must hear of them, and nobody twice
     wanted = {"xid": before["xid"], "xids": max(0, before["xids"]) + ("xid" in health)} | dict(health)
-    devices[device] = tuple(wanted.get(name, UNCHANGED) for name in FIELDS)
+    devices[device] = tuple(wanted.get(field, UNCHANGED) for field in FIELDS)
     _write(run_dir, node, _COUNT.unpack_from(content)[0], devices)
 
 
