@@ -29,7 +29,7 @@ WANTS = (
     (r"(?i)chromium|playwright", "a browser", "make engines ENGINES="),
     (r"(?i)prometheus|promtool", "Prometheus", "make engines ENGINES="),
     (r"pip install|importorskip|could not import", "a Python package", "make setup"),
-    (r"not installed", "a program", "make engines ENGINES="),
+    (r"not installed|C compiler", "a program", "make engines ENGINES="),
     (r"(?i)\broot\b|another user|ordinary", "root", "run make test as root"),
     (r"(?i)namespace|fuse|cgroup|nodes have no", "a right on this machine", ".venv/bin/python -m harness doctor"),
 )
