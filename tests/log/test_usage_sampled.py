@@ -154,9 +154,9 @@ def test_connections_are_told_by_their_two_ends(monkeypatch: pytest.MonkeyPatch)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         other, _ = server.accept()
         client.sendall(b"x")
-        other.close()
         assert tcp.Connection in {type(each) for each in tcp.connections() if each.peer == "127.0.0.1"}
         assert tcp.by_peer() == [] or all(each["local"] != each["peer"] for each in tcp.by_peer())
+        other.close()
     made = [tcp.Connection("10.0.0.1", "10.0.0.2", rtt, 3, stuck) for rtt, stuck in ((900, 0), (40_000, 1))]
     monkeypatch.setattr(tcp, "connections", lambda: iter([*made, tcp.Connection("10.0.0.1", "10.0.0.1", 9, 9, 9)]))
     told = {"local": "10.0.0.1", "peer": "10.0.0.2", "rtt_us": 40_000, "sent_again": 6, "stuck": 1}
