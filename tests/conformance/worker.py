@@ -74,7 +74,7 @@ def stay_connected(head: str) -> None:
         time.sleep(0.1)
 
 
-def main(steps: int, code: int, store: str, head: str) -> int:
+def main(steps: int, code: int, store: str, head: str = "") -> int:
     rank = int(os.environ["CHAOS_NODE"].removeprefix("node"))
     emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=1)
     signal.signal(signal.SIGTERM, lambda *_: emit("notice", source="signal"))
@@ -82,7 +82,8 @@ def main(steps: int, code: int, store: str, head: str) -> int:
     emit("started")
     if "CHAOS_METADATA" in os.environ:
         threading.Thread(target=watch, args=(emit,), daemon=True).start()
-    threading.Thread(target=stay_connected, args=(head,), daemon=True).start()
+    if head and not head.startswith("127."):  # nodes without a network of their own would listen on this machine
+        threading.Thread(target=stay_connected, args=(head,), daemon=True).start()
     begin_ns = time.monotonic_ns()
     for step in range(1, (steps or FOR_EVER) + 1):
         for _ in range(ROUNDS):
