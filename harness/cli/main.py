@@ -105,7 +105,7 @@ COMMANDS = {
             "diagnosis.explain_command:explain_failure",
             "Say what broke first in a stored run, who it was, why, and what to do.",
         ),
-        "diagnose": ("diagnosis.diagnose_command:diagnose", "Grade a diagnoser's answers about stored runs."),
+        "diagnose": ("diagnosis.diagnose_command:diagnose", "Grade a diagnoser's answers about runs."),
         "heal": ("cli.machine", "Undo what killed runs left behind on this machine, and name it."),
     },
     "More": {

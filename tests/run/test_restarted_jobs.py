@@ -165,7 +165,7 @@ def test_what_only_the_fault_free_run_wrote_beside_its_saves_is_named_from_the_l
 
 @pytest.mark.slow
 def test_one_that_is_killed_leaves_no_copy_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(second_restart, "set_back", lambda place, saved: os._exit(9))
+    monkeypatch.setattr(second_restart, "set_back", lambda *_: os._exit(9))
     monkeypatch.setattr(job, "start_reverter", lambda _: None)  # it is killed, too
     child = os.fork()
     if child == 0:
