@@ -55,11 +55,13 @@ KINDS = {
 
 class GpuHealth(Fault):
     """NVML tells every process of the rank's node that the rank's GPU is sick. All else is what the real library says;
-    a node without a GPU has simulated ones, one for each rank.
+    a node without a GPU has simulated ones, one for each rank, but not in the fault-free run.
 
     The harness's machine needs a C compiler, and processes of the job must keep what is first in `LD_LIBRARY_PATH`. A
-    job that sees it emits `diagnosis` with `kind: gpu` and the rank, which `expect: {diagnosis: {right_within: 30s}}`
-    asks for."""
+    job that sees it emits `diagnosis` with `kind: gpu` and the rank. Ask for it by
+    `expect: {diagnosis: {right_within: 30s}}`: without, a job that ignores its GPU passes. `chaos diagnose --read
+    lines` reads the answer of a job that only prints it. Counters are volatile ones, and keep their value for a process
+    that starts again meanwhile."""
 
     kind: Literal["ecc", "ecc_corrected", "lost", "xid", "nvlink", "thermal", "power", "idle", "hang"] = Field(
         description="; ".join(f"{kind}: {sickness.says}" for kind, sickness in KINDS.items())
