@@ -169,8 +169,10 @@ def test_one_that_is_killed_leaves_no_copy_behind(tmp_path: pathlib.Path, monkey
     monkeypatch.setattr(job, "start_reverter", lambda _: None)  # it is killed, too
     child = os.fork()
     if child == 0:
-        execute(plan_of(tmp_path, "none"), tmp_path / "run", BACKEND)
-        os._exit(1)
+        try:
+            execute(plan_of(tmp_path, "none"), tmp_path / "run", BACKEND)
+        finally:
+            os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     saved = "checkpoints/step-060.safetensors"
     assert (tmp_path / "run" / "second-restart" / saved).exists()
