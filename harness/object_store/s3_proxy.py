@@ -148,7 +148,7 @@ class Proxy:
             writer.write(closing(head) + body)
             await writer.drain()
             if asked.operation == dialects.LIST:
-                answer.write(self._listed(head, asked, await reader.read(LIST_BYTES_MAX)))
+                answer.write(self._listed(head, asked, await read_list(reader)))
             elif asked.operation == dialects.READ and not await self._pass_on(asked, reader, answer):
                 return await answer.drain()
             while chunk := await reader.read(CHUNK_BYTES):
@@ -194,6 +194,14 @@ def closing(head: Head) -> bytes:
     lines = head.raw.split(b"\r\n")
     kept = [line for line in lines[:-2] if not line.lower().startswith((b"connection:", b"expect:"))]
     return b"\r\n".join([*kept, b"Connection: close", b"", b""])
+
+
+async def read_list(reader: asyncio.StreamReader) -> bytes:
+    """Reads an answer to its end, or its first `LIST_BYTES_MAX` bytes or a little more."""
+    found = bytearray()
+    while len(found) < LIST_BYTES_MAX and (chunk := await reader.read(CHUNK_BYTES)):
+        found += chunk
+    return bytes(found)
 
 
 async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:

@@ -1,5 +1,6 @@
 """The proxy before a real S3-compatible server, asked by the client that trainers use."""
 
+import asyncio
 import contextlib
 import dataclasses
 import hashlib
@@ -25,7 +26,7 @@ from harness.faults.contract import Target, build_fault
 from harness.node.node_paths import KEY_ENV, KEY_NAME
 from harness.object_store import dialects, s3_signature
 from harness.object_store.dialects import Head
-from harness.object_store.s3_proxy import parse_head
+from harness.object_store.s3_proxy import parse_head, read_list
 
 if importlib.util.find_spec("moto") is None or importlib.util.find_spec("botocore") is None:
     pytest.skip("moto and botocore are not installed", allow_module_level=True)
@@ -241,6 +242,17 @@ def test_a_list_is_as_it_was_before_the_newest_change(store: Store) -> None:
     assert run(store, during, kind="stale_list", share=1.0, delay="60s")[3]
     look()
     assert run(store, look, kind="stale_list", share=1.0, delay="60s")[3] is False, "nothing changed: nothing to hide"
+
+
+def test_a_list_that_arrives_in_pieces_is_whole() -> None:
+    async def arrives() -> bytes:
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"HTTP/1.1 200 OK\r\n\r\n")
+        asyncio.get_running_loop().call_later(0.05, reader.feed_data, b"<ListBucketResult/>")
+        asyncio.get_running_loop().call_later(0.1, reader.feed_eof)
+        return await read_list(reader)
+
+    assert asyncio.run(arrives()).endswith(b"<ListBucketResult/>")
 
 
 def test_an_upload_without_one_of_its_parts_is_told_to_be_complete(store: Store) -> None:
