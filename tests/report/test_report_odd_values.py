@@ -31,7 +31,7 @@ from harness.timeline.timeline import Segment, Steps
 
 ELEMENTS_MAX = 400  # of a chart of a few rows
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DRAWN_WITHIN_S = 20
+DRAWN_WITHIN_S = 120
 TIMES = (-3e8, 0.0, 1e-9, 1.0, 3e8 - 1e-6, 3e8)  # 3e8 s: as far apart as two times of a log can be
 VALUES = (math.nan, math.inf, -math.inf, -1.7e308, 0.0, 5e-324, 1e-300, 1.0, 1.7e308)
 FORGED = "B-kill-in-the-first-step"
