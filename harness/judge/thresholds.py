@@ -69,7 +69,6 @@ NOTICED_NS = healthy("<=", 10**9, "ns", "a notice beside the strike that it anno
 USUAL_FACTOR = healthy("<=", 2, "× usual", "as late as without a fault | later", "runs: docs/margins.json")
 USUAL_LEAST_NS = healthy("<=", 2 * 10**9, "ns", "a save is seen late on a busy host | told before it was", "runs: 2.5 s in forged2/S-steps_told_faster")
 LATE_SAVES = healthy("<", 3, "saves in a row", "seen late by chance | told before they were", "runs: docs/margins.json")
-HOST_DELAYS_BY = judged("<", 2, "× the bound on detection", "a busy host delayed the alarm | nobody noticed", "guess: a host gives a job half of its time")
 FINE_NS = judged("<", 10**5, "ns", "clocks too coarse to tell copies | fine enough", "formula: with COPIED_STEPS")
 COPIED_STEPS = method(5, "steps", "in a row that a copy shares", "formula: 5 steps that scatter by 10 ms are alike at 0.1 ms in 100^-5 of cases")
 STEPS_LOOKED_AT = method(4096, "steps", "that show how coarse clocks are", "meaning: more change no divisor")

@@ -113,22 +113,25 @@ def test_a_benign_pause_explains_no_alarm(benign: bool, beside: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "alarmed", "benign", "found"),
+    ("bound", "alarmed", "benign", "others", "found"),
     [
-        ("1us", False, False, Verdict.FAIL),
-        ("1h", False, False, Verdict.INCONCLUSIVE),
-        ("1h", True, False, Verdict.PASS),
-        ("1us", False, True, Verdict.INCONCLUSIVE),
+        ("1us", False, False, 0.0, Verdict.FAIL),
+        ("1us", False, False, 0.9, Verdict.INCONCLUSIVE),  # the alarm itself may wait for a CPU, however long
+        ("1h", False, False, 0.0, Verdict.INCONCLUSIVE),
+        ("1h", True, False, 0.0, Verdict.PASS),
+        ("1us", False, True, 0.0, Verdict.INCONCLUSIVE),
     ],
 )
 def test_a_job_that_stands_still_and_notices_nothing_fails_the_bound_on_detection(
-    bound: str, alarmed: bool, benign: bool, found: Verdict
+    bound: str, alarmed: bool, benign: bool, others: float, found: Verdict
 ) -> None:
     """A step takes longer than a microsecond, and less than an hour."""
 
     def told(logs: Logs) -> None:
         done, target = steps(logs.trainers(rank=0)[0]), [{"node": "node1", "incarnation": 1, "rank": None}]
         struck(logs, "stuck", done[25]["mono_ns"], healed=done[30]["mono_ns"], targets=target, may=[], benign=benign)
+        load = {"event": "host.load", "others": others, "wall_ns": logs.harness[-1]["wall_ns"]}
+        logs.put(*(load | {"mono_ns": each["mono_ns"] + 2} for each in done))
         if alarmed:
             alarm(logs, 0, 28, kind="hang")
 

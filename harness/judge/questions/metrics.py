@@ -14,7 +14,6 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.restarts import in_vain
 from harness.judge.facts.saves import Save
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
-from harness.judge.thresholds import HOST_DELAYS_BY
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.save_events import COMMITTED, FAILED, PART
@@ -149,9 +148,8 @@ def _unnoticed(run: Timeline, allowed: int) -> Expectation | None:
         if since < NEVER and not noticed.any():
             limit = shown_ns(allowed)
             why = f"nobody in the job noticed `{fault.id}` within {limit}, though no step was done for so long"
-            grounds = [Ground(Kind.FAULTS), Ground(Kind.ABSENCE)]
-            if np.diff(edges)[stood[0]] < HOST_DELAYS_BY * allowed:  # a busy host may have delayed the alarm
-                grounds.append(Ground(Kind.DURATION, of=(since, since + allowed)))
+            late = Ground(Kind.DURATION, of=(since, since + allowed))  # a busy host may have delayed the alarm
+            grounds = Ground(Kind.FAULTS), Ground(Kind.ABSENCE), late
             return line("metrics.detection_max", f"≤ {limit}", "never", why, *grounds, unit="s")
     return None
 
