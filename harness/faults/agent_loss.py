@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 
 from pydantic import Field
 
 from harness.backends.contract import Node, Verb
-from harness.faults.contract import Context, TakesNodes, Target, name_nodes
+from harness.faults.contract import Context, TakesNodes, Targets, name_nodes
 from harness.faults.shared.rank_launcher import launcher_of
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
@@ -29,11 +28,11 @@ class AgentLoss(TakesNodes):
     needs = frozenset({Verb.SIGNAL, Verb.KILL})
     truth = Truth((Kind.CRASH,), Place.NODE, (Decision.RESTART_ELSEWHERE, Decision.RESTART_IN_PLACE))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         then = f"the node is taken {self.orphans_for} later; {self.describe_replacement()}"
         return f"the launcher on {name_nodes(targets)} is killed, its workers live on; {then}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         nodes = [context.node(target) for target in targets]
         for node in nodes:
             self._kill_launcher(node, context)

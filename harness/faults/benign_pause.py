@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Target, name_ranks, ranks_of
+from harness.faults.contract import Context, Targets, name_ranks, ranks_of
 from harness.faults.shared import inside, orders
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
@@ -38,10 +37,10 @@ class BenignPause(orders.OrderedFault):
     benign = True
     truth = Truth((Kind.NONE,), Place.JOB, (Decision.IGNORE,))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"{name_ranks(targets)}: the job {MEETS[self.kind]} for {self.duration}; nothing is wrong"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         """Measures that no rank does a step. It is over early only if the job ends all these processes."""
         ranks = sorted(ranks_of(targets))
         first = orders.step_ahead(context, ranks) if orders.newest_step(context, ranks) else 1

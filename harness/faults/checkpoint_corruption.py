@@ -10,7 +10,6 @@ import contextlib
 import fnmatch
 import pathlib
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -18,7 +17,7 @@ from pydantic import Field, model_validator
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Fault, Folder, RunPath, Target
+from harness.faults.contract import Context, Fault, Folder, RunPath, Targets
 from harness.faults.shared import checkpoint_damage
 from harness.faults.shared.checkpoint_damage import OF_POINTERS, PARTS, POISON, Damage, Kind, Order, Part
 from harness.log import untrusted_files
@@ -82,14 +81,14 @@ class CheckpointCorruption(Fault):
         found = super().consequences()
         return replace(found, may=found.may | {May.DIVERGE}) if self.kind in POISON else found
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         file = f"the {self.file} file" if self.file == "largest" else f"file {self.file!r}"
         file = "the pointer" if self.what == "pointer" else file
         where = f" in {self.directory}/" if self.directory else ""
         part = f", only in {PARTS[self.what]}" if self.what in ("tensor", "header") else ""
         return f"the newest finished checkpoint{where}: {_KINDS[self.kind].format(file=file)}{part}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         place, listing = self._finished(context)
         aside = context.run_dir / "kept" / f"{context.seed:016x}"
         aside.mkdir(parents=True, exist_ok=True)

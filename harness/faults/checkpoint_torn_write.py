@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Disturbance, Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Folder, TakesNodes, Target, name_nodes
+from harness.faults.contract import Context, Folder, TakesNodes, Targets, name_nodes
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import StorageRule
 from harness.units import Duration, Size
@@ -44,12 +44,12 @@ class CheckpointTornWrite(TakesNodes):
     def mounts(self) -> Sequence[str]:
         return (self.directory,)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         moment = f"{self.after_bytes} into {self.path}" if self._counts_bytes() else f"after the rename of {self.path}"
         power = f"power fails on {name_nodes(targets)} {moment} in {self.directory}/"
         return f"{power}, {_LOSSES[self.kind]}; {self.describe_replacement()}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         self._acting.clear()
         for target in targets:
             self._acting.append(context.node(target).disturb_storage(self.directory, self._rule(context.seed)))
@@ -59,7 +59,7 @@ class CheckpointTornWrite(TakesNodes):
         self._judge(dict(self._acting[hit].counts()), context)
         self.take([context.node(target) for target in targets], "power lost", context)
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         while self._acting:
             self._acting.pop().heal()
 
@@ -71,7 +71,7 @@ class CheckpointTornWrite(TakesNodes):
         operations = ("write",) if self._counts_bytes() else ("rename",)
         return StorageRule(self.path, operations, after_bytes=after, power=self.kind, seed=seed)
 
-    def _wait_for_cut(self, targets: Sequence[Target], context: Context) -> int:
+    def _wait_for_cut(self, targets: Targets, context: Context) -> int:
         """Waits for the first power failure, and returns the number of its target."""
         for _ in range(round(self.within.s / LOOK_S)):
             for number, disturbance in enumerate(self._acting):

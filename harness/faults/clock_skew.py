@@ -6,14 +6,14 @@ import contextlib
 import functools
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError, NodeGone
-from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Target, name_nodes
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Targets, name_nodes
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node import skew
 from harness.units import Duration
@@ -38,10 +38,10 @@ class ClockSkew(Fault):
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return skew.prepare(run_dir)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"the wall clock of {name_nodes(targets)} jumps {self.direction} by {self.offset}, for {self.duration}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         offset_s = self.offset.s * (1 if self.direction == "forward" else -1)
         nodes = [context.node(target) for target in targets]
         ranks = [rank for node in nodes for rank in context.ranks_on(node)]
@@ -63,7 +63,7 @@ class ClockSkew(Fault):
             context.effect(round(jump_s(rank), 3), offset_s, "s of wall clock", ok=ok, detail=f"rank {rank}'s events")
         context.wait(self.duration.s)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Measures the clock by the first steps that end after it was healed."""
         since_ns = time.monotonic_ns()
         tolerance_s = TOLERANCE_S + self.offset.s / 10
@@ -74,7 +74,7 @@ class ClockSkew(Fault):
                 ok = abs(left_s) <= tolerance_s
                 context.ended(round(left_s, 3), 0, "s of wall clock", ok=ok, detail=f"rank {rank}'s events")
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         for target in targets:
             with contextlib.suppress(NodeGone):  # and its clock with it
                 context.node(target).skew_clock(0.0)

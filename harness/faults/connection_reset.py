@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Target, name_ranks, ranks_of
+from harness.faults.contract import Context, Targets, name_ranks, ranks_of
 from harness.faults.shared import inside
 from harness.log.truth import Decision, Kind, Place, Truth
 
@@ -22,10 +20,10 @@ class ConnectionReset(inside.InsideFault):
     needs = frozenset({Verb.SIGNAL, Verb.NET_RESET, Verb.NET_DELAY})
     truth = Truth((Kind.NETWORK,), Place.NODE, (Decision.RESTART_IN_PLACE, Decision.IGNORE), either_side=True)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"{name_ranks(targets)}: its connections to the other ranks are reset, and its process lives"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         """Measures by the kernel's own list: no connection from before is left, and the process is there. Nothing has
         to be undone: new connections can be made at once."""
         victims = self.find_victims(targets, context)

@@ -62,6 +62,9 @@ class Target:
     rank: int | None = None
 
 
+Targets = Sequence[Target]
+
+
 @dataclass(frozen=True)
 class Hold:
     """A place in the trainer: the event whose fields are these, of this rank.
@@ -269,7 +272,7 @@ class Fault(Parameters, abc.ABC):
             spoilt_steps=self.spoilt_steps(),
         )
 
-    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+    def holds(self, targets: Targets) -> list[Hold]:
         """Returns where a trainer with our emitter waits or is struck while the fault acts: see `Context.hold`."""
         return []
 
@@ -297,17 +300,17 @@ class Fault(Parameters, abc.ABC):
         return type(self).model_validate(self.model_dump(mode="json"))
 
     @abc.abstractmethod
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         """Describes its act on these targets in one sentence (`chaos plan`)."""
 
     @abc.abstractmethod
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         """Acts, measures that it acts, and waits as long as it is to last. Runs in a thread of its own."""
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         """Undoes active effects. Runs at the end of the fault or of the run, also after a failed `inject`."""
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Measures after `heal`, as `inject` did, that the effect is over, and reports it by `context.ended`. Takes
         `END_SEEN_WITHIN_S` at most, as the job goes on. Not called if the job is over, too."""
 
@@ -369,17 +372,17 @@ class TakesNodes(Fault):
                 context.cluster.give_up(node)
 
 
-def name_nodes(targets: Sequence[Target]) -> str:
+def name_nodes(targets: Targets) -> str:
     """Returns the targets in words: `node 0, 2`."""
     return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
-def ranks_of(targets: Sequence[Target]) -> list[int]:
+def ranks_of(targets: Targets) -> list[int]:
     """Returns the ranks of a fault with `aims_at: rank`, as the planner resolves them."""
     return [target.rank for target in targets if target.rank is not None]
 
 
-def name_ranks(targets: Sequence[Target]) -> str:
+def name_ranks(targets: Targets) -> str:
     """Returns the targets in words: `rank 0, 2`."""
     return "rank " + ", ".join(str(target.rank) for target in targets)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Hold, Target, name_ranks
+from harness.faults.contract import Context, Hold, Targets, name_ranks
 from harness.faults.shared import inside
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.device_strikes import CALL_FAILED, ERRORS
@@ -29,13 +28,13 @@ class CudaError(inside.InsideFault):
     runbook = "F1"
     truth = Truth((Kind.GPU, Kind.CRASH), Place.RANK, (Decision.RESTART_IN_PLACE, Decision.RESTART_ELSEWHERE))
 
-    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+    def holds(self, targets: Targets) -> list[Hold]:
         return inside.at_the_next_step(targets, "break_device", self.kind)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f'{name_ranks(targets)}: after its next step each device call fails: "CUDA error: {ERRORS[self.kind]}"'
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         victims = self.find_victims(targets, context)
         struck = inside.strike_each(targets, context, CALL_FAILED)
         ended = [rank for rank in struck if context.wait(ENDS_WITHIN_S, until=partial(inside.is_gone, *victims[rank]))]

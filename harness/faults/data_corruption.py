@@ -8,13 +8,13 @@ import hashlib
 import os
 import pathlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from harness.errors import FaultError
-from harness.faults.contract import Context, Folder, RunPath, Target, name_ranks, ranks_of
+from harness.faults.contract import Context, Folder, RunPath, Targets, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log import untrusted_files
 from harness.log.consequences import May
@@ -55,12 +55,12 @@ class DataCorruption(orders.OrderedFault):
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return super().environment(run_dir) if self.kind == "nan_batch" else {}
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         if self.kind == "nan_batch":
             return f"one batch of {name_ranks(targets)} turns the loss into NaN"
         return f"one shard {self.file} in {self.directory}/ is {self.kind} for {self.duration}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         if self.kind == "nan_batch":
             return self._poison(targets, context)
         assert self.duration is not None, "only a NaN batch has none"
@@ -83,7 +83,7 @@ class DataCorruption(orders.OrderedFault):
         context.wait(self.duration.s)
         put_back(context.run_dir, **places)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that the shard is as before: `inject` puts it back, or its undo record at the end of the run."""
         if self.kind == "nan_batch":
             super().see_end(targets, context)
@@ -101,7 +101,7 @@ class DataCorruption(orders.OrderedFault):
             else:
                 file.write(dice.randbytes(min(size, 1 << 20)))
 
-    def _poison(self, targets: Sequence[Target], context: Context) -> None:
+    def _poison(self, targets: Targets, context: Context) -> None:
         for rank in ranks_of(targets):
             found = orders.order(context, rank, kind="nan")
             detail = f"rank {rank}, step {found['step']}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
-from harness.faults.contract import Context, Hold, Target, name_ranks
+from harness.faults.contract import Context, Hold, Targets, name_ranks
 from harness.faults.shared import inside
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.strikes import NEXT_BATCH
@@ -28,14 +26,14 @@ class DataLoaderStall(inside.InsideFault):
         kinds = (Kind.HANG, Kind.BAD_DATA, Kind.STORAGE, Kind.STRAGGLER)
         return Truth(kinds, Place.RANK, (Decision.IGNORE, Decision.RESTART_IN_PLACE)).of_pause(self.duration)
 
-    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+    def holds(self, targets: Targets) -> list[Hold]:
         return inside.stuck_at(NEXT_BATCH, targets, self.duration.s)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         until = f"for {self.duration} or until the job gets rid of it"
         return f"{name_ranks(targets)}: the next batch of data does not come, {until}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         victims = self.find_victims(targets, context)
         inside.see_stuck(NEXT_BATCH, list(victims), context)
         context.wait(self.duration.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))

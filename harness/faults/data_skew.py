@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Target, name_ranks, ranks_of
+from harness.faults.contract import Context, Targets, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -25,11 +24,11 @@ class DataSkew(orders.OrderedFault):
     truth = Truth((Kind.BAD_DATA,), Place.RANK, (Decision.STOP, Decision.ROLL_BACK))
     may = frozenset({May.STOP, May.MOVE})
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         how = "are missing" if self.kind == "fewer" else "are others of its samples again"
         return f"in one batch of {name_ranks(targets)}, {self.share_percent:g} % of its samples {how}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         for rank in ranks_of(targets):
             found = orders.order(context, rank, kind=self.kind, share=self.share_percent / 100)
             detail = f"rank {rank}, step {found['step']}: samples {self.kind}"

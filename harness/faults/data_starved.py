@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field, model_validator
 
 from harness.backends.contract import Node
-from harness.faults.contract import Context, Folder, Target
+from harness.faults.contract import Context, Folder, Targets
 from harness.faults.shared.storage_faults import StorageFault
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter import abnormal
@@ -30,7 +28,7 @@ class DataStarved(StorageFault):
             raise ValueError(f"latency: {self.latency} must be above 0 and at most half of the duration")
         return self
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"each read of training data waits {self.latency}: {self.where(targets)}"
 
     def rule(self, seed: int) -> StorageRule:

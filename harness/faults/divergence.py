@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr
 
 from harness.errors import FaultError
-from harness.faults.contract import END_SEEN_WITHIN_S, Context, Figures, Target, name_ranks, ranks_of
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Figures, Targets, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -45,13 +45,13 @@ class Divergence(orders.OrderedFault):
     def spoilt_steps(self) -> int:
         return self.steps
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         during = f"{'one step' if self.steps == 1 else f'{self.steps} steps'} on {name_ranks(targets)}"
         if self.kind == "batches":
             return f"the batches of {during} are noise"
         return f"the {self.kind.replace('_', ' ')} is {self.factor:g} times the usual for {during}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         ranks = sorted(ranks_of(targets))
         # Ranks with different learning rates would have different weights, which is another fault.
         world = {rank for node in context.cluster.nodes for rank in context.ranks_on(node)}
@@ -100,7 +100,7 @@ class Divergence(orders.OrderedFault):
             return 1 + abnormal.SPIKE_LOSS_EXCESS * ranks / world
         return self.factor if self.kind == "learning_rate" else max(NORM_LEAST, NORM_PART * self.factor * ranks / world)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that the newest step has a usual learning rate or gradient norm; noise is no longer ordered. The later
         loss is the trainer's business."""
         if self.kind == "batches":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
-from harness.faults.contract import Context, Hold, Target, name_ranks
+from harness.faults.contract import Context, Hold, Targets, name_ranks
 from harness.faults.shared import inside
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.strikes import LET_GO, SEIZED
@@ -28,13 +26,13 @@ class GilHold(inside.InsideFault):
         decisions = (Decision.IGNORE, Decision.RESTART_IN_PLACE)
         return Truth((Kind.HANG, Kind.STRAGGLER), Place.RANK, decisions).of_pause(self.duration)
 
-    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+    def holds(self, targets: Targets) -> list[Hold]:
         return inside.at_the_next_step(targets, "seize", self.duration.s)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"{name_ranks(targets)}: the interpreter lock is held for {self.duration} after its next step"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         """Measures the hold by the rank's events before and after; a rank ended over it held the lock to its end."""
         victims = self.find_victims(targets, context)
         for rank in inside.strike_each(targets, context, SEIZED):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from harness.backends.contract import Node, Verb
 from harness.errors import BackendError, FaultError, NodeGone, UsageError
-from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, RunPath, Target, name_ranks
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, RunPath, Target, Targets, name_ranks
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node import gpu_health
@@ -96,13 +96,13 @@ class GpuHealth(Fault):
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return gpu_health.prepare(run_dir)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         xid = self._tells().get("xid")
         told = f"{KINDS[self.kind].says}{f', XID {xid}' if xid and self.kind != 'xid' else ''}"
         told += f" {xid}" if self.kind == "xid" else ""
         return f"the GPU of {name_ranks(targets)}, for {self.duration}: {told}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         before = {target: self._begin(target, context) for target in targets}
         for node, gpu, _ in self._sick:
             context.undo("faults.gpu_health", node=node.name, gpu=gpu)
@@ -113,12 +113,12 @@ class GpuHealth(Fault):
             node.watch_gpus(None)
         context.wait(self.duration.s)
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         for node, gpu, _ in self._sick:
             with contextlib.suppress(NodeGone):
                 node.set_gpu_health(gpu, {})
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Asks again. A node whose processes are gone has nobody left who could be told."""
         for node, gpu, pid in self._sick:
             with contextlib.suppress(BackendError, UsageError, NodeGone):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
-from harness.faults.contract import Context, Hold, Target, name_ranks, ranks_of
+from harness.faults.contract import Context, Hold, Targets, name_ranks, ranks_of
 from harness.faults.shared import inside
 from harness.faults.shared.rank_launcher import launcher_of
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -66,13 +65,13 @@ class Hang(inside.InsideFault):
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.FREEZE} if self.how == "freeze_node" else self.needs
 
-    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+    def holds(self, targets: Targets) -> list[Hold]:
         return inside.stuck_at(self._place, targets, self.duration.s, self.within.s) if self._place else []
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"{name_ranks(targets)}: {WAYS[self.how]}, for {self.duration} or until the job gets rid of it"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         if self._place:
             inside.see_stuck(self._place, ranks_of(targets), context, self.within.s)
         victims = self.find_victims(targets, context)
@@ -86,13 +85,13 @@ class Hang(inside.InsideFault):
                 self._see_frozen(rank, node, pid, context)
         context.wait(self.duration.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         context.let_go()
         for target in () if self._place else targets:
             with contextlib.suppress(NodeGone):  # then nothing hangs there any more
                 context.node(target).thaw()
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that no process there is in the state T any more; killed ones are not, either."""
         if self._place:
             return super().see_end(targets, context)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
 from harness.backends.contract import Node, Verb
-from harness.faults.contract import Context, Fault, Target, name_nodes
+from harness.faults.contract import Context, Fault, Target, Targets, name_nodes
 from harness.faults.shared.inside import is_gone
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -66,12 +66,12 @@ class LemonNode(Fault):
     def replaced(self) -> bool | None:
         return True if self.fails == "loss" else None
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         what = "its workers are killed" if self.fails == "crash" else f"lost, and back {self.back_after} later"
         when = f"{self.after} after the first step of each life" if self.after.ns else "at the first step of each life"
         return f"{name_nodes(targets)} is a lemon: {when} {what}, until the job goes on without it"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         context.injected()
         struck = {target: self._fail(target, context, 1) for target in targets}
         times = dict.fromkeys(targets, 1)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Sequence
 
 from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError, NodeGone
-from harness.faults.contract import Context, Hold, Target, name_ranks
+from harness.faults.contract import Context, Hold, Targets, name_ranks
 from harness.faults.shared import inside
 from harness.faults.shared.memory_faults import see_memory_end
 from harness.log.consequences import May
@@ -38,14 +37,14 @@ class MemoryLeak(inside.InsideFault):
     truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE,))
     _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
 
-    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+    def holds(self, targets: Targets) -> list[Hold]:
         return inside.at_the_next_step(targets, "leak", f"{self.rate.bytes} {2 * self.room.bytes}")
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         end = f"{self.room} above what its node uses it is killed"
         return f"{name_ranks(targets)} takes {self.rate} of memory a second; {end}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         """Makes the process leak. Measured by the node's memory use. It is over once the process has ended."""
         _spare_this_machine(self.room.bytes * len(targets))
         victims = self.find_victims(targets, context)
@@ -78,13 +77,13 @@ class MemoryLeak(inside.InsideFault):
         context.wait(self.within.s, until=seen)
         return most, inside.is_gone(node, pid)
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         super().heal(targets, context)
         for node in self._limits:
             with contextlib.suppress(NodeGone):  # and its limits with it
                 node.limit_memory(None)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         for node, limit_bytes in self._limits.items():
             see_memory_end(node, limit_bytes, context)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
-from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.contract import Context, Targets, name_nodes
 from harness.faults.shared.memory_faults import BEYOND_BYTES, LimitedMemory
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -24,10 +22,10 @@ class MemoryPressure(LimitedMemory):
     may = frozenset({May.STOP})
     truth = Truth((Kind.NONE, Kind.STRAGGLER, Kind.CRASH), Place.NODE, (Decision.IGNORE,))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"{name_nodes(targets)} left with {self.free} of free memory for {self.duration}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         """Limits the memory, and measures that by a process of ours that takes memory until it is killed."""
         free_bytes = self.free.bytes
         context.injected()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field, PrivateAttr, model_validator
 
 from harness.backends.contract import Node, Verb
-from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.contract import Context, Targets, name_nodes
 from harness.faults.shared.network_faults import TOLERANCE, NicFault, near, way
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.parameters import Percentage
@@ -37,11 +35,11 @@ class NicBandwidth(NicFault):
             raise ValueError(f"rate: {self.rate}: at least 64kbit")
         return self
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         left = self.rate or f"{self.percent:g}% of its speed"
         return f"{name_nodes(targets)}: network at {left}, {self.direction}{self.with_whom()}, {self.for_how_long()}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         for target in targets:
             self._limit(context.node(target), context)
         self.stay(context)
@@ -63,7 +61,7 @@ class NicBandwidth(NicFault):
             detail = f"{node.name}, {way(back)}: {before[back] / 1e6:.0f} Mbit/s before"
             context.effect(reached / 1e6, rate / 1e6, "Mbit/s", ok=near(reached, rate), detail=detail)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that the path is faster than the limit; the job uses it, too, so full speed is not required."""
         for node, partner, rate in self._limited:
             for back in self.ways():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
-from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.contract import Context, Targets, name_nodes
 from harness.faults.shared.network_faults import INTERVAL_S, PACKETS, NetworkFault, way
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -32,10 +31,10 @@ class NicFlap(NetworkFault):
     cuts = True
     truth = Truth((Kind.NETWORK,), Place.NODE, (Decision.EVICT_NODE, Decision.IGNORE))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"{name_nodes(targets)}: link down for {self.down}, then up for {self.up}, {self.cycles} times"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         nodes = [context.node(target) for target in targets]
         for cycle in range(1, self.cycles + 1):
             down = [(node, self.begin(node.unplug)) for node in nodes]
@@ -53,7 +52,7 @@ class NicFlap(NetworkFault):
             if cycle < self.cycles:
                 context.wait(self.up.s)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         for node in [context.node(target) for target in targets]:
             self.see_through(node, None, node.name, context)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.contract import Context, Targets, name_nodes
 from harness.faults.shared.network_faults import NicFault, median_ms, near, way
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import Arrivals, Impairment
@@ -46,18 +46,18 @@ class NicLatency(NicFault):
             raise ValueError(f"jitter: {self.jitter}: at most the delay, {self.delay}")
         return self
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         jitter = f" ± {self.jitter}" if self.jitter.s else ""
         reorder = f", {self.reorder_percent:g}% overtake" if self.reorder_percent else ""
         what = f"{self.delay}{jitter} of delay{reorder}, {self.direction}{self.with_whom()}"
         return f"{name_nodes(targets)}: {what}, {self.for_how_long()}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         for target in targets:
             self._delay(context.node(target), context)
         self.stay(context)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         for (node, back), usual_ms in self._usual_ms.items():
             partner, half_ms, added = self.partner(node, context), self.delay.s * 1e3 / 2, 0.0
             for _ in range(LOOKS):

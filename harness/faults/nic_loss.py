@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
 from harness.backends.contract import Node, Verb
-from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.contract import Context, Targets, name_nodes
 from harness.faults.shared.network_faults import NicFault, near, way
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -41,14 +40,14 @@ class NicLoss(NicFault):
             raise ValueError(f"loss_percent: {self.loss_percent:g} cannot come in bursts of only {self.burst:g}")
         return self
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         bursts = f" in bursts of {self.burst:g}" if self.burst > 1 else ""
         parts = [f"{self.loss_percent:g}% of packets lost{bursts}"] if self.loss_percent else []
         parts += [f"{self.damage_percent:g}% damaged"] if self.damage_percent else []
         what = f"{' and '.join(parts)}, {self.direction}{self.with_whom()}"
         return f"{name_nodes(targets)}: {what}, {self.for_how_long()}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         asked = Impairment(
             loss_percent=self.loss_percent,
             burst=self.burst,
@@ -78,7 +77,7 @@ class NicLoss(NicFault):
                 ok = share > 0 and near(share, asked, slack)
                 context.effect(share * 100, asked * 100, f"% of packets {what}", ok=ok, detail=where)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         asked, count = max(self.loss_percent, self.damage_percent), min(self._packets(), PACKETS_AFTER_MAX)
         for node in [context.node(target) for target in targets]:
             for back in self.ways():

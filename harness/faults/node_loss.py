@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
 from harness.backends.contract import Verb
-from harness.faults.contract import Context, TakesNodes, Target, name_nodes
+from harness.faults.contract import Context, TakesNodes, Targets, name_nodes
 from harness.log.truth import Decision, Kind, Place, Truth
 
 
@@ -22,11 +20,11 @@ class NodeLoss(TakesNodes):
     def needed(self) -> frozenset[Verb]:
         return super().needed() | {Verb.NET_LINK} if self.silent else super().needed()
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         how = "without a word, its link first" if self.silent else "without notice"
         return f"{name_nodes(targets)} lost {how}; {self.describe_replacement()}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         nodes = [context.node(target) for target in targets]
         for node in nodes if self.silent else ():
             node.unplug()  # never plugged in again: the link goes with the node

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Fault, Folder, Target
+from harness.faults.contract import Context, Fault, Folder, Targets
 from harness.log import untrusted_files
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -60,11 +59,11 @@ class ObjectStore(Fault):
     packages: ClassVar = {"moto": "s3", "s3fs": "s3"}
     truth = Truth((Kind.STORAGE,), Place.JOB, (Decision.IGNORE,))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         how = _WORDS[self.kind].format(delay=self.delay)
         return f"{self.share:.0%} of the requests for {self.path} are {how}, for {self.duration}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         if not untrusted_files.status_of(context.run_dir, self.directory):
             raise FaultError(f"{self.directory}/: no proxy runs there; start the proxy {PROXY} before the store")
         untrusted_files.remove(context.run_dir, f"{self.directory}/counts.json")
@@ -75,10 +74,10 @@ class ObjectStore(Fault):
         context.wait(self.duration.s)
         self._judge(self._counts(context.run_dir), context)
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         untrusted_files.remove(context.run_dir, self._rule_file)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that the rule is gone and no further requests go wrong."""
         before = self._counts(context.run_dir)
         context.wait(WATCHED_S)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Target, name_ranks, ranks_of
+from harness.faults.contract import Context, Targets, name_ranks, ranks_of
 from harness.faults.shared.inside import is_gone
 from harness.faults.shared.memory_faults import LimitedMemory
 from harness.log.consequences import May
@@ -27,11 +26,11 @@ class Oom(LimitedMemory):
     aims_at = "rank"
     truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE,))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         limit = f"{self.headroom} above what it uses"
         return f"the node of {name_ranks(targets)} runs out of memory {limit}; the worker is killed"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         for rank in ranks_of(targets):
             node, pid = context.pid_of(rank)
             before = node.memory_use()

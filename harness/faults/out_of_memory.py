@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
-from harness.faults.contract import Context, Target, name_ranks, ranks_of
+from harness.faults.contract import Context, Targets, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
@@ -24,11 +22,11 @@ class OutOfMemory(orders.OrderedFault):
     runbook = "F6"
     truth = Truth((Kind.GPU, Kind.CRASH), Place.RANK, (Decision.RESTART_IN_PLACE, Decision.IGNORE))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         what = f"pieces of more than {self.fits} sequences fail"
         return f"for {self.duration}, memory of {name_ranks(targets)} is short: {what}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         answers = orders.order_each(context, ranks_of(targets), STRUCK_WITHIN_S, kind="out_of_memory", fits=self.fits)
         for rank, found in answers.items():
             over = found["changed"]

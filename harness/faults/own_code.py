@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import pathlib
-from collections.abc import Sequence
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
 from harness.backends.contract import Node
-from harness.faults.contract import Context, Hold, Target, name_ranks
+from harness.faults.contract import Context, Hold, Targets, name_ranks
 from harness.faults.shared import inside
 from harness.log.consequences import May
 from harness.node.emitter.strikes import CALLED, FAILED, RETURNED
@@ -52,13 +51,13 @@ class OwnCode(inside.InsideFault):
         check(source)
         return self.model_copy(update={"source": source})
 
-    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+    def holds(self, targets: Targets) -> list[Hold]:
         return inside.at_the_next_step(targets, "call", self.source)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"{name_ranks(targets)}: inject(context) of {self.file or 'the scenario'} is called after its next step"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         """Runs the code, measured by the rank's own events before and after. Code that raises has not acted."""
         victims = self.find_victims(targets, context)
         struck = inside.strike_each(targets, context, CALLED)

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.backends.contract import Node, Traffic, Verb
-from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.contract import Context, Targets, name_nodes
 from harness.faults.shared.network_faults import INTERVAL_S, PACKETS, LastingFault, way
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -35,11 +35,11 @@ class Partition(LastingFault):
         either_side = self.cut_off_from != "control"
         return Truth((Kind.NETWORK,), Place.NODE, (Decision.IGNORE, Decision.RESTART_IN_PLACE), either_side)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         ways = {"both": "both ways", "egress": "in what they send", "ingress": "in what they receive"}[self.direction]
         return f"{name_nodes(targets)} cut off from {_WORDS[self.cut_off_from]} {ways}, {self.for_how_long()}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         nodes = [context.node(target) for target in targets]
         for node in nodes:
             inside = tuple(other for other in nodes if other is not node)
@@ -59,7 +59,7 @@ class Partition(LastingFault):
         kinds: dict[str, list[Node | None]] = {"nodes": [*others], "control": [None], "all": [*others, None]}
         return kinds[self.cut_off_from]
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         nodes = [context.node(target) for target in targets]
         for node in nodes:
             for outsider in self._outsiders(nodes, context):

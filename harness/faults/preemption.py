@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.backends.contract import Node, Verb
-from harness.faults.contract import Cancelled, Context, TakesNodes, Target, name_nodes
+from harness.faults.contract import Cancelled, Context, TakesNodes, Targets, name_nodes
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
@@ -39,14 +39,14 @@ class Preemption(TakesNodes):
             return super().needed()
         return super().needed() | {Verb.SIGNAL if self.via == "signal" else Verb.NOTICE}
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         if self.via == "engine":
             return f"{name_nodes(targets)} evicted by the engine, {self.notice} notice; {self.describe_replacement()}"
         how = "SIGTERM to everything on it" if self.via == "signal" else f"its {self.via} metadata endpoint"
         notice = f"a {self.notice} notice by {how}" if self.notice_s > 0 else "no notice"
         return f"{name_nodes(targets)} reclaimed with {notice}; {self.describe_replacement()}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         nodes = [context.node(target) for target in targets]
         context.injected()
         if self.via == "engine":

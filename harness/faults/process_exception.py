@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Hold, Target, name_ranks
+from harness.faults.contract import Context, Hold, Targets, name_ranks
 from harness.faults.shared import inside
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.strikes import RAISED
@@ -25,13 +24,13 @@ class ProcessException(inside.InsideFault):
     runbook = "F1"
     truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE, Decision.STOP))
 
-    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+    def holds(self, targets: Targets) -> list[Hold]:
         return inside.at_the_next_step(targets, "raise", self.text)
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"{name_ranks(targets)}: an exception comes up in the training thread after its next step"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         victims = self.find_victims(targets, context)
         raised = inside.strike_each(targets, context, RAISED)
         ended = [rank for rank in raised if context.wait(ENDS_WITHIN_S, until=partial(inside.is_gone, *victims[rank]))]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
 from harness.backends.contract import Verb
-from harness.faults.contract import Context, Fault, Target, name_ranks, ranks_of
+from harness.faults.contract import Context, Fault, Targets, name_ranks, ranks_of
 from harness.faults.shared.inside import is_gone
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -32,10 +31,10 @@ class RankKill(Fault):
     def graceful(self) -> bool:
         return self.signal == "SIGTERM"
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"{self.signal} to the worker of {name_ranks(targets)}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         for rank in ranks_of(targets):
             node, pid = context.pid_of(rank)
             context.injected()

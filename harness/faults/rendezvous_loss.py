@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from harness.backends.contract import Verb
-from harness.faults.contract import Context, Fault, Target
+from harness.faults.contract import Context, Fault, Targets
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
@@ -27,12 +26,12 @@ class RendezvousLoss(Fault):
     # The host `control` may be named all the same.
     truth = Truth((Kind.NETWORK, Kind.CRASH), Place.JOB, (Decision.IGNORE, Decision.RESTART_IN_PLACE))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         if self.restart_after == "never":
             return "the rendezvous store dies and does not come back"
         return f"the rendezvous store dies and comes back empty {self.restart_after} later"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         context.injected()
         context.cluster.kill_control()
         left = int(context.cluster.control_running)
@@ -41,7 +40,7 @@ class RendezvousLoss(Fault):
             context.wait(self.restart_after.s)
             context.cluster.restart_control()
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         if self.restart_after != "never":
             running = int(context.cluster.control_running)
             context.ended(running, 1, "rendezvous stores running", ok=running == 1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Target, name_ranks, ranks_of
+from harness.faults.contract import Context, Targets, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log.consequences import Consequences, May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -29,10 +28,10 @@ class SilentDataCorruption(orders.OrderedFault):
         said = super().consequences()  # a gradient is summed over all ranks: they stay alike
         return replace(said, may=said.may | {May.DRIFT}) if self.what == "weight" else said
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"bit {self.bit} of one {self.what} value flips on {name_ranks(targets)}, without a word"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         dice = random.Random(context.seed)
         for rank in ranks_of(targets):
             found = orders.order(context, rank, kind=self.what, place=dice.random(), bit=self.bit)

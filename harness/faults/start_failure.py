@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from harness.backends.contract import Verb
-from harness.faults.contract import Context, Fault, Hold, Target, name_ranks
+from harness.faults.contract import Context, Fault, Hold, Targets, name_ranks
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
@@ -38,17 +37,17 @@ class StartFailure(Fault):
     may = frozenset({May.STOP})
     truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE,))
 
-    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+    def holds(self, targets: Targets) -> list[Hold]:
         match, wrong = {"event": STARTED}, _VARIABLES[self.kind]
         return [Hold(match, target.rank, strikes=self.times, code=self.code, mislead=wrong) for target in targets]
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         wrong = _VARIABLES[self.kind]
         return f"the next {self.times} starts of {name_ranks(targets)} " + (
             f"are told a wrong {wrong}" if wrong else f"end with exit code {self.code}"
         )
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         """Makes starts fail. Each is an effect of its own; that of a crash is logged before the process ends."""
         asked, failed = self.times * len(targets), 0
         deadline = time.monotonic() + self.within.s
@@ -84,7 +83,7 @@ class StartFailure(Fault):
         if stepped():
             context.effect(number - 1, number, "failed starts", ok=False, detail=f"{detail}, and trains all the same")
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         context.let_go()
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Fault, Folder, Target
+from harness.faults.contract import Context, Fault, Folder, Targets
 from harness.faults.shared.programs import started
 from harness.log import untrusted_files
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -42,11 +42,11 @@ class StorageContention(Fault):
     packages: ClassVar = {"locust": "load"}
     truth = Truth((Kind.NONE, Kind.STORAGE), Place.JOB, (Decision.IGNORE,))  # others may use a disk
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         mix = f"{self.reads} % reads of {self.block}"
         return f"{self.users} users hammer the disk of {self.directory}/ for {self.duration}, {mix}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         # Nodes may move this folder away or put a link in its place: it is reached by what was opened here alone.
         untrusted_files.make_folder(context.run_dir, self._name(context), mode=0o700)
         with untrusted_files.opened_folder(context.run_dir, self._name(context)) as descriptor:
@@ -65,10 +65,10 @@ class StorageContention(Fault):
                 users.kill()
                 return users.communicate()[0]
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         untrusted_files.remove_tree(context.run_dir, self._name(context))
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that the strangers' folder is gone, and that no process writes a new one."""
         context.wait(GONE_FOR_S)
         left = int(untrusted_files.status_of(context.run_dir, self._name(context)) is not None)

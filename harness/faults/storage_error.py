@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Target
+from harness.faults.contract import Context, Targets
 from harness.faults.shared.storage_faults import Operation, StorageFault
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -31,7 +30,7 @@ class StorageError(StorageFault):
     may = frozenset({May.STOP, May.SPOIL})
     truth = Truth((Kind.STORAGE,), Place.JOB, (Decision.IGNORE, Decision.STOP))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         what = ", ".join(self.operations)
         share = f"{self.share:.0%} of " if self.share < 1 else ""
         after = f" after {self.after_bytes}" if self.after_bytes.bytes else ""

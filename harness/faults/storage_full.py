@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
-from harness.faults.contract import Context, Target
+from harness.faults.contract import Context, Targets
 from harness.faults.shared.storage_faults import StorageFault
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -23,7 +21,7 @@ class StorageFull(StorageFault):
     may = frozenset({May.STOP, May.SPOIL})
     truth = Truth((Kind.STORAGE,), Place.JOB, (Decision.IGNORE, Decision.STOP))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         return f"no space left after {self.free}: {self.where(targets)}"
 
     def rule(self, seed: int) -> StorageRule:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import get_args
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Target
+from harness.faults.contract import Context, Targets
 from harness.faults.shared.storage_faults import Operation, StorageFault
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
@@ -27,7 +27,7 @@ class StorageHang(StorageFault):
     may = frozenset({May.STOP, May.SPOIL})
     truth = Truth((Kind.STORAGE,), Place.JOB, (Decision.IGNORE, Decision.STOP))
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         what = "any operation" if self.operations == ALL else ", ".join(self.operations)
         return f"no answer to {what}: {self.where(targets)}"
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field, model_validator
 
-from harness.faults.contract import Context, Target
+from harness.faults.contract import Context, Targets
 from harness.faults.shared.storage_faults import TOLERANCE, StorageFault
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import StorageRule
@@ -28,7 +26,7 @@ class StorageSlow(StorageFault):
             raise ValueError("give latency: 20ms, rate: 80mbit, or both")
         return self
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         rate = f"at most {self.rate}/s" if self.rate else ""
         latency = f"{self.latency} each" if self.latency.ns else ""
         return f"storage slowed to {' and '.join(filter(None, (rate, latency)))}: {self.where(targets)}"

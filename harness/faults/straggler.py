@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Node, Verb
 from harness.errors import CannotRunError, FaultError, NodeGone, UsageError
-from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Target, name_nodes
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Targets, name_nodes
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import CpuUse
 from harness.units import Duration
@@ -60,11 +60,11 @@ class Straggler(Fault):
     def needed(self) -> frozenset[Verb]:
         return frozenset({Verb.CPU_QUOTA}) if self.how == "quota" else self.needs
 
-    def describe(self, targets: Sequence[Target]) -> str:
+    def describe(self, targets: Targets) -> str:
         way = WAYS[self.how] + (f" ({self.neighbour})" if self.how == "noisy_neighbour" else "")
         return f"{name_nodes(targets)} slowed {way} until steps take {self.factor:g} times as long, for {self.duration}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         nodes = [context.node(target) for target in targets]
         ranks = context.ranks_on(nodes[0])
         if not ranks:
@@ -78,7 +78,7 @@ class Straggler(Fault):
         finally:
             hold.report(context.step_times_ns(ranks[0], hold.settled_ns), context)
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         for target in targets:
             node = context.node(target)
             for way in BRAKES if self.how == "auto" else (self.how,):
@@ -86,7 +86,7 @@ class Straggler(Fault):
                 with contextlib.suppress(NodeGone, *((CannotRunError, UsageError) if self.how == "auto" else ())):
                     BRAKES[way](node, self.neighbour).release()
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that steps take less than halfway from the old to the slowed time; or, on a busy host, that no process
         is denied a CPU any more."""
         if self._hold_seen is None:

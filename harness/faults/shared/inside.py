@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError, NodeGone
-from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Hold, Target, ranks_of
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Hold, Targets, ranks_of
 from harness.log.consequences import May
 
 Victims = Mapping[int, tuple[Node, int]]
@@ -28,15 +28,15 @@ class InsideFault(Fault):
     may = frozenset({May.STOP})
     _victims: dict[int, tuple[Node, int]] = PrivateAttr(default_factory=dict)
 
-    def find_victims(self, targets: Sequence[Target], context: Context) -> Victims:
+    def find_victims(self, targets: Targets, context: Context) -> Victims:
         """Returns the processes to act in, the same ones until the end is measured."""
         self._victims.update({rank: context.pid_of(rank) for rank in ranks_of(targets)})
         return self._victims
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         context.let_go()
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         see_over(self._victims, context)
 
 
@@ -58,11 +58,11 @@ def is_gone(node: Node, pid: int) -> bool:
         return True
 
 
-def at_the_next_step(targets: Sequence[Target], does: str, argument: str | float) -> list[Hold]:
+def at_the_next_step(targets: Targets, does: str, argument: str | float) -> list[Hold]:
     return [Hold({"event": "step"}, target.rank, strikes=1, does=does, argument=argument) for target in targets]
 
 
-def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> list[int]:
+def strike_each(targets: Targets, context: Context, failpoint: str) -> list[int]:
     """Strikes each rank when it comes to its step, and returns the ranks that told of the failpoint, in order.
 
     Raises `FaultError` if one does not come: it does no step, or does not take part in holds.
@@ -85,9 +85,7 @@ def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> 
     return struck
 
 
-def stuck_at(
-    failpoint: str, targets: Sequence[Target], duration_s: float, within_s: float = STUCK_WITHIN_S
-) -> list[Hold]:
+def stuck_at(failpoint: str, targets: Targets, duration_s: float, within_s: float = STUCK_WITHIN_S) -> list[Hold]:
     """Holds each rank there for the duration, whenever it comes."""
     match = {"event": "failpoint", "name": failpoint}
     return [Hold(match, target.rank, duration_s + within_s) for target in targets]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
-from harness.faults.contract import Context, Fault, Target
+from harness.faults.contract import Context, Fault, Targets
 
 BEYOND_BYTES = 32 * 2**20  # how much more than the limit left a stranger tries to get
 FILL_BYTES_MAX = 256 * 2**20  # more is not taken from a machine only to look
@@ -30,12 +29,12 @@ class LimitedMemory(Fault):
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         for target in targets:
             with contextlib.suppress(NodeGone):  # and its limits with it
                 context.node(target).limit_memory(None)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         for node, limit_bytes in self._limits.items():
             see_memory_end(node, limit_bytes, context)
 

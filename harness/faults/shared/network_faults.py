@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Disturbance, Node, Traffic
 from harness.errors import FaultError, UsageError
-from harness.faults.contract import Context, Fault, Target
+from harness.faults.contract import Context, Fault, Targets
 from harness.faults.shared.own_traffic import OwnTraffic
 from harness.node.types import Arrivals
 from harness.units import Duration
@@ -46,7 +46,7 @@ class NetworkFault(Fault):
         for own, _ in self._own:
             own.look()
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         while self._own:
             own, since = self._own.pop(0)
             own.look()

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Fault, Target
+from harness.faults.contract import Context, Fault, Targets
 from harness.log import untrusted_files
 from harness.log.consequences import May
 
@@ -35,10 +35,10 @@ class OrderedFault(Fault):
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return environment(run_dir)
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         withdraw(context.run_dir, context.seed)
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         see_withdrawn(context)
 
 

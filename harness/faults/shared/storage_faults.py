@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Disturbance, Node, Verb
-from harness.faults.contract import Context, Fault, Folder, Target, name_nodes
+from harness.faults.contract import Context, Fault, Folder, Targets, name_nodes
 from harness.node.types import StorageRule
 from harness.units import Duration
 
@@ -56,10 +56,10 @@ class StorageFault(Fault):
         """Describes the cost for the ranks on a node since then, if it is known."""
         return ""
 
-    def where(self, targets: Sequence[Target]) -> str:
+    def where(self, targets: Targets) -> str:
         return f"{self.path} in {self.directory}/ on {name_nodes(targets)}, for {self.duration}"
 
-    def inject(self, targets: Sequence[Target], context: Context) -> None:
+    def inject(self, targets: Targets, context: Context) -> None:
         self._acting.clear()
         for target in targets:
             self._acting.append(context.node(target).disturb_storage(self.directory, self.rule(context.seed)))
@@ -74,7 +74,7 @@ class StorageFault(Fault):
         for node, counts in self._met(targets, context):
             self.judge_end(counts, context, node.name)
 
-    def _met(self, targets: Sequence[Target], context: Context) -> list[tuple[Node, dict[str, int]]]:
+    def _met(self, targets: Targets, context: Context) -> list[tuple[Node, dict[str, int]]]:
         """Returns each node with its counts. Where nothing was tried, there was nothing to fail: such a node is left
         out. But if nobody tried anything, the fault never acted, and none is."""
         found = [dict(disturbance.counts()) for disturbance in self._acting]
@@ -82,11 +82,11 @@ class StorageFault(Fault):
         beside = zip(targets, found, strict=True)
         return [(context.node(target), counts) for target, counts in beside if counts["matched"] or not tried]
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
+    def heal(self, targets: Targets, context: Context) -> None:
         while self._acting:
             self._acting.pop().heal()
 
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+    def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that the file system delays and refuses nothing any more."""
         for target in targets:
             node = context.node(target)
