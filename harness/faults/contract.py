@@ -27,14 +27,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PydanticUserError,
-    ValidationInfo,
-    field_serializer,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, ValidationInfo, field_serializer, field_validator
 
 from harness.backends.contract import Cluster, Node, Verb
 from harness.errors import UsageError
@@ -387,7 +380,6 @@ def name_ranks(targets: Targets) -> str:
     return "rank " + ", ".join(str(target.rank) for target in targets)
 
 
-_FLAGS = [f"{each}s" for each in May]  # how faults of older versions said what may come of them
 _DECORATED = {classmethod: "@classmethod", property: "@property"}
 _FAMILY = Family("fault", "harness.faults", "FAULT")
 fault_names = _FAMILY.names
@@ -396,18 +388,13 @@ fault_module = _FAMILY.module
 
 def load_fault(name: str) -> type[Fault]:
     """The `FAULT` of `harness/faults/<name>.py`."""
-    try:
-        fault: type[Fault] = _FAMILY.load(name)
-    except PydanticUserError as error:
-        _refuse_flags(name, [flag for flag in _FLAGS if f"`{flag} = " in str(error)])
-        raise
+    fault: type[Fault] = _FAMILY.load(name)
+    where = fault_module(name).__name__.replace(".", "/") + ".py"
     if not (isinstance(fault, type) and issubclass(fault, Fault)):
-        raise UsageError(f"{fault_module(name).__name__.replace('.', '/')}.py: FAULT must be a class of a Fault")
-    _refuse_flags(name, [flag for flag in _FLAGS if hasattr(fault, flag)])
+        raise UsageError(f"{where}: FAULT must be a class of a Fault")
     if shadowed := sorted(fault.model_fields.keys() & set(dir(Fault))):
         said = f"with a type, `{shadowed[0]}` is a parameter; write `{shadowed[0]} = …`, as each fault has it"
         raise UsageError(f"{fault.__module__}: {said}")
-    where = fault_module(name).__name__.replace(".", "/") + ".py"
     if lacking := sorted(getattr(fault, "__abstractmethods__", ())):
         raise UsageError(f"{where}: {fault.__name__} does not define {' or '.join(lacking)}")
     for member, ours in vars(Fault).items():
@@ -426,12 +413,6 @@ def missing_here(fault: type[Fault]) -> list[str]:
         return [f"{fault.__module__}: lacks() returned {found!r}; it must return a list of texts"]
     except Exception as error:  # it may be another's code
         return [f"{fault.__module__}: lacks() raised {type(error).__name__}: {error}"]
-
-
-def _refuse_flags(name: str, found: Sequence[str]) -> None:
-    if found:
-        may = f"may = frozenset({{May.{found[0].upper()[:-1]}}})"
-        raise UsageError(f"harness/faults/{name}.py: `{found[0]}` is said by `{may}` (docs/adding-a-fault.md)")
 
 
 def build_fault(name: str, parameters: object) -> Fault:

@@ -30,28 +30,3 @@ def test_an_unfinished_file_is_told(contents: dict[str, object], message: str, m
     with pytest.raises(UsageError) as error:
         load_fault("mine")
     assert str(error.value) == message
-
-
-class Drifting(Unfinished):
-    def inject(self, targets: object, context: object) -> None: ...
-
-    def drifts(self) -> bool:
-        return True
-
-
-def _flagged(*_: object) -> types.ModuleType:
-    class Killing(Unfinished):
-        kills = True  # type: ignore[pydantic-field]
-
-    raise AssertionError("pydantic takes no attribute without a type")
-
-
-@pytest.mark.parametrize(
-    ("load", "flag", "may"), [(lambda *_: Drifting, "drifts", "DRIFT"), (_flagged, "kills", "KILL")]
-)
-def test_a_fault_of_an_older_version_is_told_what_to_write(
-    load: object, flag: str, may: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugins.Family, "load", load)
-    with pytest.raises(UsageError, match=f"`{flag}` is said by `may = frozenset\\({{May.{may}}}\\)`"):
-        load_fault("mine")
