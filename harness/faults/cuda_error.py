@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -11,8 +10,6 @@ from harness.faults.contract import Context, Hold, Targets, name_ranks
 from harness.faults.shared import inside
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.device_strikes import CALL_FAILED, ERRORS
-
-ENDS_WITHIN_S = 5.0
 
 
 class CudaError(inside.InsideFault):
@@ -35,14 +32,7 @@ class CudaError(inside.InsideFault):
         return f'{name_ranks(targets)}: after its next step each device call fails: "CUDA error: {ERRORS[self.kind]}"'
 
     def inject(self, targets: Targets, context: Context) -> None:
-        victims = self.find_victims(targets, context)
-        struck = inside.strike_each(targets, context, CALL_FAILED)
-        ended = [rank for rank in struck if context.wait(ENDS_WITHIN_S, until=partial(inside.is_gone, *victims[rank]))]
-        lived = f"; rank {', '.join(str(r) for r in struck if r not in ended)} lives on" if struck != ended else ""
-        ok = len(struck) == len(targets)
-        context.effect(
-            len(struck), len(targets), "processes with failed calls", ok=ok, detail=f"{len(ended)} ended{lived}"
-        )
+        self.strike_all(targets, context, CALL_FAILED, "processes with failed calls")
 
 
 FAULT = CudaError

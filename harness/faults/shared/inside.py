@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from pydantic import PrivateAttr
 
@@ -15,7 +16,7 @@ from harness.log.consequences import May
 Victims = Mapping[int, tuple[Node, int]]
 """The process of each rank: its node, and its id there."""
 
-COMES_WITHIN_S = 60.0
+COMES_WITHIN_S, ENDS_WITHIN_S = 60.0, 5.0
 STUCK_WITHIN_S = 30.0
 WATCHED_S = 0.5  # how long a stuck rank is looked at to see that it does no step
 
@@ -32,6 +33,15 @@ class InsideFault(Fault):
         """Returns the processes to act in, the same ones until the end is measured."""
         self._victims.update({rank: context.pid_of(rank) for rank in ranks_of(targets)})
         return self._victims
+
+    def strike_all(self, targets: Targets, context: Context, failpoint: str, unit: str) -> None:
+        """Strikes each rank, measured by those that tell of the failpoint, and tells which of them then ended."""
+        victims = self.find_victims(targets, context)
+        struck = strike_each(targets, context, failpoint)
+        ended = [rank for rank in struck if context.wait(ENDS_WITHIN_S, until=partial(is_gone, *victims[rank]))]
+        lived = f"; rank {', '.join(str(r) for r in struck if r not in ended)} lives on" if struck != ended else ""
+        detail = f"{len(ended)} ended{lived}"
+        context.effect(len(struck), len(targets), unit, ok=len(struck) == len(targets), detail=detail)
 
     def heal(self, targets: Targets, context: Context) -> None:
         context.let_go()
