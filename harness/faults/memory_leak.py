@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from harness.backends.contract import Node, Verb
-from harness.errors import FaultError, NodeGone
+from harness.errors import FaultError
 from harness.faults.contract import Context, Hold, Targets, name_ranks
 from harness.faults.shared import inside
-from harness.faults.shared.memory_faults import see_memory_end
+from harness.faults.shared.memory_faults import MemoryFault
 from harness.log.consequences import May
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.emitter.strikes import LEAKING
@@ -21,7 +20,7 @@ GROWN_MIN = 0.25  # of the room, until the leak counts as one
 LEFT_BYTES_MIN = 2**30  # of this machine's memory, beyond what the leak may take
 
 
-class MemoryLeak(inside.InsideFault):
+class MemoryLeak(MemoryFault, inside.InsideFault):
     """The process of a rank takes `rate` of memory each second, right after its next step. Its node may use `room` more
     than it does now; then the kernel kills the rank. A trainer may foresee that.
 
@@ -31,11 +30,10 @@ class MemoryLeak(inside.InsideFault):
     room: Size = Field(Size("192MiB"), description="How much more than now the node may use.")
     within: Duration = Field(Duration("2m"), description="How long the leak lasts if the job does not end it.")
 
-    runbook = "F6"
     needs = frozenset({Verb.SIGNAL, Verb.MEMORY, Verb.MEMORY_KERNEL})
     may = frozenset({May.STOP, May.LEAK})
     truth = Truth((Kind.CRASH,), Place.RANK, (Decision.RESTART_IN_PLACE,))
-    _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
+    aims_at = "rank"
 
     def holds(self, targets: Targets) -> list[Hold]:
         return inside.at_the_next_step(targets, "leak", f"{self.rate.bytes} {2 * self.room.bytes}")
@@ -76,16 +74,6 @@ class MemoryLeak(inside.InsideFault):
 
         context.wait(self.within.s, until=seen)
         return most, inside.is_gone(node, pid)
-
-    def heal(self, targets: Targets, context: Context) -> None:
-        super().heal(targets, context)
-        for node in self._limits:
-            with contextlib.suppress(NodeGone):  # and its limits with it
-                node.limit_memory(None)
-
-    def see_end(self, targets: Targets, context: Context) -> None:
-        for node, limit_bytes in self._limits.items():
-            see_memory_end(node, limit_bytes, context)
 
 
 def _spare_this_machine(wanted: int) -> None:

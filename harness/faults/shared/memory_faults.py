@@ -15,16 +15,41 @@ BEYOND_BYTES = 32 * 2**20  # how much more than the limit left a stranger tries 
 FILL_BYTES_MAX = 256 * 2**20  # more is not taken from a machine only to look
 
 
-class LimitedMemory(Fault):
-    """A node may use only so much memory, until it is healed."""
+class MemoryFault(Fault):
+    """Each node in `_limits` may use only so many bytes of memory, until it is healed."""
+
+    runbook = "F6"
+    _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
+
+    def heal(self, targets: Targets, context: Context) -> None:
+        super().heal(targets, context)
+        for node in self._limits:
+            with contextlib.suppress(NodeGone):  # and its limits with it
+                node.limit_memory(None)
+
+    def see_end(self, targets: Targets, context: Context) -> None:
+        """Checks that a process of ours can take more memory than the limit would leave without being killed.
+
+        Where that is more than `FILL_BYTES_MAX`, because the node uses so little now, nothing is told.
+        """
+        for node, limit_bytes in self._limits.items():
+            before = node.memory_use()
+            wanted_bytes = max(0, limit_bytes - before.used_bytes) + BEYOND_BYTES
+            if wanted_bytes <= FILL_BYTES_MAX:
+                got = node.fill_memory(wanted_bytes, spare=False)
+                killed = node.memory_use().kills - before.kills
+                ok, detail = got >= wanted_bytes and not killed, f"{node.name}: {killed} processes killed for it"
+                context.ended(got, wanted_bytes, "bytes available", ok=ok, detail=detail)
+
+
+class LimitedMemory(MemoryFault):
+    """The limit is kept by the kernel, or by a watchdog of ours."""
 
     how: Literal["auto", "kernel", "watchdog"] = Field(
         "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
     )
 
-    runbook = "F6"
     needs = frozenset({Verb.MEMORY})
-    _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
 
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs
