@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import Literal, get_args
 
 from pydantic import Field, PrivateAttr
 
@@ -81,10 +80,10 @@ class Straggler(Fault):
     def heal(self, targets: Targets, context: Context) -> None:
         for target in targets:
             node = context.node(target)
-            for way in BRAKES if self.how == "auto" else (self.how,):
+            for way in get_args(Way) if self.how == "auto" else (self.how,):
                 # `auto` does not tell which way was taken: one that is not there was not.
                 with contextlib.suppress(NodeGone, *((CannotRunError, UsageError) if self.how == "auto" else ())):
-                    BRAKES[way](node, self.neighbour).release()
+                    Brake(node, way, self.neighbour).press(None)
 
     def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that steps take less than halfway from the old to the slowed time; or, on a busy host, that no process
@@ -107,15 +106,13 @@ class Straggler(Fault):
         context.ended(round(ratio, 3), 1.0, "times the step time", ok=ok, detail=detail)
 
     def _brake(self, node: Node) -> Brake:
-        if self.how != "auto":
-            brake = BRAKES[self.how](node, self.neighbour)
-            brake.press(self.factor - 1)
-            return brake
+        brake = Brake(node, "quota" if self.how == "auto" else self.how, self.neighbour)
         try:
-            brake = BRAKES["quota"](node, self.neighbour)
             brake.press(self.factor - 1)
         except (CannotRunError, UsageError):
-            brake = BRAKES["duty_cycle"](node, self.neighbour)
+            if self.how != "auto":
+                raise
+            brake = Brake(node, "duty_cycle", self.neighbour)
             brake.press(self.factor - 1)
         return brake
 
@@ -177,7 +174,7 @@ class Hold:
         detail = f"{self.before_ns / 1e6:.1f} ms a step before, {ratio * self.before_ns / 1e6:.1f} ms during"
         for brake, before in zip(self.brakes, self._used, strict=True):
             denied = brake.denied_share(before)
-            detail += f"; {brake.node.name}: {brake.way}, {denied:.0%} of the time without a CPU"
+            detail += f"; {brake.node.name}: {brake.way.replace('_', ' ')}, {denied:.0%} of the time without a CPU"
             held_back |= denied >= DENIED_MAX or not brake.tells_denial  # else a busy host slowed it, and not the fault
         ok = held_back and abs(ratio / self.factor - 1) <= TOLERANCE
         context.effect(round(ratio, 3), self.factor, "times the step time", ok=ok, detail=detail)
@@ -190,21 +187,25 @@ def corrected(extra: float, factor: float, ratio: float, gain: float) -> float:
     return min(EXTRA_MAX, max(EXTRA_MIN, extra * step))
 
 
-class Brake(abc.ABC):
-    """Slows a node. The node's own time is 1; `extra` is how much longer everything takes."""
+class Brake:
+    """Slows a node in one way. The node's own time is 1; `extra` is how much longer everything takes."""
 
-    way: ClassVar[str]
-    tells_denial: ClassVar[bool] = True  # `denied_share` is 0 when it does not act
+    def __init__(self, node: Node, way: Way, neighbour: str):
+        self.node, self.way, self.neighbour = node, way, neighbour
+        self.tells_denial = way != "noisy_neighbour"  # `denied_share` is 0 when it does not act
+        self._cpus = 0.0  # that the node keeps busy when nothing limits it; 0: not counted yet
 
-    def __init__(self, node: Node, neighbour: str):
-        self.node = node
-        self.neighbour = neighbour
-
-    @abc.abstractmethod
-    def press(self, extra: float) -> None: ...
-
-    @abc.abstractmethod
-    def release(self) -> None: ...
+    def press(self, extra: float | None) -> None:
+        """Slows the node so much; `None`: no longer."""
+        if self.way == "noisy_neighbour":
+            self.node.crowd(self.neighbour, None if extra is None else min(extra, BURNERS_MAX))
+        elif self.way == "duty_cycle":
+            self.node.throttle(None if extra is None else 1 / (1 + extra))
+        elif extra is None:
+            self.node.limit_cpu(None)
+        else:  # at the trigger it may be held, and so idle
+            self._cpus = self._cpus or float(max(1, sum(each.state == "R" for each in self.node.processes())))
+            self.node.limit_cpu(self._cpus / (1 + extra))
 
     def denied_share(self, before: CpuUse) -> float:
         """Returns the share of the time since `before` in which the node was denied a CPU."""
@@ -212,40 +213,4 @@ class Brake(abc.ABC):
         return (now.throttled_ns - before.throttled_ns) / max(1, now.at_ns - before.at_ns)
 
 
-class Quota(Brake):
-    way = "quota"
-    cpus_before = 0.0
-
-    def press(self, extra: float) -> None:
-        if not self.cpus_before:
-            # So many it keeps busy when nothing limits it; at the trigger it may be held, and so idle.
-            self.cpus_before = float(max(1, sum(each.state == "R" for each in self.node.processes())))
-        self.node.limit_cpu(self.cpus_before / (1 + extra))
-
-    def release(self) -> None:
-        self.node.limit_cpu(None)
-
-
-class DutyCycle(Brake):
-    way = "duty cycle"
-
-    def press(self, extra: float) -> None:
-        self.node.throttle(1 / (1 + extra))
-
-    def release(self) -> None:
-        self.node.throttle(None)
-
-
-class NoisyNeighbour(Brake):
-    way = "noisy neighbour"
-    tells_denial = False
-
-    def press(self, extra: float) -> None:
-        self.node.crowd(self.neighbour, min(extra, BURNERS_MAX))
-
-    def release(self) -> None:
-        self.node.crowd(self.neighbour, None)
-
-
-BRAKES: dict[str, type[Brake]] = {"quota": Quota, "duty_cycle": DutyCycle, "noisy_neighbour": NoisyNeighbour}
 FAULT = Straggler

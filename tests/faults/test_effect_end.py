@@ -8,7 +8,7 @@ from run.test_injection import injection_of, living_on
 
 from harness.api.testing import FakeNode
 from harness.faults.contract import Cancelled, Context, Target, build_fault
-from harness.faults.straggler import Brake, Hold, NoisyNeighbour, Quota
+from harness.faults.straggler import Brake, Hold, Way
 from harness.node.types import Arrivals, CpuUse, MemoryUse, ProcessState, StorageAnswers, StorageRule
 from harness.run.injection import Injection
 from harness.run.live_progress import LiveProgress
@@ -135,20 +135,18 @@ def test_a_node_that_is_still_slow_is_told(step_ms: int | None, throttled: float
     fault: Any = build_fault("straggler", {"factor": 2.0})
     node: Any = Net(0)
     node.throttled_ns = int(throttled * 10**9)
-    fault._hold_seen = Hold(2.0, 10e6, [Quota(node, "cpu")])
+    fault._hold_seen = Hold(2.0, 10e6, [Brake(node, "quota", "cpu")])
     context = Seeing(node, times_ns=(step_ms * 10**6,) * 6 if step_ms else ())
     assert [each["ok"] for each in seen(fault, context)] == ([] if told is None else [told])
 
 
 @pytest.mark.parametrize(
-    ("throttled", "way", "ok"), [(0.5, Quota, True), (0.0, Quota, False), (0.0, NoisyNeighbour, True)]
+    ("throttled", "way", "ok"), [(0.5, "quota", True), (0.0, "quota", False), (0.0, "noisy_neighbour", True)]
 )
-def test_a_node_that_the_host_alone_slowed_was_not_slowed_by_the_fault(
-    throttled: float, way: type[Brake], ok: bool
-) -> None:
+def test_a_node_that_the_host_alone_slowed_was_not_slowed_by_the_fault(throttled: float, way: Way, ok: bool) -> None:
     """A neighbour that uses the CPU denies nobody anything that the kernel would count."""
     node: Any = Net(0)
-    hold = Hold(2.0, 10e6, [way(node, "cpu")])
+    hold = Hold(2.0, 10e6, [Brake(node, way, "cpu")])
     hold.settled_ns, hold._used = 1, [node.cpu_use()]
     node.throttled_ns = int(throttled * 10**9)
     context: Any = Seeing(node)
