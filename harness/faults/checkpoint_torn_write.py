@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
-from harness.backends.contract import Disturbance, Verb
+from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Folder, TakesNodes, Targets, name_nodes
+from harness.faults.contract import Context, TakesNodes, Targets, name_nodes
+from harness.faults.shared.storage_faults import OnStorage
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import StorageRule
 from harness.units import Duration, Size
@@ -24,25 +24,19 @@ _LOSSES = {
 }
 
 
-class CheckpointTornWrite(TakesNodes):
+class CheckpointTornWrite(TakesNodes, OnStorage):
     """Write number N+1 of the checkpoint's bytes, or the moment after its rename, never gets to the disk."""
 
     kind: Literal["prefix", "reordered", "fsync_lied", "rename_lost"] = Field("prefix", description="What is lost.")
     after_bytes: Size = Field(
         Size("64KiB"), description="prefix, reordered: the power fails at this byte of the files."
     )
-    directory: Folder = Field("checkpoints", description="The folder of the checkpoints, below the run's.")
-    path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
     within: Duration = Field(Duration("60s"), description="A checkpoint must come so soon.")
 
     runbook = "F4"
     damages = True
     needs = frozenset({Verb.KILL, Verb.STORAGE})
     truth = Truth((Kind.CRASH, Kind.STORAGE), Place.NODE, (Decision.RESTART_ELSEWHERE,))
-    _acting: list[Disturbance] = PrivateAttr(default_factory=list)
-
-    def mounts(self) -> Sequence[str]:
-        return (self.directory,)
 
     def describe(self, targets: Targets) -> str:
         moment = f"{self.after_bytes} into {self.path}" if self._counts_bytes() else f"after the rename of {self.path}"
@@ -50,23 +44,17 @@ class CheckpointTornWrite(TakesNodes):
         return f"{power}, {_LOSSES[self.kind]}; {self.describe_replacement()}"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        self._acting.clear()
-        for target in targets:
-            self._acting.append(context.node(target).disturb_storage(self.directory, self._rule(context.seed)))
+        self.disturb(targets, context)
         context.ready()
         hit = self._wait_for_cut(targets, context)
         context.injected()
         self._judge(dict(self._acting[hit].counts()), context)
         self.take([context.node(target) for target in targets], "power lost", context)
 
-    def heal(self, targets: Targets, context: Context) -> None:
-        while self._acting:
-            self._acting.pop().heal()
-
     def _counts_bytes(self) -> bool:
         return self.kind in ("prefix", "reordered")
 
-    def _rule(self, seed: int) -> StorageRule:
+    def rule(self, seed: int) -> StorageRule:
         after = self.after_bytes.bytes if self._counts_bytes() else 0
         operations = ("write",) if self._counts_bytes() else ("rename",)
         return StorageRule(self.path, operations, after_bytes=after, power=self.kind, seed=seed)
@@ -78,11 +66,9 @@ class CheckpointTornWrite(TakesNodes):
                 if disturbance.counts()["cut"]:
                     return number
             context.wait(LOOK_S)
-        missing = f"in {self.directory}/{self.path} within {self.within}"
-        if self._counts_bytes():
-            raise FaultError(f"{name_nodes(targets)}: no such write {missing}")
-        hint = "a trainer without renames needs kind prefix"
-        raise FaultError(f"{name_nodes(targets)}: no such rename {missing}; {hint}")
+        what, hint = ("write", "") if self._counts_bytes() else ("rename", "; a trainer without any needs kind prefix")
+        where = f"in {self.directory}/{self.path} within {self.within}"
+        raise FaultError(f"{name_nodes(targets)}: no such {what} {where}{hint}")
 
     def _judge(self, counts: dict[str, int], context: Context) -> None:
         detail = f"{self.kind}: {counts['bytes']} bytes had been written, {counts['lost_bytes']} of them lost"

@@ -18,14 +18,11 @@ TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
 Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list"]
 
 
-class StorageFault(Fault):
-    """One rule on each target's view of a folder, for `duration`."""
+class OnStorage(Fault):
+    """One rule on each target's view of a folder, until it is healed."""
 
     directory: Folder = Field("checkpoints", description="The folder disturbed, below the run's.")
     path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
-    duration: Duration = Field(Duration("10s"), description="How long it acts.")
-
-    needs = frozenset({Verb.STORAGE})
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
 
     def mounts(self) -> Sequence[str]:
@@ -34,6 +31,23 @@ class StorageFault(Fault):
     @abc.abstractmethod
     def rule(self, seed: int) -> StorageRule:
         """Returns the rule for the operations on the folder."""
+
+    def disturb(self, targets: Targets, context: Context) -> None:
+        self._acting.clear()
+        for target in targets:
+            self._acting.append(context.node(target).disturb_storage(self.directory, self.rule(context.seed)))
+
+    def heal(self, targets: Targets, context: Context) -> None:
+        while self._acting:
+            self._acting.pop().heal()
+
+
+class StorageFault(OnStorage):
+    """The rule lasts for `duration`."""
+
+    duration: Duration = Field(Duration("10s"), description="How long it acts.")
+
+    needs = frozenset({Verb.STORAGE})
 
     @abc.abstractmethod
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
@@ -60,9 +74,7 @@ class StorageFault(Fault):
         return f"{self.path} in {self.directory}/ on {name_nodes(targets)}, for {self.duration}"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        self._acting.clear()
-        for target in targets:
-            self._acting.append(context.node(target).disturb_storage(self.directory, self.rule(context.seed)))
+        self.disturb(targets, context)
         context.injected()
         since_ns = time.monotonic_ns()
         end_s = time.monotonic() + self.duration.s
@@ -81,10 +93,6 @@ class StorageFault(Fault):
         tried = any(each["matched"] for each in found)
         beside = zip(targets, found, strict=True)
         return [(context.node(target), counts) for target, counts in beside if counts["matched"] or not tried]
-
-    def heal(self, targets: Targets, context: Context) -> None:
-        while self._acting:
-            self._acting.pop().heal()
 
     def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that the file system delays and refuses nothing any more."""
