@@ -11,7 +11,7 @@ import fnmatch
 import pathlib
 import random
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -19,12 +19,12 @@ from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, RunPath, Targets
 from harness.faults.shared import checkpoint_damage
-from harness.faults.shared.checkpoint_damage import OF_POINTERS, PARTS, POISON, Damage, Kind, Order, Part
+from harness.faults.shared.checkpoint_damage import OF_POINTERS, PARTS, POISON, Damage, Kind, OfAnyFile, Order, Part
 from harness.log import untrusted_files
 from harness.log.consequences import Consequences, May
 from harness.log.truth import Decision, Place, Truth
 from harness.log.truth import Kind as Failure
-from harness.trainers.checkpoints.contract import Listing, list_checkpoints
+from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.names import is_temporary
@@ -47,7 +47,6 @@ _KINDS = {
     "nan": "the large tensors of {file} filled with NaN, and SHA-256 digests of it made right",
     "exploded": "the large tensors of {file} filled with huge numbers, and SHA-256 digests of it made right",
 }
-OF_A_POINTER = ("bit_flip", "zero_page", "truncate", "empty", "missing", *OF_POINTERS)
 
 
 class CheckpointCorruption(Fault):
@@ -70,7 +69,8 @@ class CheckpointCorruption(Fault):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.what == "pointer" and self.kind in ("mixed_steps", "wrong_manifest"):
-            raise ValueError(f"kind {self.kind} cannot be done to a pointer; allowed there: {', '.join(OF_A_POINTER)}")
+            allowed = ", ".join((*get_args(OfAnyFile), *OF_POINTERS))
+            raise ValueError(f"kind {self.kind} cannot be done to a pointer; allowed there: {allowed}")
         if self.kind in POISON and self.what not in ("any", "tensor"):
             raise ValueError(f"kind {self.kind} is done to tensors; leave out `what: {self.what}`")
         if self.what != "pointer" and self.kind in OF_POINTERS and self.what != "any":
@@ -131,7 +131,11 @@ class CheckpointCorruption(Fault):
 
     def _report(self, damage: Damage, listing: Listing, context: Context) -> None:
         measured, unit = damage.measure()
-        told = _names(damage, listing) | self._left(damage, context) if damage.checkpoint else {}
+        told = {}
+        if damage.checkpoint:  # with its present digest
+            place = CheckpointFolder.look(context.run_dir, self.directory or context.checkpoints.folder)
+            files = [path for path in damage.checkpoint.files if path in place.sizes]
+            told = _names(damage, damage.checkpoint, listing) | {"sha256": digests.content(place, files).sha256}
         changed = {"part": damage.part, "how": self.kind, "tensor_bytes": damage.tensor_bytes}
         changed |= {"sealed": True} if self.kind in POISON else {}
         context.log("fault.damaged", path=damage.path, **changed, **told)
@@ -139,23 +143,14 @@ class CheckpointCorruption(Fault):
         ok &= all(each.measure()[0] == each.expected for each in damage.sealed)
         context.effect(measured, damage.expected, unit, ok=ok, detail=f"{damage.path}: {self.kind}, {damage.part}")
 
-    def _left(self, damage: Damage, context: Context) -> dict[str, str]:
-        """Returns the present digest of the checkpoint."""
-        assert damage.checkpoint is not None
-        place = CheckpointFolder.look(context.run_dir, self.directory or context.checkpoints.folder)
-        files = [path for path in damage.checkpoint.files if path in place.sizes]
-        return {"sha256": digests.content(place, files).sha256}
-
 
 def _being_written(place: CheckpointFolder, listing: Listing) -> bool:
     """Tells whether a checkpoint is unfinished, or a file has a temporary name."""
     return any(not each.whole for each in listing.checkpoints) or any(is_temporary(path) for path in place.files)
 
 
-def _names(damage: Damage, listing: Listing) -> dict[str, Any]:
+def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str, Any]:
     """Returns the names of the damaged checkpoint, and how many others hold the same step."""
-    found = damage.checkpoint
-    assert found is not None
     names = [found.name, damage.path.rpartition("/")[2]]
     if listing.pointer and listing.pointer.target == found.path:
         names.append(listing.pointer.path.rpartition("/")[2])

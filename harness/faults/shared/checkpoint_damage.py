@@ -9,10 +9,11 @@ import random
 import re
 import stat
 import struct
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Literal
+from typing import IO, Literal, get_args
 
 import numpy as np
 
@@ -35,20 +36,10 @@ PARTS: dict[str, str] = {
     "pointer": "the file or link that names the newest checkpoint",
     "any": "any file of the checkpoint",
 }
-Kind = Literal[
-    "bit_flip",
-    "zero_page",
-    "truncate",
-    "empty",
-    "missing",
-    "mixed_steps",
-    "wrong_manifest",
-    "stale_latest",
-    "dangling_latest",
-    "nan",
-    "exploded",
-]
-OF_POINTERS = ("stale_latest", "dangling_latest")
+OfAnyFile = Literal["bit_flip", "zero_page", "truncate", "empty", "missing"]
+OfPointers = Literal["stale_latest", "dangling_latest"]
+Kind = Literal[OfAnyFile, "mixed_steps", "wrong_manifest", OfPointers, "nan", "exploded"]
+OF_POINTERS = get_args(OfPointers)
 POISON: Mapping[str, bytes] = {"nan": b"\xff", "exploded": b"\x5b"}  # 0x5b5b5b5b is 6e16; NaN in each format
 LARGE = 0.5  # of the largest tensor
 
@@ -105,9 +96,7 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
     Raises `FaultError` where nothing there can be damaged so.
     """
     newest = listing.finished[0]
-    if order.kind in OF_POINTERS:
-        return _point_elsewhere(place, listing, order.kind == "stale_latest", aside)
-    if order.part == "pointer":
+    if order.kind in OF_POINTERS or order.part == "pointer":
         return _of_pointer(place, listing, order, aside)
     if order.kind in POISON:
         order = replace(order, part="tensor")
@@ -180,46 +169,38 @@ def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
 
 
 def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
-    """Damages the pointer's own bytes; a link can only go missing."""
-    path = _pointer(listing)
-    kept, damaged = aside / "original", aside / "damaged"
+    """Damages the pointer to the newest save: its own bytes, or so that it names another save, or none."""
+    if listing.pointer is None:
+        raise FaultError("there is no pointer to the newest checkpoint beside the checkpoints")
+    path, kept, damaged = listing.pointer.path, aside / "original", aside / "damaged"
+    elsewhere = order.kind in OF_POINTERS
+    if order.kind == "stale_latest" and len(listing.finished) < 2:
+        raise FaultError("stale_latest needs two checkpoints; there is one")
     if path in place.links:
-        if order.kind != "missing":
+        if not elsewhere and order.kind != "missing":
             raise FaultError(f"{path}: it is a link; of kinds, only missing, stale_latest and dangling_latest fit")
         kept.symlink_to(place.links[path])
+        if elsewhere:
+            damaged.symlink_to(pathlib.Path(place.links[path]).with_name(_another(listing, order)))
         return Damage(place.root, path, kept, damaged, 1)
     untrusted_files.copy_out(place.root, path, kept)
     if order.kind == "missing":
         return Damage(place.root, path, kept, damaged, 1)
-    untrusted_files.copy_out(place.root, path, damaged)
-    _change(damaged, order, [(0, kept.stat().st_size)])
+    if elsewhere:
+        text = kept.read_text()
+        damaged.write_text(text.replace(text.strip().rpartition("/")[2], _another(listing, order, text.strip())))
+    else:
+        untrusted_files.copy_out(place.root, path, damaged)
+        _change(damaged, order, [(0, kept.stat().st_size)])
     return Damage(place.root, path, kept, damaged, bytes_changed(kept, damaged))
 
 
-def _pointer(listing: Listing) -> str:
-    if listing.pointer is None:
-        raise FaultError("there is no pointer to the newest checkpoint beside the checkpoints")
-    return listing.pointer.path
-
-
-def _point_elsewhere(place: CheckpointFolder, listing: Listing, stale: bool, aside: pathlib.Path) -> Damage:
-    """Makes a pointer to another save, or to none: a link, a text with a name, or a text with a number."""
-    path = _pointer(listing)
-    if stale and len(listing.finished) < 2:
-        raise FaultError("stale_latest needs two checkpoints; there is one")
-    newest = listing.finished[0]
-    name = listing.finished[1].name if stale else f"{newest.name}-gone"
-    kept, damaged = aside / "original", aside / "damaged"
-    if path in place.links:
-        kept.symlink_to(place.links[path])
-        damaged.symlink_to(pathlib.Path(place.links[path]).with_name(name))
-        return Damage(place.root, path, kept, damaged, 1)
-    untrusted_files.copy_out(place.root, path, kept)
-    text = kept.read_text()
-    if text.strip().isdigit():  # a number of a step
-        name = str(listing.finished[1].step if stale else 10 * int(text) + 1)
-    damaged.write_text(text.replace(text.strip().rpartition("/")[2], name))
-    return Damage(place.root, path, kept, damaged, bytes_changed(kept, damaged))
+def _another(listing: Listing, order: Order, text: str = "") -> str:
+    """Returns the name of the save before, or of none; the number of its step where the pointer's text is a number."""
+    newest, *others = listing.finished
+    if order.kind == "stale_latest":
+        return str(others[0].step) if text.isdigit() else others[0].name
+    return str(10 * int(text) + 1) if text.isdigit() else f"{newest.name}-gone"
 
 
 # What is done to bytes
@@ -361,32 +342,26 @@ def bytes_changed(one: pathlib.Path, other: pathlib.Path) -> int:
         return _bytes_apart(left, right)
 
 
-def _bytes_apart(left: IO[bytes], right: IO[bytes]) -> int:
-    count = 0
-    while True:
-        a, b = left.read(CHUNK_BYTES), right.read(CHUNK_BYTES)
+def _bytes_apart(left: IO[bytes], right: IO[bytes], span: Extent = (0, sys.maxsize)) -> int:
+    """Counts bytes of this span that differ, or that only one of the two has."""
+    count, (at, end) = 0, span
+    left.seek(at), right.seek(at)
+    while at < end:
+        size = min(CHUNK_BYTES, end - at)
+        a, b = left.read(size), right.read(size)
         if not a and not b:
-            return count
+            break
         if a != b:
-            count += _apart(a, b)
-
-
-def _apart(a: bytes, b: bytes) -> int:
-    least = min(len(a), len(b))
-    differs = np.frombuffer(a, np.uint8, least) != np.frombuffer(b, np.uint8, least)
-    return abs(len(a) - len(b)) + int(np.count_nonzero(differs))
+            least = min(len(a), len(b))
+            differs = np.frombuffer(a, np.uint8, least) != np.frombuffer(b, np.uint8, least)
+            count += abs(len(a) - len(b)) + int(np.count_nonzero(differs))
+        at += size
+    return count
 
 
 def _bytes_changed_in(kept: pathlib.Path, damaged: pathlib.Path, spans: Sequence[Extent]) -> int:
     """Counts bytes of these spans that are lost or different."""
     if not damaged.exists():
         return sum(end - start for start, end in spans)
-    count = 0
     with kept.open("rb") as left, damaged.open("rb") as right:
-        for start, end in spans:
-            for at in range(start, end, CHUNK_BYTES):
-                size = min(CHUNK_BYTES, end - at)
-                left.seek(at), right.seek(at)
-                a, b = left.read(size), right.read(size)
-                count += _apart(a, b) if a != b else 0
-    return count
+        return sum(_bytes_apart(left, right, span) for span in spans)
