@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pydantic import AfterValidator, Field
+from pydantic import Field, field_validator
 
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Fault, Target, Targets, name_nodes
@@ -28,12 +28,6 @@ class Life(NamedTuple):
     pids: tuple[int, ...]
 
 
-def _soon(given: Duration) -> Duration:
-    if given.s > SOON_S:
-        raise ValueError(f"{given}: a lemon fails within the first {SOON_S:g} s of a life")
-    return given
-
-
 class LemonNode(Fault):
     """A node fails within the first minute of every life, until the job no longer uses it.
 
@@ -44,9 +38,7 @@ class LemonNode(Fault):
     fails: Literal["crash", "loss"] = Field(
         "crash", description="crash: its workers are killed; loss: all of it is, and the same node comes back."
     )
-    after: Annotated[Duration, AfterValidator(_soon)] = Field(
-        Duration("0s"), description="From the first step of a life until it fails; 60s at most."
-    )
+    after: Duration = Field(Duration("0s"), description="From the first step of a life until it fails; 60s at most.")
     back_after: Duration = Field(Duration("2s"), description="From a loss until the node is back.")
     lives: int = Field(8, ge=2, le=100, description="At most so many lives fail: then the node is well.")
     unused_for: Duration = Field(
@@ -59,6 +51,13 @@ class LemonNode(Fault):
     may = frozenset({May.KILL})
     sticks = True
     truth = Truth((Kind.CRASH,), Place.NODE, (Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE))
+
+    @field_validator("after")
+    @classmethod
+    def _soon(cls, given: Duration) -> Duration:
+        if given.s > SOON_S:
+            raise ValueError(f"{given}: a lemon fails within the first {SOON_S:g} s of a life")
+        return given
 
     def needed(self) -> frozenset[Verb]:
         return frozenset({Verb.KILL, Verb.REPLACE}) if self.fails == "loss" else self.needs
@@ -105,7 +104,8 @@ class LemonNode(Fault):
                 continue
             if any(_runs(_newest(target, context)) for target in struck):
                 continue  # it may only take long to start, or wait for a place
-            others = [node for index, node in enumerate(context.cluster.nodes) if index not in _places(struck)]
+            lemons = {target.node_index for target in struck}
+            others = [node for index, node in enumerate(context.cluster.nodes) if index not in lemons]
             recent_ns = time.monotonic_ns() - self.unused_for.ns // 2
             goes_on = any(context.step_times_ns(rank, recent_ns) for node in others for rank in context.ranks_on(node))
             if goes_on or not any(map(_runs, others)):
@@ -144,10 +144,6 @@ def _life(node: Node, context: Context) -> Life:
 def _runs(node: Node) -> bool:
     """Tells whether anything of the job runs on the node."""
     return node.alive and bool(node.pids())
-
-
-def _places(targets: Iterable[Target]) -> set[int]:
-    return {target.node_index for target in targets}
 
 
 FAULT = LemonNode

@@ -39,7 +39,9 @@ class OrderedFault(Fault):
         withdraw(context.run_dir, context.seed)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        see_withdrawn(context)
+        """Checks that no order is left that could act again: each was for one step."""
+        left = len(list(_orders(context.run_dir, context.seed)))
+        context.ended(left, 0, "orders left", ok=not left)
 
 
 def environment(run_dir: pathlib.Path) -> Mapping[str, str]:
@@ -120,12 +122,6 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise FaultError(f"{path}: a trainer's answer to an order has the integers `step` and `changed`; this one does not")
-
-
-def see_withdrawn(context: Context) -> None:
-    """Checks the end: each order was for one step, and none of this fault is left that could act again."""
-    left = len(list(_orders(context.run_dir, context.seed)))
-    context.ended(left, 0, "orders left", ok=not left)
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:
