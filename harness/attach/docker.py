@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, refuse_unasked
-from harness.backends.contract import environment_as_recorded
 from harness.backends.docker.backend import BACKEND
 from harness.backends.docker.engine import Engine, speaking
 from harness.errors import BackendError, UsageError
@@ -144,7 +143,7 @@ def _undo(
     """Takes one deed back. Does nothing where it was taken back before, or the container is gone."""
     import docker.errors
 
-    with environment_as_recorded(BACKEND.settings, environment):
+    with BACKEND.as_recorded(environment):
         engine = Engine()
     with contextlib.closing(engine), speaking(f"undoing {verb} of container {container[:12]}"):
         try:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 from harness.backends.attached import ENDED, OPT_IN, RUNNING, AttachedJob, Seen, Undo, all_stopped, refuse_unasked
-from harness.backends.contract import environment_as_recorded
 from harness.backends.slurm.backend import BACKEND
 from harness.backends.slurm.engine import Slurm, find_slurm
 from harness.errors import BackendError, FaultError, UsageError
@@ -129,7 +128,7 @@ def _seen(lines: Sequence[str]) -> Seen:
 
 def _undo(job_id: int, host: str, environment: dict[str, str]) -> None:
     """Lets the job's tasks on that node go on; does nothing if the job is over."""
-    with environment_as_recorded(BACKEND.settings, environment):
+    with BACKEND.as_recorded(environment):
         slurm = find_slurm()
     job = slurm.job(job_id)
     if job is not None and job.running:

@@ -1,18 +1,44 @@
-"""The common parts of all engines' clusters: events that are not reported yet, and the control command."""
+"""The common parts of engines: what they have, events that are not reported yet, and the control command."""
 
 from __future__ import annotations
 
 import abc
 import collections
 import time
+from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-from harness.backends.contract import Change, ClockReading, Cluster, Exit, Launch
+from harness.backends.contract import Backend, Capability, Change, ClockReading, Cluster, Exit, Launch, Verb
 from harness.errors import BackendError, ChaosError, NodeGone, UsageError
 
 KILL_S_MAX = 20.0
 
 T = TypeVar("T")
+
+
+class EngineBackend(Backend):
+    """A backend whose engine may not be there. `never`: the verbs that it has on no machine, with the reasons."""
+
+    never: Mapping[Verb, str]
+
+    def __init__(self) -> None:
+        self._found: Capability | None = None  # kept once the engine is there
+
+    @abc.abstractmethod
+    def try_out(self) -> tuple[str, Mapping[Verb, str]]:
+        """Returns one line about the engine, and the verbs that are missing, with the reasons."""
+
+    def probe(self) -> Capability:
+        if self._found is None:
+            try:
+                summary, missing = self.try_out()
+            except ChaosError as error:
+                return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
+            self._found = Capability(True, summary, frozenset(Verb) - missing.keys(), missing)
+        return self._found
+
+    def lacks(self) -> Mapping[str, Mapping[Verb, str]]:
+        return {self.name: self.never}
 
 
 class Box(collections.deque[T]):

@@ -18,7 +18,7 @@ import os
 import pathlib
 import re
 import signal
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -350,14 +350,6 @@ class Node(abc.ABC):
         return UsageError(f"node {self.name}: this backend has no verb '{verb.value}'")
 
 
-def refuse_replacement(newest: Node, node: Node) -> None:
-    """Raises `UsageError` unless `node` is the newest of its place, and gone."""
-    if newest is not node:
-        raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
-    if node.alive:
-        raise UsageError(f"node {node.name}.{node.incarnation} is still there; only a dead node is replaced")
-
-
 class Cluster(abc.ABC):
     """The running nodes of one run. Leaving the `with` block takes everything down, whatever happened.
 
@@ -381,6 +373,13 @@ class Cluster(abc.ABC):
     @abc.abstractmethod
     def replace(self, node: Node) -> Node:
         """Replaces a dead node by a fresh one, and starts its command."""
+
+    def refuse_replacement(self, node: Node) -> None:
+        """Raises `UsageError` unless `node` is the newest of its place, and gone."""
+        if self.nodes[node.index] is not node:
+            raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
+        if node.alive:
+            raise UsageError(f"node {node.name}.{node.incarnation} is still there; only a dead node is replaced")
 
     @abc.abstractmethod
     def exits(self) -> list[Exit]:
@@ -437,24 +436,6 @@ class Capability:
     missing: Mapping[Verb, str] = field(default_factory=dict)
 
 
-@contextlib.contextmanager
-def environment_as_recorded(settings: Collection[str], recorded: Mapping[str, str]) -> Iterator[None]:
-    """Returns the environment in which a run was made, as far as `settings` go, to undo it from anywhere.
-
-    Raises `FaultError` for a variable that is not one of `settings`.
-    """
-    if foreign := recorded.keys() - set(settings):
-        raise FaultError(f"environment variables {', '.join(sorted(foreign))} cannot be recorded for undoing")
-    before = {name: os.environ.pop(name) for name in settings if name in os.environ}
-    os.environ.update(recorded)
-    try:
-        yield
-    finally:
-        for name in settings:
-            os.environ.pop(name, None)
-        os.environ.update(before)
-
-
 class Backend(abc.ABC):
     """A backend. `UNDO(run_id, environment)` of its module undoes a run; `environment` is from `whereabouts`."""
 
@@ -465,6 +446,23 @@ class Backend(abc.ABC):
     def whereabouts(self) -> dict[str, str]:
         """The values of `settings` by which the engine is found again, also from another shell or another folder."""
         return {name: os.environ[name] for name in self.settings if name in os.environ}
+
+    @contextlib.contextmanager
+    def as_recorded(self, recorded: Mapping[str, str]) -> Iterator[None]:
+        """Returns the environment in which a run was made, as far as `settings` go, to undo it from anywhere.
+
+        Raises `FaultError` for a variable that is not one of `settings`.
+        """
+        if foreign := recorded.keys() - set(self.settings):
+            raise FaultError(f"environment variables {', '.join(sorted(foreign))} cannot be recorded for undoing")
+        before = {name: os.environ.pop(name) for name in self.settings if name in os.environ}
+        os.environ.update(recorded)
+        try:
+            yield
+        finally:
+            for name in self.settings:
+                os.environ.pop(name, None)
+            os.environ.update(before)
 
     def image_digest(self) -> str | None:
         """Returns the digest of the nodes' image; `None` if there is none, or if it is not known."""

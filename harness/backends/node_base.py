@@ -17,6 +17,12 @@ CALL_S_MAX = 10.0
 FILL_S_MAX = 40.0
 
 
+def refused_libraries() -> dict[Verb, str]:
+    """Returns the verbs for which a library of ours is loaded into processes, where that fails here, with reasons."""
+    found = {Verb.CLOCK: skew.why_not(), Verb.GPU: gpu_health.why_not()}
+    return {verb: reason for verb, reason in found.items() if reason}
+
+
 class NodeBase(Node):
     """Verbs as calls to a process on the node. A backend sends the calls, and overrides verbs of its engine."""
 

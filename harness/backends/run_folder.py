@@ -21,21 +21,15 @@ from collections.abc import Sequence
 
 from harness.backends import delivery
 from harness.backends.contract import Launch
+from harness.errors import UsageError
 from harness.log import untrusted_files
 from harness.node import gpu_health, skew
 from harness.node.node_paths import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
 
 CONTROL = "control"
 CHECKPOINTS = "checkpoints"
-FOR_NODES = (
-    "holds.json",
-    "holds",
-    "damage",
-    "clock",
-    gpu_health.FOLDER,
-    "data",
-    delivery.NAME,
-)  # made by the harness; nodes read them
+# Made by the harness; nodes read them.
+FOR_NODES = ("holds.json", "holds", "damage", "clock", gpu_health.FOLDER, "data", delivery.NAME)
 KEY = "key"
 _TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "second-restart", "fault-free", "twin"}
 
@@ -64,7 +58,12 @@ def writable(workload: Launch, node: str, key: str) -> list[str]:
 
 
 def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner: Owner | None = None) -> None:
-    """Prepares a run's folder before any node is there: folders that nodes may write belong to `owner`."""
+    """Prepares a run's folder before any node is there: folders that nodes may write belong to `owner`.
+
+    Raises `UsageError` for a relative path, which nodes could not find.
+    """
+    if not run_dir.is_absolute():
+        raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
     run_dir.mkdir(parents=True, exist_ok=True)
     delivery.deliver(run_dir)
     with contextlib.suppress(FileExistsError):

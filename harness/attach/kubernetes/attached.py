@@ -14,7 +14,6 @@ from dataclasses import replace
 from harness.attach.kubernetes import ephemeral, others
 from harness.attach.kubernetes.comes_back import Returns
 from harness.backends.attached import NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, all_stopped, refuse_unasked
-from harness.backends.contract import environment_as_recorded
 from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.backend import BACKEND
 from harness.backends.kubernetes.manifests import Object
@@ -260,7 +259,7 @@ def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, envi
     """Undoes one deed. The controller brings back evicted, deleted or killed pods: nothing to do."""
     if verb != "stop" and not ephemeral_shell:
         return
-    with environment_as_recorded(BACKEND.settings, environment):
+    with BACKEND.as_recorded(environment):
         api = Api(read_settings())
     with contextlib.closing(api):
         found = api.pod(pod)

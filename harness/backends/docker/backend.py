@@ -16,16 +16,8 @@ import pathlib
 from typing import Any
 
 from harness.backends import delivery, run_folder
-from harness.backends.contract import (
-    Backend,
-    Capability,
-    Launch,
-    Node,
-    Verb,
-    environment_as_recorded,
-    fill_placeholders,
-    refuse_replacement,
-)
+from harness.backends.cluster_base import EngineBackend
+from harness.backends.contract import Launch, Node, Verb, fill_placeholders
 from harness.backends.docker import container_probe, request
 from harness.backends.docker.container import DockerNode
 from harness.backends.docker.container_line import ContainerLine
@@ -37,7 +29,6 @@ from harness.node import container_storage, metadata, owner_names
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
 
-LACKS = {Verb.HOST: "containers may run on another host, or in a virtual machine"}
 PROBE = "probe"  # the kind of name that what a probe makes has
 
 
@@ -93,7 +84,7 @@ class DockerCluster(container_probe.ProbedCluster):
         self._control.run(filled, self._environment(self._control, start), self._log(self._control), start)
 
     def replace(self, node: Node) -> Node:
-        refuse_replacement(self._nodes[node.index], node)
+        self.refuse_replacement(node)
         fresh = self._new(node.name, node.incarnation + 1)
         self._create(fresh)
         self._come_up(fresh)
@@ -173,15 +164,12 @@ class DockerCluster(container_probe.ProbedCluster):
         return {**devices, **metadata.environment(node.metadata), **self._workload.env, **places, **node.marks(start)}
 
 
-class DockerBackend(Backend):
-    name = "docker"
+class DockerBackend(EngineBackend):
+    name, never = "docker", {Verb.HOST: "containers may run on another host, or in a virtual machine"}
     settings = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "HOME", ENGINES_DIR_ENV)
 
     def whereabouts(self) -> dict[str, str]:
         return super().whereabouts() | {"DOCKER_HOST": address()}
-
-    def __init__(self) -> None:
-        self._probed: Capability | None = None
 
     def image_digest(self) -> str | None:
         try:
@@ -191,18 +179,15 @@ class DockerBackend(Backend):
         with contextlib.closing(engine):
             return engine.image_id(os.environ.get(IMAGE_ENV, request.IMAGE))
 
-    def probe(self) -> Capability:
-        if self._probed is None:
-            try:
-                summary, refused = _try_out()
-            except ChaosError as error:
-                return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
-            missing = LACKS | refused
-            self._probed = Capability(True, summary, frozenset(Verb) - set(missing), missing)
-        return self._probed
-
-    def lacks(self) -> dict[str, dict[Verb, str]]:
-        return {self.name: LACKS}
+    def try_out(self) -> tuple[str, dict[Verb, str]]:
+        with contextlib.closing(Engine(container_probe.PROBE_S_MAX)) as engine:
+            run_id = owner_names.new_name(PROBE)
+            refused = container_probe.try_out(
+                lambda workload, folder: DockerCluster(engine, workload, _place(engine, workload, folder, run_id)),
+                container_storage.why_not(engine.address, engine.user),
+            )
+        summary = f"Docker {engine.info['ServerVersion']}, {engine.info['NCPU']} CPUs, at {engine.address}"
+        return summary, {**self.never, **refused}
 
     def render(self, workload: Launch) -> dict[str, Any]:
         return request.render(workload, request.DockerRun())
@@ -219,8 +204,6 @@ class DockerBackend(Backend):
         return [f"containers, networks and volumes of Docker labelled {name}" for name in over]
 
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> DockerCluster:
-        if not run_dir.is_absolute():
-            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         engine = Engine()
         try:
             if workload.mounts and (reason := container_storage.why_not(engine.address, engine.user)):
@@ -247,26 +230,12 @@ def _flag(name: str) -> bool:
     return value == "1"
 
 
-def _try_out() -> tuple[str, dict[Verb, str]]:
-    """Returns one line about the engine, and the reason for each verb that is refused here."""
-    with contextlib.closing(Engine(container_probe.PROBE_S_MAX)) as engine:
-        run_id = owner_names.new_name(PROBE)
-        refused = container_probe.try_out(
-            lambda workload, folder: DockerCluster(engine, workload, _place(engine, workload, folder, run_id)),
-            container_storage.why_not(engine.address, engine.user),
-        )
-    return f"Docker {engine.info['ServerVersion']}, {engine.info['NCPU']} CPUs, at {engine.address}", refused
-
-
-def _undo(run_id: str, environment: dict[str, str]) -> None:
+def UNDO(run_id: str, environment: dict[str, str]) -> None:
     """Removes everything with this run's label, at the engine that the run used. Idempotent."""
-    with environment_as_recorded(BACKEND.settings, environment):
+    with BACKEND.as_recorded(environment):
         engine = Engine()
     with contextlib.closing(engine):
         engine.remove_run(run_id)
-
-
-UNDO = _undo
 
 
 BACKEND = DockerBackend()

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import Cluster, Launch, Node, Verb
+from harness.backends.node_base import refused_libraries
 from harness.errors import BackendError, CannotRunError
-from harness.node import gpu_health, owner_names, skew
+from harness.node import owner_names, skew
 from harness.node.types import StorageRule
 
 PROBE_S_MAX = 20.0
@@ -33,9 +34,9 @@ def try_out(open_cluster: Callable[[Launch, pathlib.Path], ProbedCluster], why_n
 
     Raises `CannotRunError` if nodes cannot be used at all.
     """
-    refused = {Verb.STORAGE: why_no_storage} if why_no_storage else {}
+    refused = refused_libraries() | ({Verb.STORAGE: why_no_storage} if why_no_storage else {})
     with owner_names.temporary_folder() as folder:
-        environment = skew.prepare(folder) if skew.why_not() is None else {}
+        environment = {} if Verb.CLOCK in refused else skew.prepare(folder)
         if environment:
             skew.set_offset(folder, "node0", SKEW_S)
         (folder / MOUNT).mkdir()
@@ -49,9 +50,7 @@ def try_out(open_cluster: Callable[[Launch, pathlib.Path], ProbedCluster], why_n
             if not all(storage.counts()["matched"] for storage in watched):
                 refused[Verb.STORAGE] = "a file system of ours that is mounted into a container is not used there"
         if abs(told_s - time.time() - SKEW_S) > SKEW_S / 2:
-            refused[Verb.CLOCK] = skew.why_not() or "a library made on this machine does not load in the image"
-    if reason := gpu_health.why_not():
-        refused[Verb.GPU] = reason
+            refused.setdefault(Verb.CLOCK, "a library made on this machine does not load in the image")
     return refused
 
 

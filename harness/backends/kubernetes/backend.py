@@ -24,21 +24,11 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from harness.backends import clock_offset, delivery, run_folder
-from harness.backends.cluster_base import ControlledCluster
-from harness.backends.contract import (
-    Backend,
-    Capability,
-    Change,
-    Exit,
-    Launch,
-    Node,
-    Verb,
-    environment_as_recorded,
-    fill_placeholders,
-)
+from harness.backends.cluster_base import ControlledCluster, EngineBackend
+from harness.backends.contract import Change, Exit, Launch, Node, Verb, fill_placeholders
 from harness.backends.kubernetes import manifests, trouble
 from harness.backends.kubernetes.api import Api, Refused, chosen_cluster
-from harness.backends.kubernetes.capability import LACKS, capability_of
+from harness.backends.kubernetes.capability import LACKS, missing_verbs
 from harness.backends.kubernetes.manifests import ClusterRun, Object
 from harness.backends.kubernetes.mesh import Mesh
 from harness.backends.kubernetes.mirror import Mirror
@@ -115,12 +105,7 @@ class KubeCluster(ControlledCluster):
 
     def replace(self, node: Node) -> Node:
         """Gives capacity back: the pod that Kubernetes has brought, or brings now, takes the place."""
-        with self._lock:
-            place = self._nodes[node.index]
-            if place is not node:
-                raise UsageError(f"{node.name}.{node.incarnation} has been replaced already")
-            if place.alive:
-                raise UsageError(f"{place.key} is still there; only a dead node is replaced")
+        self.refuse_replacement(node)
         self._way.give_back(node.index)
         if self._place.kind == "pods":
             wanted = manifests.node_pod(self._workload, self._place, node.index, node.incarnation + 1)
@@ -128,7 +113,7 @@ class KubeCluster(ControlledCluster):
         with self._lock:
             self._held.discard(node.index)
             self._settle(node.index)
-        self._wait(lambda: self._nodes[node.index] is not place, f"no pod for {place.name} came back")
+        self._wait(lambda: self._nodes[node.index] is not node, f"no pod for {node.name} came back")
         return self._nodes[node.index]
 
     def give_up(self, node: Node) -> None:
@@ -432,42 +417,28 @@ def end_run(api: Api, place: ClusterRun) -> int:
     return api.remove_run(place) + way_of(api, place).heal()
 
 
-def _undo(run_id: str, environment: dict[str, str]) -> None:
+def UNDO(run_id: str, environment: dict[str, str]) -> None:
     """Raises `CannotRunError` where the cluster of the run does not answer."""
-    with environment_as_recorded(BACKEND.settings, environment):
+    with BACKEND.as_recorded(environment):
         settings = read_settings()
         api = Api(settings)
     with contextlib.closing(api):
         end_run(api, ClusterRun(run_id, settings))
 
 
-UNDO = _undo
-
-
-class KubernetesBackend(Backend):
-    name = "kubernetes"
-    kinds = KINDS
+class KubernetesBackend(EngineBackend):
+    name, kinds, never = "kubernetes", KINDS, LACKS
     settings = ("KUBECONFIG", "HOME", *VARIABLES)
-
-    def __init__(self) -> None:
-        self._capability: Capability | None = None
 
     def whereabouts(self) -> dict[str, str]:
         """Returns the context and the namespace by name: a kubeconfig's current one may change."""
         return super().whereabouts() | chosen_cluster(read_settings())
 
-    def probe(self) -> Capability:
-        if self._capability is None:
-            try:
-                settings = read_settings()
-                with contextlib.closing(Api(settings)) as api:
-                    self._capability = capability_of(api, ClusterRun("probe", settings, api.dialect))
-            except ChaosError as error:
-                return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
-        return self._capability
-
-    def lacks(self) -> dict[str, dict[Verb, str]]:
-        return {self.name: LACKS}
+    def try_out(self) -> tuple[str, dict[Verb, str]]:
+        settings = read_settings()
+        with contextlib.closing(Api(settings)) as api:
+            place = ClusterRun("probe", settings, api.dialect)
+            return f"{api.label}, pods by {place.kind}, {place.dialect.policy}", missing_verbs(api, place)
 
     def render(self, workload: Launch) -> list[Object]:
         return manifests.render(workload, ClusterRun())
@@ -479,8 +450,6 @@ class KubernetesBackend(Backend):
         return manifests.render(workload, ClusterRun(run_id, replaced(settings, kind=kind or settings.kind)))
 
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> KubeCluster:
-        if not run_dir.is_absolute():
-            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         if workload.sources:
             text = f"pods do not see {', '.join(workload.sources)}: put the trainer's files into the image"
             raise UsageError(f"{text}, and name them in the scenario by absolute paths")

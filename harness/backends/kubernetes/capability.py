@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from harness.backends.contract import Capability, Verb
+from harness.backends.contract import Verb
 from harness.backends.kubernetes import manifests
 from harness.backends.kubernetes.api import CHAOS_MESH, Api
 from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.reclaim import way_of
+from harness.backends.node_base import refused_libraries
 from harness.errors import CannotRunError
-from harness.node import gpu_health, skew
 
 LACKS = {
     Verb.HOST: "nodes are, or may be, other hosts than that of the harness",
@@ -23,23 +21,15 @@ LACKS = {
 }
 
 
-def capability_of(api: Api, place: ClusterRun) -> Capability:
-    """Asks for everything a run creates, as a dry run, and for the rights that verbs need."""
+def missing_verbs(api: Api, place: ClusterRun) -> dict[Verb, str]:
+    """Asks for everything a run creates, as a dry run, and for the rights that verbs need. Raises `CannotRunError`."""
     for wanted in (manifests.delivered(place), *manifests.render(manifests.SMALLEST, place)):
         api.create(wanted, dry_run=True)
     if not api.may("create", "pods/attach") and not api.may("get", "pods/attach"):
         raise CannotRunError(
             "no right to attach to pods here; harness/backends/kubernetes/rbac.yaml has what is needed"
         )
-    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.KILL, Verb.REPLACE, Verb.NOTICE, Verb.CPU, Verb.MEMORY, Verb.CONTROL}
-    missing = _missing(api, place)
-    verbs |= {verb for verb in Verb if verb not in missing}
-    label = f"{api.label}, pods by {place.kind}, {place.dialect.policy}"
-    return Capability(True, label, frozenset(verbs - missing.keys()), missing)
-
-
-def _missing(api: Api, place: ClusterRun) -> Mapping[Verb, str]:
-    found, reason = dict(LACKS), ""
+    found, reason = LACKS | refused_libraries(), ""
     if not api.serves(CHAOS_MESH, "networkchaos"):
         reason = (
             "Chaos Mesh (its NetworkChaos) is not installed in this cluster; nothing else may touch a pod's network"
@@ -50,8 +40,4 @@ def _missing(api: Api, place: ClusterRun) -> Mapping[Verb, str]:
         found |= dict.fromkeys((Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_PARTITION), reason)
     if cannot := way_of(api, place).why_not():
         found[Verb.EVICT] = cannot
-    if why := skew.why_not():
-        found[Verb.CLOCK] = why
-    if why := gpu_health.why_not():
-        found[Verb.GPU] = why
     return found

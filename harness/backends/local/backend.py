@@ -18,23 +18,14 @@ from typing import Any
 
 from harness.backends import delivery, network_calls, run_folder, storage_calls
 from harness.backends.caller import NetworkCaller
-from harness.backends.cluster_base import Box
-from harness.backends.contract import (
-    Backend,
-    Capability,
-    Cluster,
-    Exit,
-    Launch,
-    Node,
-    Verb,
-    fill_placeholders,
-    refuse_replacement,
-)
+from harness.backends.cluster_base import TellingCluster
+from harness.backends.contract import Backend, Capability, Exit, Launch, Node, Verb, fill_placeholders
 from harness.backends.local import client
 from harness.backends.network_calls import NetworkedNode
+from harness.backends.node_base import refused_libraries
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, CannotRunError, UsageError
-from harness.node import boot, cgroups, gpu_health, kernel_errors, leftovers, metadata, rpc, skew
+from harness.node import boot, cgroups, kernel_errors, leftovers, metadata, rpc
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
 MODES = ("root", "user", "plain")
@@ -109,16 +100,16 @@ class LocalNode(NetworkedNode, StoringNode):
         return str(self._call("limit_memory", limit_bytes=limit_bytes, keeper=keeper))
 
 
-class LocalCluster(Cluster):
+class LocalCluster(TellingCluster):
     on_this_host = True
 
     def __init__(self, workload: Launch, run_dir: pathlib.Path, run_id: str, mode: str):
+        super().__init__()
         self._workload = workload
         self._run_dir = run_dir
         self._run_id = run_id
         self._mode = mode
         self._nodes: list[LocalNode] = []
-        self._exits: Box[Exit] = Box()
         self._gone: set[str] = set()
         self._closed = False
         self._control_starts = 0
@@ -161,7 +152,7 @@ class LocalCluster(Cluster):
         self._lab.call("control.start", command=command, env=env, log=log, incarnation=self._control_starts)
 
     def replace(self, node: Node) -> Node:
-        refuse_replacement(self._nodes[node.index], node)
+        self.refuse_replacement(node)
         fresh = self._new(node.name, node.index, node.incarnation + 1)
         self._nodes[node.index] = fresh
         self._start_node(fresh)
@@ -169,7 +160,7 @@ class LocalCluster(Cluster):
 
     def exits(self) -> list[Exit]:
         """Returns new exits. Raises `BackendError` if the lab itself has ended: exits then prove nothing."""
-        found = self._exits.take()
+        found = super().exits()
         if not found and self._lab.ended and not self._closed:
             raise BackendError(f"the lab ended unexpectedly; see {self._run_dir / 'logs' / 'labd.log'}")
         return found
@@ -218,7 +209,7 @@ class LocalCluster(Cluster):
         """Handles an event, in the lab's reader thread."""
         match event:
             case {"event": "exit", "node": node, "incarnation": incarnation, "code": code}:
-                self._exits.append(Exit(node, incarnation, code))
+                self.ends.append(Exit(node, incarnation, code))
             case {"event": "gone", "node": name, "incarnation": incarnation}:
                 self._gone.add(f"{name}.{incarnation}")
 
@@ -231,10 +222,8 @@ class LocalBackend(Backend):
         self._tried: dict[str, Mapping[Verb, str | None]] = {}
 
     def probe(self) -> Capability:
-        if sys.platform != "linux":
-            reason = f"needs Linux, this is {sys.platform}: use the docker backend, or a virtual machine"
-            return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
-        mode, refused = self._choose()
+        no_linux = f"needs Linux, this is {sys.platform}: use the docker backend, or a virtual machine"
+        mode, refused = self._choose() if sys.platform == "linux" else ("", {"": no_linux})
         if not mode:
             reason = "; ".join(dict.fromkeys(refused.values()))
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
@@ -273,8 +262,6 @@ class LocalBackend(Backend):
         }
 
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> LocalCluster:
-        if not run_dir.is_absolute():
-            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         mode, refused = self._choose()
         if not mode:
             raise CannotRunError("; ".join(dict.fromkeys(refused.values())))
@@ -350,8 +337,8 @@ def _kernel_limits(mode: str) -> dict[Verb, str | None]:
     return {
         Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),
         Verb.MEMORY_KERNEL: as_root or cgroups.why_not("memory"),
-        Verb.CLOCK: skew.why_not(),
-        Verb.GPU: gpu_health.why_not(),
+        **dict.fromkeys((Verb.CLOCK, Verb.GPU)),
+        **refused_libraries(),
     }
 
 
@@ -370,11 +357,8 @@ def sweep(run_id: str | None = None) -> None:
         raise BackendError("; ".join(errors))
 
 
-def _undo(run_id: str, environment: dict[str, str]) -> None:
+def UNDO(run_id: str, environment: dict[str, str]) -> None:
     sweep(run_id)
-
-
-UNDO = _undo
 
 
 BACKEND = LocalBackend()

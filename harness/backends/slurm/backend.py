@@ -26,21 +26,11 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from harness.backends import delivery, run_folder
-from harness.backends.cluster_base import TellingCluster
-from harness.backends.contract import (
-    Backend,
-    Capability,
-    Change,
-    Exit,
-    Launch,
-    Node,
-    Verb,
-    environment_as_recorded,
-    refuse_replacement,
-)
+from harness.backends.cluster_base import EngineBackend, TellingCluster
+from harness.backends.contract import Change, Exit, Launch, Node, Verb
 from harness.backends.sidecar_network import NetworkHost
 from harness.backends.slurm import script
-from harness.backends.slurm.capability import LACKS, PROBE, capability_of
+from harness.backends.slurm.capability import LACKS, PROBE, missing_verbs
 from harness.backends.slurm.engine import ENGINES_ENV, POWER_ENV, Slurm, SlurmJob, find_slurm
 from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
 from harness.backends.slurm.job_network import SIDECAR, JobNetwork
@@ -121,7 +111,7 @@ class SlurmCluster(TellingCluster):
     def replace(self, node: Node) -> Node:
         """Brings the taken node back, once Slurm has noticed its loss: a host that is back before never was away
         for Slurm, and its job would wait for the dead tasks. The node returned is alive when the job runs again."""
-        refuse_replacement(self._nodes[node.index], node)
+        self.refuse_replacement(node)
         place = self._nodes[node.index]
 
         def noticed() -> bool:
@@ -225,8 +215,8 @@ class SlurmCluster(TellingCluster):
     # The job
 
     def _prepare(self, workload: Launch) -> None:
-        (self._state_dir / "exits").mkdir(parents=True)
         run_folder.prepare(self.run_dir, workload, [run_folder.CONTROL, *(node.name for node in self._nodes)])
+        (self._state_dir / "exits").mkdir(parents=True)
 
     def _beat(self) -> None:
         """Shows that the harness lives; without that the job ends by itself (see `slurm_watch`)."""
@@ -379,37 +369,20 @@ def end_run(slurm: Slurm, run_id: str) -> None:
         slurm.heal(run_id)
 
 
-def _undo(run_id: str, environment: dict[str, str]) -> None:
-    with environment_as_recorded(BACKEND.settings, environment):
+def UNDO(run_id: str, environment: dict[str, str]) -> None:
+    with BACKEND.as_recorded(environment):
         end_run(find_slurm(), run_id)
 
 
-UNDO = _undo
-
-
-class SlurmBackend(Backend):
-    name = "slurm"
+class SlurmBackend(EngineBackend):
+    name, never = "slurm", LACKS
     settings = ("SLURM_CONF", ENGINES_ENV, POWER_ENV)
 
-    def __init__(self) -> None:
-        self._capability: Capability | None = None
-
-    def probe(self) -> Capability:
-        if self._capability is None:
-            self._capability = self._probe()
-        return self._capability
-
-    def _probe(self) -> Capability:
-        try:
-            slurm = find_slurm()
-            slurm.run("scontrol", "ping", limit_s=10)
-            slurm.run("sbatch", "--test-only", "--nodes=1", *site_options(), "--wrap=true", limit_s=10)
-            return capability_of(slurm)
-        except (BackendError, CannotRunError) as error:
-            return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
-
-    def lacks(self) -> dict[str, dict[Verb, str]]:
-        return {self.name: LACKS}
+    def try_out(self) -> tuple[str, dict[Verb, str]]:
+        slurm = find_slurm()
+        slurm.run("scontrol", "ping", limit_s=10)
+        slurm.run("sbatch", "--test-only", "--nodes=1", *site_options(), "--wrap=true", limit_s=10)
+        return f"{slurm.label}, {slurm.count_nodes()} nodes", missing_verbs(slurm)
 
     def render(self, workload: Launch) -> script.Submission:
         return script.render(workload)
@@ -427,8 +400,6 @@ class SlurmBackend(Backend):
         return [f"Slurm job {name}" for name in over]
 
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> SlurmCluster:
-        if not run_dir.is_absolute():
-            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
             raise UsageError(f"run id {run_id!r}: letters, digits, '.', '_' and '-' are allowed")
         return SlurmCluster(find_slurm(), workload, run_dir, run_id)

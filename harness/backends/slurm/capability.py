@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 
-from harness.backends.contract import Capability, Verb
+from harness.backends.contract import Verb
 from harness.backends.network_calls import VERBS
+from harness.backends.node_base import refused_libraries
 from harness.backends.slurm import eviction
 from harness.backends.slurm.engine import Slurm
 from harness.backends.slurm.eviction import site_options
 from harness.backends.slurm.job_network import SIDECAR, TAKES_ROOT
 from harness.backends.slurm.step_line import StepLine
 from harness.errors import BackendError
-from harness.node import boot, gpu_health, owner_names, skew
+from harness.node import boot, owner_names
 
 PROBE_S = 10
 PROBE_MINUTES_MAX = 5
@@ -29,26 +30,16 @@ LACKS = {
 }
 
 
-def capability_of(slurm: Slurm) -> Capability:
-    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.CPU, Verb.MEMORY, Verb.FILES}
-    missing = LACKS | _node_refusals(slurm)
-    verbs |= {*VERBS, Verb.STORAGE} - set(missing)
-    for verb, reason in ((Verb.CLOCK, skew.why_not()), (Verb.GPU, gpu_health.why_not())):
-        if reason:
-            missing[verb] = reason
-        else:
-            verbs.add(verb)
-    if slurm.takes_nodes:
-        verbs |= {Verb.KILL, Verb.REPLACE}
-    else:
+def missing_verbs(slurm: Slurm) -> dict[Verb, str]:
+    missing = _node_refusals(slurm) | LACKS | refused_libraries()
+    if not slurm.takes_nodes:
         reason = "only root or the SlurmUser may set a node down; CHAOS_SLURM_POWER may name a command that can"
         missing |= {Verb.KILL: reason, Verb.REPLACE: reason}
     if reason := eviction.why_not(slurm):
         missing[Verb.EVICT] = reason
     else:
-        verbs |= {Verb.EVICT, Verb.REPLACE}
-    missing = {verb: why for verb, why in missing.items() if verb not in verbs}
-    return Capability(True, f"{slurm.label}, {slurm.count_nodes()} nodes", frozenset(verbs), missing)
+        missing.pop(Verb.REPLACE, None)
+    return missing
 
 
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
