@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import pathlib
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.backends.contract import Node, Verb
-from harness.errors import NodeGone, UsageError
+from harness.errors import BackendError, NodeGone, UsageError
 from harness.node import gpu_health, skew
 from harness.node.types import CpuUse, GpuReading, MemoryUse, ProcessState
 
@@ -26,7 +27,21 @@ def refused_libraries() -> dict[Verb, str]:
 class NodeBase(Node):
     """Verbs as calls to a process on the node. A backend sends the calls, and overrides verbs of its engine."""
 
-    _run_dir: pathlib.Path
+    def __init__(self, name: str, index: int, incarnation: int, run_dir: pathlib.Path):
+        self.name, self.index, self.incarnation, self.address = name, index, incarnation, ""
+        self._run_dir = run_dir
+
+    @contextlib.contextmanager
+    def there(self) -> Iterator[None]:
+        """Raises `NodeGone` if the node is not there, and for errors because it is being taken."""
+        if not self.alive:
+            raise NodeGone(f"node {self.key} is gone")
+        try:
+            yield
+        except BackendError as error:
+            if self.alive:
+                raise
+            raise NodeGone(f"node {self.key} is gone") from error
 
     @property
     def key(self) -> str:

@@ -7,6 +7,7 @@ is started when the first disturbance or measurement needs it, and ends with its
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -29,6 +30,36 @@ class NetworkHost(Protocol):
     def key(self) -> str: ...
     @property
     def alive(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class End:
+    """An end of a measured path: its address, and the process of ours there."""
+
+    address: str
+    line: Line
+
+
+def send_packets(
+    source: End, sink: End, count: int, interval_s: float, size: int, wait_s: float, limit_s: float
+) -> dict[str, Any]:
+    """Returns the fields of `Arrivals` at the sink."""
+    port = sink.line.call("receive_packets", limit_s, address=sink.address, count=count)
+    how = {"count": count, "interval_s": interval_s, "size": size}
+    source.line.call("send_packets", limit_s, address=source.address, to=[sink.address, port], **how)
+    found: dict[str, Any] = sink.line.call("received_packets", limit_s, port=port, wait_s=wait_s)
+    return {"sent": count} | found
+
+
+def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Callable[[], float] | None = None) -> float:
+    """Returns the bits a second of a stream of our own; with `rate`, what that measures while the stream flows."""
+    port = sink.line.call("receive_stream", limit_s, address=sink.address)
+    with ThreadPoolExecutor(1) as pool:
+        to = [sink.address, port]
+        sent = pool.submit(source.line.call, "send_stream", limit_s, address=source.address, to=to, seconds=seconds)
+        found: float = rate() if rate else sink.line.call("stream_rate", limit_s, port=port, seconds=seconds)
+        sent.result()
+    return found
 
 
 @dataclass
@@ -68,9 +99,10 @@ class Network:
             case "net.counts":
                 return self._counts(params["number"], limit_s)
             case "net.packets":
-                return self._packets(limit_s, **params)
+                ends = [self._end(params.pop(name)) for name in ("source", "destination")]
+                return send_packets(*ends, limit_s=limit_s, **params)
             case "net.transfer":
-                return self._transfer(limit_s, **params)
+                return {"bits_per_s": self._transfer(limit_s, **params)}
         host = self._host(params.pop("node"))
         if method == "net.connections":
             return self._sidecar(host).call("connections", limit_s, **params)
@@ -189,31 +221,15 @@ class Network:
                 total.update(line.call("counts", limit_s, number=local))
         return dict(total)
 
-    def _packets(
-        self, limit_s: float, source: str, destination: str, count: int, interval_s: float, size: int, wait_s: float
-    ) -> dict[str, Any]:
-        sender, receiver = self._host(source), self._host(destination)
-        out, back = self._sidecar(sender), self._sidecar(receiver)
-        port = back.call("receive_packets", limit_s, address=receiver.address, count=count)
-        to = [receiver.address, port]
-        out.call("send_packets", limit_s, address=sender.address, to=to, count=count, interval_s=interval_s, size=size)
-        found: dict[str, Any] = back.call("received_packets", limit_s, port=port, wait_s=wait_s)
-        return {"sent": count} | found
+    def _end(self, key: str) -> End:
+        host = self._host(key)
+        return End(host.address, self._sidecar(host))
 
-    def _transfer(
-        self, limit_s: float, source: str, destination: str, seconds: float, through: int | None
-    ) -> dict[str, float]:
-        sender, receiver = self._host(source), self._host(destination)
-        out, back = self._sidecar(sender), self._sidecar(receiver)
-        port = back.call("receive_stream", limit_s, address=receiver.address)
-        with ThreadPoolExecutor(1) as pool:
-            to = [receiver.address, port]
-            sent = pool.submit(out.call, "send_stream", limit_s, address=sender.address, to=to, seconds=seconds)
-            if through is None:
-                rate = back.call("stream_rate", limit_s, port=port, seconds=seconds)
-            else:
-                line, number = self._disturbances[through].parts[0]
-                sent_here = self._disturbances[through].node == sender.key
-                rate = line.call("device_rate", limit_s, number=number, sent_here=sent_here, seconds=seconds)
-            sent.result()
-        return {"bits_per_s": rate}
+    def _transfer(self, limit_s: float, source: str, destination: str, seconds: float, through: int | None) -> float:
+        rate = None
+        if through is not None:
+            line, number = self._disturbances[through].parts[0]
+            sent_here = self._disturbances[through].node == self._host(source).key
+            how = {"number": number, "sent_here": sent_here, "seconds": seconds}
+            rate = functools.partial(line.call, "device_rate", limit_s, **how)
+        return fill_path(self._end(source), self._end(destination), seconds, limit_s, rate)

@@ -20,7 +20,7 @@ from harness.backends.node_base import CALL_S_MAX
 from harness.backends.run_folder import CONTROL
 from harness.backends.sidecar_network import Network
 from harness.backends.storage_calls import StoringNode
-from harness.errors import BackendError, NodeGone, UsageError
+from harness.errors import BackendError, UsageError
 from harness.node import rpc
 from harness.node.container_storage import Storage
 from harness.node.types import CpuUse, ProcessState
@@ -34,12 +34,9 @@ class DockerNode(NetworkedNode, StoringNode):
     """A container and the line to its init. `exits` hears of the end of its command."""
 
     def __init__(self, engine: Engine, place: request.DockerRun, name: str, incarnation: int, exits: Box[Exit]):
-        self.name = name
-        self.index = int(name.removeprefix("node")) if name != CONTROL else -1
-        self.incarnation = incarnation
-        self.address = ""
+        index = int(name.removeprefix("node")) if name != CONTROL else -1
+        super().__init__(name, index, incarnation, pathlib.Path(place.run_dir))
         self._engine, self._place, self._exits = engine, place, exits
-        self._run_dir = pathlib.Path(place.run_dir)
         self._gone = threading.Event()
         self._running = 0  # which start of its command, while that runs
         self._frozen_pids: list[int] | None = None
@@ -111,8 +108,7 @@ class DockerNode(NetworkedNode, StoringNode):
         return super().processes()
 
     def kill(self) -> None:
-        self._must_be_there()
-        with speaking(f"killing node {self.key}"):
+        with self.there(), speaking(f"killing node {self.key}"):
             self._engine.api.kill(self.container, "SIGKILL")
             # The engine tells that the container has ended once the kernel has ended every process in it.
             self._engine.api.wait(self.container, timeout=KILL_S_MAX, condition="not-running")
@@ -122,21 +118,19 @@ class DockerNode(NetworkedNode, StoringNode):
     def freeze(self) -> None:
         if self._frozen_pids is None:
             self._frozen_pids = self.pids()
-            self._must_be_there()
-            with speaking(f"freezing node {self.key}"):
+            with self.there(), speaking(f"freezing node {self.key}"):
                 self._engine.api.pause(self.container)
 
     def thaw(self) -> None:
         if self._frozen_pids is not None:
-            self._must_be_there()
-            with speaking(f"thawing node {self.key}"):
+            with self.there(), speaking(f"thawing node {self.key}"):
                 self._engine.api.unpause(self.container)
             self._frozen_pids = None
 
     def evict(self, grace_s: float) -> None:
         """Calls `docker stop`: SIGTERM, which our init passes on to all processes, and SIGKILL after the grace time."""
-        self._must_be_there()
-        threading.Thread(target=self._stop, args=(math.ceil(grace_s),), name=f"evict-{self.key}", daemon=True).start()
+        with self.there():
+            threading.Thread(target=self._stop, args=(math.ceil(grace_s),), daemon=True).start()
 
     def limit_cpu(self, cpus: float | None) -> None:
         if cpus is not None and not cpus > 0:
@@ -166,8 +160,7 @@ class DockerNode(NetworkedNode, StoringNode):
         return clock_offset.compare(self.name, lambda: int(self._call("clock")))
 
     def _update(self, **limits: int) -> None:
-        self._must_be_there()
-        with speaking(f"limiting node {self.key}"):
+        with self.there(), speaking(f"limiting node {self.key}"):
             self._engine.api.update_container(self.container, **limits)
 
     def _stop(self, grace_s: int) -> None:
@@ -179,22 +172,13 @@ class DockerNode(NetworkedNode, StoringNode):
                 raise
 
     def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
-        self._must_be_there()
-        try:
+        with self.there():
             return self._line.call(method, limit_s, **params)
-        except BackendError:
-            self._must_be_there()
-            raise
-
-    def _must_be_there(self) -> None:
-        if self._gone.is_set():
-            raise NodeGone(f"node {self.key} is gone")
 
     def _on_event(self, event: rpc.Message) -> None:
         """Handles an event, in the line's reader thread."""
-        match event:
-            case {"event": "exit", "code": code}:
-                self._note_exit(code)
+        if event["event"] == "exit":
+            self._note_exit(event["code"])
 
     def _on_end(self) -> None:
         """Notes the end of the container: its init is dead, and everything on the node with it."""

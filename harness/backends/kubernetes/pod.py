@@ -6,7 +6,6 @@ import pathlib
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from harness.backends.contract import Disturbance, Node, Traffic
@@ -17,6 +16,7 @@ from harness.backends.kubernetes.mesh import Mesh, Way
 from harness.backends.kubernetes.stream import PodStream
 from harness.backends.node_base import CALL_S_MAX, NodeBase
 from harness.backends.run_folder import CONTROL
+from harness.backends.sidecar_network import End, fill_path, send_packets
 from harness.errors import BackendError, NodeGone
 from harness.node import rpc
 from harness.node.types import Arrivals, Impairment
@@ -82,6 +82,10 @@ class Pod(rpc.Line):
                 self.close()
 
     @property
+    def end(self) -> End:
+        return End(self.address, self)
+
+    @property
     def command_runs(self) -> bool:
         return self.running > 0
 
@@ -139,13 +143,10 @@ class KubeNode(NodeBase):
     """One place of the job in one incarnation; `pod` is `None` until there is one."""
 
     def __init__(self, owner: Owner, index: int, incarnation: int, pod: Pod | None):
-        self.name = f"node{index}"
-        self.index = index
-        self.incarnation = incarnation
-        self.pod = pod
+        super().__init__(f"node{index}", index, incarnation, owner.run_dir)
+        self.pod, self._owner = pod, owner
         self.address = pod.address if pod else ""
         self.end_reason = "the pod has ended"
-        self._owner, self._run_dir = owner, owner.run_dir
 
     @property
     def alive(self) -> bool:
@@ -163,9 +164,8 @@ class KubeNode(NodeBase):
         self._owner.evict(self, grace_s)
 
     def skew_clock(self, offset_s: float) -> None:
-        if not self.alive:
-            raise NodeGone(f"{self.key} is gone")
-        super().skew_clock(offset_s)
+        with self.there():
+            super().skew_clock(offset_s)
 
     # The network, by Chaos Mesh; measured by ourselves
 
@@ -182,30 +182,19 @@ class KubeNode(NodeBase):
         self, peer: Node | None, count: int, interval_s: float, back: bool = False, wait_s: float = 0.2
     ) -> Arrivals:
         source, sink = self._ends(peer, back)
-        port = sink.call("receive_packets", address=sink.address, count=count)
-        how = {"count": count, "interval_s": interval_s, "size": PACKET_BYTES}
-        limit_s = CALL_S_MAX + count * interval_s
-        source.call("send_packets", limit_s, address=source.address, to=[sink.address, port], **how)
-        found = sink.call("received_packets", limit_s + wait_s, port=port, wait_s=wait_s)
+        limit_s = CALL_S_MAX + count * interval_s + wait_s
+        found = send_packets(source.end, sink.end, count, interval_s, PACKET_BYTES, wait_s, limit_s)
         # On two machines the sink's monotonic clock is ahead of the source's by so much; on one it is the same clock.
         same = source.hello["clock"] == sink.hello["clock"]
         apart_s = 0.0 if same else (sink.mono_offset_ns - source.mono_offset_ns) / 1e9
-        delays_s = tuple(delay - apart_s for delay in found.pop("delays_s"))
-        return Arrivals(sent=count, delays_s=delays_s, **found)
+        return Arrivals(**found | {"delays_s": tuple(delay - apart_s for delay in found["delays_s"])})
 
     def fill_path(
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
         """Returns the rate of a stream of our own; with `through`, the job's traffic shares the same limit."""
         source, sink = self._ends(peer, back)
-        port = sink.call("receive_stream", address=sink.address)
-        limit_s = CALL_S_MAX + seconds
-        to = [sink.address, port]
-        with ThreadPoolExecutor(1) as pool:
-            sent = pool.submit(source.call, "send_stream", limit_s, address=source.address, to=to, seconds=seconds)
-            rate: float = sink.call("stream_rate", limit_s, port=port, seconds=seconds)
-            sent.result()
-        return rate
+        return fill_path(source.end, sink.end, seconds, CALL_S_MAX + seconds)
 
     @property
     def _place(self) -> Any:

@@ -61,9 +61,7 @@ class LocalNode(NetworkedNode, StoringNode):
         index: int,
         incarnation: int,
     ):
-        self.name = name
-        self.index = index
-        self.incarnation = incarnation
+        super().__init__(name, index, incarnation, run_dir)
         run_folder.prepare_log(run_dir, self.key)
         view: dict[str, Any] = {"run_dir": str(run_dir), "writable": run_folder.writable(workload, name, self.key)}
         try:
@@ -71,10 +69,9 @@ class LocalNode(NetworkedNode, StoringNode):
         except rpc.StageError as error:
             reason = kernel_errors.explain(error.stage, error.errno, lab.mode)
             raise BackendError(f"node {name} cannot be made: {reason}") from error
-        self.address: str = created["address"]
+        self.address = str(created["address"])
         self.metadata = "{}:{}".format(*created["metadata"])
         self._lab = lab
-        self._run_dir = run_dir
         self._gone = gone  # kept by the cluster, as a node may go before it is known by its object
 
     @property

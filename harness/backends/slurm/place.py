@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from harness.backends import clock_offset
@@ -16,7 +15,7 @@ from harness.backends.node_base import CALL_S_MAX
 from harness.backends.slurm.job_network import JobNetwork
 from harness.backends.slurm.step_line import StepLine
 from harness.backends.storage_calls import StoringNode
-from harness.errors import BackendError, NodeGone, UsageError
+from harness.errors import UsageError
 
 STORAGE_S_MAX = 15.0  # the helper itself waits for the file system to come up
 
@@ -36,15 +35,9 @@ class SlurmNode(NetworkedNode, StoringNode):
     """One place of the job in one incarnation. `host`: Slurm's name of its node; empty until it runs."""
 
     def __init__(self, cluster: NodeCluster, index: int, incarnation: int):
-        self.name = f"node{index}"
-        self.index = index
-        self.incarnation = incarnation
-        self.host = ""
-        self.address = ""
-        self.gone = False
-        self._cluster = cluster
-        self._run_dir = cluster.run_dir
-        self._lab = cluster.network
+        super().__init__(f"node{index}", index, incarnation, cluster.run_dir)
+        self.host, self.gone = "", False
+        self._cluster, self._lab = cluster, cluster.network
         self._line: StepLine | None = None
         self._lock = threading.Lock()
 
@@ -83,18 +76,6 @@ class SlurmNode(NetworkedNode, StoringNode):
     def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
         with self.there():
             return self._helper().call(method, limit_s, **params)
-
-    @contextlib.contextmanager
-    def there(self) -> Iterator[None]:
-        """Raises `NodeGone` if the node is not there, and for errors because it is being taken."""
-        if not self.alive:
-            raise NodeGone(f"{self.key} is gone")
-        try:
-            yield
-        except BackendError as error:
-            if self.alive:
-                raise
-            raise NodeGone(f"{self.key} is gone") from error
 
     def _helper(self) -> StepLine:
         with self._lock:
