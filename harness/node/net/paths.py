@@ -1,13 +1,15 @@
 """The two ends of a measured path, each in the network of its own node: packets really sent and really received.
 
-Nodes are containers of one host and so share its monotonic clock: one-way delays are plain differences.
+Nodes of a lab, and containers of one host, share its monotonic clock: one-way delays are plain differences.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
+import os
 import pathlib
 import select
 import socket
@@ -18,26 +20,46 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from harness.node import kernel
 from harness.node.compat import TIMEOUTS
-from harness.node.net import net_probe, rate_limit
+from harness.node.net import lossy_link, rate_limit
 
+HEADER_BYTES = 14 + 20 + 32  # Ethernet, IP, TCP with timestamps: on the wire, but not in what is received
+SEGMENT_BYTES = 1448
 WAIT_S_MAX = 5.0  # for the other end to connect
+RAMP_SHARE = 0.3  # of a transfer: until the sender has found its speed
+WINDOWS = 20  # a transfer's rate is the median of so many: a pause of TCP's own is not the path's
+# What sending says when the path is cut, or full; EINVAL is a black hole in the sender's own routes.
+_NO_WAY = {
+    *(errno.EAGAIN, errno.EHOSTUNREACH, errno.EINVAL, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOBUFS, errno.EPERM),
+}
+LOOK_S = 0.1
 _PACKET = struct.Struct("=Id")
+
+
+def _udp(address: str) -> socket.socket:
+    end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    end.bind((address, 0))
+    end.setblocking(False)
+    with contextlib.suppress(PermissionError):  # then within the system's limit
+        end.setsockopt(socket.SOL_SOCKET, lossy_link.SO_RCVBUFFORCE, 4 * 2**20)
+    return end
 
 
 class PacketReceiver:
     """Receives in a thread until `finish`, and then until nothing comes any more."""
 
     def __init__(self, address: str, count: int):
-        self._socket = net_probe._udp(address)
+        self._socket = _udp(address)
         self.port: int = self._socket.getsockname()[1]
         self._count = count
         self._numbers: list[int] = []
         self._delays_s: list[float] = []
         self._all_sent = threading.Event()
         self._wait_s = 0.0
-        self._counters = net_probe._open("/proc/net/snmp")
-        self._damaged_before = net_probe._checksum_errors(self._counters)
+        # The file stays that of the network of this moment.
+        self._counters = os.open("/proc/thread-self/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
+        self._damaged_before = self._checksum_errors()
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
 
@@ -46,14 +68,20 @@ class PacketReceiver:
         self._wait_s = wait_s
         self._all_sent.set()
         self._thread.join()
-        damaged = net_probe._checksum_errors(self._counters) - self._damaged_before
+        damaged = self._checksum_errors() - self._damaged_before
         self._socket.close()
-        self._counters.close()
+        os.close(self._counters)
         numbers = self._numbers
         late = sum(number < highest for highest, number in zip(itertools.accumulate(numbers, max), numbers))
         return {"received": len(set(numbers)), "late": late, "damaged": damaged, "delays_s": self._delays_s}
 
+    def _checksum_errors(self) -> int:
+        text = os.pread(self._counters, 65536, 0).decode()
+        lines = [line.split() for line in text.splitlines() if line.startswith("Udp:")]
+        return int(dict(zip(lines[0], lines[1]))["InCsumErrors"])
+
     def _receive(self) -> None:
+        kernel.be_punctual()
         silent_since = time.monotonic()
         while len(self._numbers) < self._count:
             if select.select([self._socket], [], [], 0.02)[0]:
@@ -73,19 +101,23 @@ class PacketReceiver:
 
 
 def send_packets(address: str, to: tuple[str, int], count: int, interval_s: float, size: int) -> None:
-    sender = net_probe._udp(address)
-    with sender:
+    """Sends packets one by one; one that the network does not take counts as lost."""
+    with _udp(address) as sender:
         for number in range(count):
-            net_probe._send(sender, _PACKET.pack(number, time.monotonic()).ljust(size, b"\0"), to)
+            try:
+                sender.sendto(_PACKET.pack(number, time.monotonic()).ljust(size, b"\0"), to)
+            except OSError as error:
+                if error.errno not in _NO_WAY:
+                    raise
             time.sleep(interval_s)  # never a burst to catch up: it would measure the queues in between
 
 
 def median_rate(passed: Callable[[], int], seconds: float) -> float:
     """Returns bits a second of `passed` bytes, as the median over short windows, once the sender is up to speed."""
-    time.sleep(seconds * net_probe.RAMP_SHARE)
-    window_s = seconds * (1 - net_probe.RAMP_SHARE) / net_probe.WINDOWS
+    time.sleep(seconds * RAMP_SHARE)
+    window_s = seconds * (1 - RAMP_SHARE) / WINDOWS
     marks = []
-    for _ in range(net_probe.WINDOWS):
+    for _ in range(WINDOWS):
         marks.append((time.monotonic(), passed()))
         time.sleep(window_s)
     rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in zip(marks, marks[1:])]
@@ -107,7 +139,7 @@ class StreamReceiver:
         """Returns bits a second on the wire: the received bytes plus headers."""
         self._begun.wait(WAIT_S_MAX)
         payload = median_rate(lambda: self._received, seconds)
-        return payload * (net_probe.SEGMENT_BYTES + net_probe.HEADER_BYTES) / net_probe.SEGMENT_BYTES
+        return payload * (SEGMENT_BYTES + HEADER_BYTES) / SEGMENT_BYTES
 
     def _receive(self) -> None:
         with self._listener:
@@ -121,13 +153,13 @@ class StreamReceiver:
                 self._received += len(data)
 
 
-def send_stream(address: str, to: tuple[str, int], seconds: float) -> None:
-    """Raises `OSError` when there is no way to the other end."""
+def send_stream(address: str, to: tuple[str, int], seconds: float, done: threading.Event | None = None) -> None:
+    """Sends for so many seconds, or until it is `done`. Raises `OSError` when there is no way to the other end."""
     with socket.create_connection(to, WAIT_S_MAX, (address, 0)) as sender:
         deadline, block = time.monotonic() + seconds, bytes(1 << 18)
         sender.setblocking(False)
-        while (left := deadline - time.monotonic()) > 0:
-            if select.select([], [sender], [], left)[1]:
+        while not done.is_set() if done else time.monotonic() < deadline:
+            if select.select([], [sender], [], LOOK_S)[1]:
                 sender.send(block)
 
 
