@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -52,7 +51,7 @@ class NetworkedNode(NodeBase):
         return self._disturb("shape", rate_bits=rate_bits, traffic=self._traffic(traffic))
 
     def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
-        return self._disturb("impair", impairment=dataclasses.asdict(impairment), traffic=self._traffic(traffic))
+        return self._disturb("impair", impairment=vars(impairment), traffic=self._traffic(traffic))
 
     def unplug(self) -> Disturbance:
         return self._disturb("unplug")

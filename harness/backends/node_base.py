@@ -87,8 +87,6 @@ class NodeBase(Node):
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
         if keeper == "kernel":
             raise self._missing(Verb.MEMORY_KERNEL)
-        if limit_bytes is not None and limit_bytes <= 0:
-            raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
         self._call("watch_memory", limit_bytes=limit_bytes)
         return "" if limit_bytes is None else "watchdog"
 

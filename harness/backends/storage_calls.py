@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 
@@ -46,12 +45,12 @@ class StoringNode(NodeBase):
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)
         storage = self._storage()
-        number = storage.call("storage.add", folder=folder, node=self.key, rule=dataclasses.asdict(rule))
+        number = storage.call("storage.add", folder=folder, node=self.key, rule=rule)
         return StorageDisturbance(storage, folder, number)
 
     def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
-        folder, asked = str(self._run_dir / mount), dataclasses.asdict(rule)
-        found = self._storage().call("storage.try_out", folder=folder, node=self.key, rule=asked)
+        folder = str(self._run_dir / mount)
+        found = self._storage().call("storage.try_out", folder=folder, node=self.key, rule=rule)
         return StorageAnswers(found["tried"], found["refused"], found["delay_ns"] / 1e9)
 
 

@@ -38,13 +38,7 @@ CAP_SYS_ADMIN = 21
 CAP_SYS_TIME = 25
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = (
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_ulong,
-    ctypes.c_char_p,
-)
+_libc.mount.argtypes = (*(ctypes.c_char_p,) * 3, ctypes.c_ulong, ctypes.c_char_p)
 _libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 
 
@@ -118,13 +112,8 @@ def set_name(name: str) -> None:
     _check(_libc.prctl(PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl name")
 
 
-def enter_user_namespace() -> None:
-    """Has all rights in a user namespace of its own; `map_user_namespace` must follow."""
-    unshare(CLONE_NEWUSER)
-
-
 def map_user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> None:
-    """Maps the user `inside` the new namespace (root) to `uid` and `gid` outside, which must be the caller's own."""
+    """Maps the user `inside` a new user namespace (root) to `uid` and `gid` outside, which must be the caller's own."""
     # The kernel lets an ordinary user map a group only after giving up setgroups.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{inside[0]} {uid} 1"), ("gid_map", f"{inside[1]} {gid} 1")):
         pathlib.Path(f"/proc/self/{name}").write_text(text)
@@ -138,7 +127,7 @@ def enter_mount_namespace() -> None:
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
-        enter_user_namespace()
+        unshare(CLONE_NEWUSER)
         map_user_namespace(uid, gid, inside=(uid, gid))
     unshare(CLONE_NEWNS)
     mount("none", "/", flags=MS_REC | MS_SLAVE)

@@ -9,6 +9,7 @@ import itertools
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from harness.errors import BackendError, NodeGone
@@ -28,7 +29,7 @@ class Host(Protocol):
     address: str
     init_pid: int
     gone: asyncio.Event
-    limits: Limits | None
+    limits: Limits
 
     @property
     def key(self) -> str: ...
@@ -55,9 +56,10 @@ _disturbances = itertools.count(1)  # their numbers, and so those of queues, fil
 class Disturbance(abc.ABC):
     """A disturbance of one node's network, until `end`."""
 
-    def __init__(self, lab: Lab, host: Wired):
-        self.lab = lab
-        self.host = host
+    what: str  # in messages
+
+    def __init__(self, lab: Lab, host: Wired, traffic: Mapping[str, Any] = MappingProxyType({})):
+        self.lab, self.host, self.traffic = lab, host, traffic
         self.number = next(_disturbances)
         self.undo = contextlib.AsyncExitStack()
 

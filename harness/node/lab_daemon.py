@@ -22,7 +22,7 @@ import signal
 import socket
 
 from harness.errors import ChaosError
-from harness.node import cgroups, control, kernel, lab_nodes, leftovers, limit_calls, processes, rpc, server, spawn
+from harness.node import cgroups, control, kernel, lab_nodes, leftovers, processes, rpc, server, spawn
 from harness.node.fuse import fuse_verbs
 from harness.node.lab import Call, Lab
 from harness.node.lab_init import stage
@@ -34,7 +34,6 @@ PLAIN_LABS_MAX = 200
 
 # The calls of every module. A new verb is a module with a `CALLS` of its own, named here.
 CALLS: dict[str, Call] = {
-    **limit_calls.CALLS,
     **lab_nodes.CALLS,
     **control.CALLS,
     **disturbances.CALLS,
@@ -74,7 +73,7 @@ def _fork_labd(spec: Spec, link: socket.socket) -> int:
     if spec.mode == "user":
         uid, gid = os.geteuid(), os.getegid()
         with stage("user namespace"):
-            kernel.enter_user_namespace()
+            kernel.unshare(kernel.CLONE_NEWUSER)
         with stage("uid map"):
             kernel.map_user_namespace(uid, gid)
     if spec.namespaces:

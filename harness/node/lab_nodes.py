@@ -9,8 +9,8 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
-import dataclasses
 import functools
+import inspect
 import itertools
 import os
 import signal
@@ -47,7 +47,7 @@ class LabNode(abc.ABC):
         self._client: rpc.AsyncClient
         self._held: list[socket.socket] = []
         self._main_running = False
-        self.limits: Limits | None = None
+        self.limits: Limits
 
     @property
     def key(self) -> str:
@@ -60,8 +60,8 @@ class LabNode(abc.ABC):
             with lab_init.stage("node processes"):
                 self.init_pid = self._fork(theirs)
             theirs.close()
-            self.lab.on_exit(self.init_pid, self._reaped)
             self.limits = self._limits()
+            self.lab.on_exit(self.init_pid, self._reaped)
             ours.settimeout(SETUP_S_MAX)
             where, *self._held = self._set_up(ours)
         except BaseException:
@@ -89,7 +89,7 @@ class LabNode(abc.ABC):
         hosts, metadata = (_hosts_text(self.lab), METADATA_ADDRESS) if inside else ("", (self.address, 0))
         control = self.lab.control_address
         setup = lab_init.Setup(self.name, self.address, control, hosts, metadata, inside, *self.view)
-        rpc.send(link, {"setup": dataclasses.asdict(setup)})
+        rpc.send(link, {"setup": setup})
         # One small message: it arrives whole, together with the descriptor that rides on it.
         try:
             data, descriptors, _, _ = socket.recv_fds(link, 65536, 1)
@@ -152,8 +152,7 @@ class LabNode(abc.ABC):
 
     def _reaped(self, _code: int) -> None:
         self.init_pid = 0
-        if self.limits is not None:
-            self.limits.end()
+        self.limits.end()
         for held in self._held:  # a socket of the node's would hold its network namespace
             held.close()
         if hasattr(self, "_client"):
@@ -298,10 +297,24 @@ async def _hand_on(call: str, lab: Lab, node: str, **params: Any) -> Any:
     return await _host(lab, node).call(call, **params)
 
 
+async def _limit(call: str, lab: Lab, node: str, **params: Any) -> Any:
+    """Passes a call on to what keeps the node's share of the machine."""
+    found = getattr(lab.living(node).limits, call)(**params)
+    return await found if inspect.isawaitable(found) else found
+
+
+async def cpu_use(lab: Lab, node: str) -> dict[str, Any]:
+    use: dict[str, Any] = await _hand_on("cpu_use", lab, node)
+    return use | {"throttled_ns": use["throttled_ns"] + lab.living(node).limits.throttled_by_quota_ns()}
+
+
 _BY_INIT = ("signal", "pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom", "watch_gpus", "gpus")
+_BY_LIMITS = ("limit_cpu", "crowd", "limit_memory", "memory_use", "fill_memory")
 CALLS: dict[str, Call] = {
     "node.create": create,
     "node.start": start,
     "node.kill": kill,
+    "node.cpu_use": cpu_use,
     **{f"node.{call}": functools.partial(_hand_on, call) for call in _BY_INIT},
+    **{f"node.{call}": functools.partial(_limit, call) for call in _BY_LIMITS},
 }

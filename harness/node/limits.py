@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 
-from harness.errors import CannotRunError
+from harness.errors import CannotRunError, UsageError
 from harness.node import boot, burner, cgroups, processes, spawn
 from harness.node.spawn import Children
 from harness.node.types import MemoryUse
@@ -82,11 +82,20 @@ class Limits:
 
     # CPU
 
+    def limit_cpu(self, cpus: float | None) -> None:
+        """Sets a quota; `None` lifts it."""
+        if cpus is not None and not cpus > 0:
+            raise UsageError(f"a quota of {cpus} CPUs; it must be above 0")
+        group = self.group("cpu")
+        group.restore() if cpus is None else cgroups.limit_cpu(group, cpus)
+
     def throttled_by_quota_ns(self) -> int:
         return cgroups.throttled_ns(self._groups["cpu"]) if "cpu" in self._groups else 0
 
     def crowd(self, kind: str, load: float | None) -> None:
         """Starts strangers that compete for the CPUs; `None`: ends them."""
+        if kind not in burner.KINDS:
+            raise UsageError(f"unknown kind of load {kind!r}; choose one of: {', '.join(burner.KINDS)}")
         if load is None:
             return self.uncrowd()
         if self._load_file < 0:
@@ -142,6 +151,8 @@ class Limits:
 
     def limit_memory(self, limit_bytes: int | None, keeper: str) -> str:
         """Limits memory. Returns the keeper of the limit: the kernel or our watchdog; `None` lifts the limit."""
+        if limit_bytes is not None and limit_bytes <= 0:
+            raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
         if limit_bytes is None:
             self.unwatch_memory()
             if "memory" in self._groups:
@@ -182,7 +193,7 @@ class Limits:
         found = (processes.read(pid) for pid in self._fillers)
         return [each for each in found if each is not None and each.running]
 
-    async def fill(self, size_bytes: int, spare: bool) -> int:
+    async def fill_memory(self, size_bytes: int, spare: bool) -> int:
         """Takes memory in a child of labd that stands on the node's account; returns how much it got."""
         progress = mmap.mmap(-1, _PROGRESS.size)
         start_read, start_write = os.pipe()

@@ -21,7 +21,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from harness.errors import UsageError
@@ -29,7 +28,7 @@ from harness.node import boot, gpu_watch, kernel, metadata, processes, server, s
 from harness.node.lab import Lab
 from harness.node.limits import Limits
 from harness.node.throttle import DutyCycle
-from harness.node.types import MemoryUse
+from harness.node.types import CpuUse, MemoryUse, ProcessState
 
 METADATA_ADDRESS = ("169.254.169.254", 80)
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
@@ -72,7 +71,7 @@ class Init:
             "run": self._run,
             "signal": self._signal,
             "pids": self._pids,
-            "states": lambda: [each.in_short(TICK_NS) for each in self._others()],
+            "states": self._states,
             "notice": self._endpoint.announce,
             "notice_seen": lambda: self._endpoint.seen,
             "throttle": self._throttle,
@@ -80,7 +79,7 @@ class Init:
             "cpu_use": self._cpu_use,
             "watch_memory": functools.partial(self._limits.limit_memory, keeper="watchdog"),
             "memory_use": self._memory_use,
-            "fill_memory": self._limits.fill,
+            "fill_memory": self._limits.fill_memory,
             "doom": self._doom,
             "clock": time.time_ns,
             "watch_gpus": self._gpus.watch,
@@ -108,6 +107,9 @@ class Init:
 
     def _pids(self) -> list[int]:
         return [process.pid for process in self._others()]
+
+    def _states(self) -> list[ProcessState]:
+        return [ProcessState(one.pid, one.state, one.cpu_ticks * TICK_NS, one.parent) for one in self._others()]
 
     def _signal(self, signum: int, pid: int | None) -> int:
         if signum == signal.SIGSTOP:
@@ -154,13 +156,13 @@ class Init:
             await asyncio.sleep(pause_s)
         self._turns = None
 
-    def _cpu_use(self) -> dict[str, int]:
+    def _cpu_use(self) -> CpuUse:
         used_ns = sum(process.cpu_ticks for process in self._others()) * TICK_NS
-        return {"used_ns": used_ns, "throttled_ns": self._duty.stopped_ns, "at_ns": time.monotonic_ns()}
+        return CpuUse(used_ns, self._duty.stopped_ns, time.monotonic_ns())
 
-    def _memory_use(self) -> dict[str, int]:
+    def _memory_use(self) -> MemoryUse:
         use = self._limits.memory_use()
-        return asdict(MemoryUse(use.used_bytes, use.kills + _kernel_kills() - self._kills_before))
+        return MemoryUse(use.used_bytes, use.kills + _kernel_kills() - self._kills_before)
 
     def _doom(self, pid: int) -> None:
         if pid not in self._pids():

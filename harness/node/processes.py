@@ -32,11 +32,6 @@ class ProcEntry:
         """Returns False for a process that has ended and only waits to be reaped."""
         return self.state not in "ZX"
 
-    def in_short(self, tick_ns: int) -> dict[str, object]:
-        """Returns it as the fields of a `ProcessState`."""
-        cpu_ns = self.cpu_ticks * tick_ns
-        return {"pid": self.pid, "state": self.state, "cpu_ns": cpu_ns, "parent": self.parent}
-
     def signal(self, signum: int) -> bool:
         """Sends the signal if this very process is still there; tells whether it got it."""
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import json
 import socket
@@ -49,7 +50,8 @@ class StageError(errors.BackendError):
 
 
 def pack(message: Message) -> bytes:
-    body = json.dumps(message, separators=(",", ":")).encode()
+    """Returns a frame; a dataclass in the message becomes an object with its fields."""
+    body = json.dumps(message, separators=(",", ":"), default=dataclasses.asdict).encode()
     if len(body) > FRAME_BYTES_MAX:
         raise ValueError(f"a message of {len(body)} bytes; at most {FRAME_BYTES_MAX} are allowed")
     return _LENGTH.pack(len(body)) + body

@@ -30,21 +30,24 @@ def _folder(run_dir: pathlib.Path) -> pathlib.Path:
     return run_dir / "clock"
 
 
-def prepare(run_dir: pathlib.Path) -> dict[str, str]:
-    """Builds the library in the run's folder; returns the environment that processes of nodes must be started with.
-
-    Raises `CannotRunError` where there is no C compiler.
-    """
-    folder = _folder(run_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "libskew.so"
+def build(arguments: Sequence[str]) -> None:
+    """Makes a shared library. Raises `CannotRunError` where there is no C compiler, or where it refuses."""
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
         raise CannotRunError(f"no C compiler ({', '.join(COMPILERS)}): install one, e.g. the package gcc")
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
+    command = [compiler, "-shared", "-fPIC", "-O1", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
     if done.returncode != 0:
         raise CannotRunError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
+
+
+def prepare(run_dir: pathlib.Path) -> dict[str, str]:
+    """Builds the library in the run's folder; returns the environment that processes of nodes must be started with.
+    Raises as `build`."""
+    folder = _folder(run_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "libskew.so"
+    build(["-o", str(library), str(SOURCE), "-ldl"])
     return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(folder)}
 
 

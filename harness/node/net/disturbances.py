@@ -13,7 +13,7 @@ import functools
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.errors import BackendError, UsageError
@@ -28,7 +28,7 @@ from harness.node.types import Impairment
 LINE_READY_S_MAX = 5.0
 LINE_END_S_MAX = 5.0
 PROBE_S_MAX = 20.0  # beyond the time it takes anyway
-Traffic = dict[str, Any]
+Traffic = Mapping[str, Any]
 EVERYTHING: Traffic = {"direction": "both", "peers": None, "spared": []}
 
 
@@ -64,18 +64,19 @@ def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[Pack
 class Shape(Disturbance):
     """A rate limit, each direction by itself."""
 
+    what = "rate limit"
+
     def __init__(self, lab: Lab, host: Wired, rate_bits: int, traffic: Traffic):
-        super().__init__(lab, host)
+        super().__init__(lab, host, traffic)
         self._rate_bits = rate_bits
-        self._traffic = traffic
         if traffic["spared"]:
             raise UsageError("a rate limit cannot spare nodes: name those whose traffic is to be limited")
         if traffic["peers"] == "nodes":  # the classifier knows no "all but"
             alive = [each.address for each in lab.hosts.values() if not each.gone.is_set()]
-            self._traffic = traffic | {"peers": [address for address in alive if address != host.address]}
+            self.traffic = {**traffic, "peers": [address for address in alive if address != host.address]}
 
     async def _act(self) -> None:
-        for where in _wheres(self._traffic):
+        for where in _wheres(self.traffic):
             self._detour(where, self._through(where))
 
     def _detour(self, where: Where, through: str) -> None:
@@ -90,7 +91,7 @@ class Shape(Disturbance):
         users.append(self.number)
         self.undo.callback(self._leave_classifier, device)
         self.undo.callback(rate_limit.delete_detour, device, hook, self.number)
-        for matches in _selections(self.host, where, self._traffic):
+        for matches in _selections(self.host, where, self.traffic):
             rate_limit.add_detour(device, hook, self.number, matches, through)
 
     def _leave_classifier(self, device: str) -> None:
@@ -109,15 +110,16 @@ class Shape(Disturbance):
 class Impaired(Disturbance):
     """Packets delayed, lost, damaged or reordered by a delay line of their own."""
 
-    def __init__(self, lab: Lab, host: Wired, impairment: Impairment, traffic: Traffic):
-        super().__init__(lab, host)
-        self._impairment = impairment
-        self._traffic = traffic
+    what = "impairment"
+
+    def __init__(self, lab: Lab, host: Wired, impairment: Mapping[str, Any], traffic: Traffic):
+        super().__init__(lab, host, traffic)
+        self._impairment = Impairment(**impairment)
         self._line: rpc.AsyncClient
 
     async def _act(self) -> None:
         await self._start_line()
-        self._add_table(_rules(self.host, self._traffic, self.number))
+        self._add_table(_rules(self.host, self.traffic, self.number))
         self.undo.push_async_callback(self._let_pass)
 
     async def _start_line(self) -> None:
@@ -166,16 +168,16 @@ async def _end_process(pid: int, ended: asyncio.Event) -> None:
 class Cut(Disturbance):
     """Packets vanish, without a word to the sender."""
 
-    def __init__(self, lab: Lab, host: Wired, traffic: Traffic):
-        super().__init__(lab, host)
-        self._traffic = traffic
+    what = "cut"
 
     async def _act(self) -> None:
-        self._add_table(_rules(self.host, self._traffic))
+        self._add_table(_rules(self.host, self.traffic))
 
 
 class Unplug(Disturbance):
     """The cable is out: no carrier on the node, and packets to it vanish."""
+
+    what = "link down"
 
     async def _act(self) -> None:
         if self.host.key in self.lab.unplugged:
@@ -200,30 +202,23 @@ def _host(lab: Lab, node: str) -> NamespaceNode:
     return host
 
 
-async def _begin(disturbance: Disturbance, what: str) -> int:
-    try:
-        await disturbance.begin()
-    except OSError as error:
-        raise BackendError(f"node {disturbance.host.key}: {what}: {error}") from error
-    disturbance.lab.disturbances[disturbance.number] = disturbance
-    disturbance.lab.note(f"node {disturbance.host.key}: {what} begins ({disturbance.number})")
-    return disturbance.number
+def _beginning(kind: Callable[..., Disturbance]) -> Call:
+    """Returns the call that begins a disturbance of this kind, and returns its number."""
+
+    async def begin(lab: Lab, host: Wired, **params: Any) -> int:
+        disturbance = kind(lab, host, **params)
+        try:
+            await disturbance.begin()
+        except OSError as error:
+            raise BackendError(f"node {host.key}: {disturbance.what}: {error}") from error
+        lab.disturbances[disturbance.number] = disturbance
+        lab.note(f"node {host.key}: {disturbance.what} begins ({disturbance.number})")
+        return disturbance.number
+
+    return begin
 
 
-async def shape(lab: Lab, host: Wired, rate_bits: int, traffic: Traffic) -> int:
-    return await _begin(Shape(lab, host, rate_bits, traffic), "rate limit")
-
-
-async def impair(lab: Lab, host: Wired, impairment: dict[str, Any], traffic: Traffic) -> int:
-    return await _begin(Impaired(lab, host, Impairment(**impairment), traffic), "impairment")
-
-
-async def cut(lab: Lab, host: Wired, traffic: Traffic) -> int:
-    return await _begin(Cut(lab, host, traffic), "cut")
-
-
-async def unplug(lab: Lab, host: Wired) -> int:
-    return await _begin(Unplug(lab, host), "link down")
+shape, impair, cut, unplug = map(_beginning, (Shape, Impaired, Cut, Unplug))
 
 
 async def heal(lab: Lab, number: int) -> None:
@@ -245,8 +240,8 @@ async def examine(lab: Lab, host: Wired) -> dict[str, str]:
     """Returns the verbs that the kernel refuses, with reasons: found by doing each to the node."""
     tries: dict[str, Disturbance] = {
         "network rate": Shape(lab, host, 10**9, EVERYTHING),
-        "network delay": Impaired(lab, host, Impairment(delay_s=0.001), EVERYTHING),
-        "network loss": Impaired(lab, host, Impairment(loss_percent=50, damage_percent=50), EVERYTHING),
+        "network delay": Impaired(lab, host, {"delay_s": 0.001}, EVERYTHING),
+        "network loss": Impaired(lab, host, {"loss_percent": 50, "damage_percent": 50}, EVERYTHING),
         "network partition": Cut(lab, host, EVERYTHING),
     }
     if host.hooks == LAB_END:  # a node's own device is never taken down
