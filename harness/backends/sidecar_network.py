@@ -99,8 +99,8 @@ class Network:
             case "net.counts":
                 return self._counts(params["number"], limit_s)
             case "net.packets":
-                ends = [self._end(params.pop(name)) for name in ("source", "destination")]
-                return send_packets(*ends, limit_s=limit_s, **params)
+                source, sink = (self._end(params.pop(name)) for name in ("source", "destination"))
+                return send_packets(source, sink, limit_s=limit_s, **params)
             case "net.transfer":
                 return {"bits_per_s": self._transfer(limit_s, **params)}
         host = self._host(params.pop("node"))
