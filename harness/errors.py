@@ -18,7 +18,10 @@ from __future__ import annotations
 import difflib
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 INTERRUPTED = 130  # the exit code of a command that was stopped
 WORD_MAX = 80  # characters of a name, as shown
@@ -61,6 +64,18 @@ class FaultError(ChaosError):
 
 class EventLogError(ChaosError):
     pass
+
+
+def each(act: Callable[[T], object], items: Iterable[T]) -> None:
+    """Acts on each item. Raises `BackendError` with the words of each that failed so, after all were tried."""
+    failed = []
+    for item in items:
+        try:
+            act(item)
+        except BackendError as error:
+            failed.append(str(error))
+    if failed:
+        raise BackendError("; ".join(failed))
 
 
 def described(error: BaseException) -> str:

@@ -119,7 +119,7 @@ PLUGINS = {
     "harness.preflight.checks": {"contract"},
     "harness.diagnosis.readers": {"contract"},
     "harness.backends": {
-        *("contract", "clock_offset", "caller", "network_calls", "storage_calls", "sidecar_network"),
+        *("contract", "clock_offset", "network_calls", "storage_calls", "sidecar_network"),
         "attached",
         *("site_commands", "delivery", "run_folder", "cluster_base", "node_base"),
     },

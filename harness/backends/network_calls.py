@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from harness.backends.caller import NetworkCaller
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
-from harness.backends.node_base import NodeBase
+from harness.backends.node_base import Caller, NodeBase
 from harness.errors import BackendError, UsageError
 from harness.node.rpc import Line
 from harness.node.types import Arrivals, Connection, Connections, Impairment
@@ -26,6 +25,12 @@ _MODULES = {
     Verb.NET_RESET: "tcp_diag, in a kernel with INET_DIAG_DESTROY",
 }
 VERBS = tuple(_MODULES)
+
+
+class NetworkCaller(Caller, Protocol):
+    @property
+    def control(self) -> str:
+        """The address of the control host."""
 
 
 class LabDisturbance(Disturbance):

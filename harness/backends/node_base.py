@@ -7,7 +7,7 @@ import contextlib
 import pathlib
 import signal
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from harness.backends.contract import Node, Verb
 from harness.errors import BackendError, NodeGone, UsageError
@@ -22,6 +22,15 @@ def refused_libraries() -> dict[Verb, str]:
     """Returns the verbs for which a library of ours is loaded into processes, where that fails here, with reasons."""
     found = {Verb.CLOCK: skew.why_not(), Verb.GPU: gpu_health.why_not()}
     return {verb: reason for verb, reason in found.items() if reason}
+
+
+class Caller(Protocol):
+    """A receiver of calls: a lab, a sidecar or a helper. Once it has `ended`, the kernel has undone all its acts."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    def call(self, method: str, limit_s: float = ..., **params: Any) -> Any: ...
 
 
 class NodeBase(Node):

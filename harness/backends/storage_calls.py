@@ -7,9 +7,8 @@ import contextlib
 import pathlib
 from collections.abc import Callable, Mapping
 
-from harness.backends.caller import Caller
 from harness.backends.contract import Disturbance
-from harness.backends.node_base import NodeBase
+from harness.backends.node_base import Caller, NodeBase
 from harness.errors import BackendError
 from harness.node.rpc import Line
 from harness.node.types import StorageAnswers, StorageRule

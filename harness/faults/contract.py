@@ -18,6 +18,7 @@ are written as plain sequential code; every wait goes through `context.wait`, wh
 from __future__ import annotations
 
 import abc
+import dataclasses
 import importlib.util
 import inspect
 import pathlib
@@ -249,21 +250,10 @@ class Fault(Parameters, abc.ABC):
 
     def consequences(self) -> Consequences:
         """Returns all its consequences, for `fault.injected`."""
-        return Consequences(
-            may=self.may,
-            lasts=self.lasts(),
-            notice_ns=None if self.notice_s is None else round(self.notice_s * 1e9),
-            freezes=self.freezes(),
-            graceful=self.graceful(),
-            network=self.network,
-            clocks=self.clocks,
-            preempts=self.preempts,
-            damages=self.damages,
-            benign=self.benign,
-            sticks=self.sticks,
-            replaced=self.replaced(),
-            spoilt_steps=self.spoilt_steps(),
-        )
+        said = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(Consequences)}
+        told: dict[str, Any] = {name: value() if callable(value) else value for name, value in said.items()}
+        told["notice_ns"] = None if self.notice_s is None else round(self.notice_s * 1e9)
+        return Consequences(**told)
 
     def holds(self, targets: Targets) -> list[Hold]:
         """Returns where a trainer with our emitter waits or is struck while the fault acts: see `Context.hold`."""

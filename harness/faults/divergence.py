@@ -90,7 +90,6 @@ class Divergence(orders.OrderedFault):
         context.effect(_shown(ratio, self.factor), round(least, 3), self._unit, ok=ok, detail=detail)
 
     def _told(self, rank: int, context: Context) -> float | None:
-        """Returns the first time that the rank did this step."""
         return next((getattr(each, self._name) for each in context.figures(rank) if each.step == self._first), None)
 
     def _least(self, ranks: int, context: Context) -> float:

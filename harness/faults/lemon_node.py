@@ -112,7 +112,6 @@ class LemonNode(Fault):
                 return
 
     def _fail(self, target: Target, context: Context, number: int) -> Life:
-        """Ends this life of the node, and returns it."""
         node = _newest(target, context)
         life, detail = _life(node, context), f"life {number} of {node.name}"
         if self.fails == "crash":
@@ -142,7 +141,6 @@ def _life(node: Node, context: Context) -> Life:
 
 
 def _runs(node: Node) -> bool:
-    """Tells whether anything of the job runs on the node."""
     return node.alive and bool(node.pids())
 
 

@@ -67,7 +67,6 @@ class OwnCode(inside.InsideFault):
         context.effect(len(ended), len(targets), "calls of inject", ok=ok, detail=detail)
 
     def _end(self, rank: int, node: Node, pid: int, context: Context) -> str:
-        """Describes the end of the call in words."""
         begun_ns = context.reached(rank, CALLED)
 
         def over(failpoint: str) -> bool:

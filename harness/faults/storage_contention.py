@@ -54,7 +54,6 @@ class StorageContention(Fault):
         self._judge(text, context)
 
     def _load(self, folder: pathlib.Path, context: Context) -> str:
-        """Runs the load, and returns Locust's output."""
         with started([sys.executable, "-m", "harness.faults.load.file_server", str(folder)], _PYTHON) as server:
             assert server.stdout is not None
             port = int(server.stdout.readline())

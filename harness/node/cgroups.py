@@ -12,10 +12,9 @@ import errno
 import os
 import pathlib
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from harness.errors import BackendError, FaultError
+from harness.errors import BackendError, FaultError, each
 from harness.node import processes
 from harness.node.emitter import groups
 
@@ -172,19 +171,14 @@ def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
     """Returns groups of the run; without a run, those whose harness is dead. Changes nothing."""
     # Searched everywhere: the sweeping process may be in another group than the harness was.
     roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
-    found = {path for root in roots for path in _groups_below(root) if path.name.startswith(PREFIX)}
+    # One that vanishes during the search is skipped: `os.walk` omits what it cannot list.
+    below = {pathlib.Path(folder, name) for root in roots for folder, names, _ in os.walk(root) for name in names}
     ours = []
-    for path in sorted(path for path in found if path.name.count("@") >= 2):
+    for path in sorted(path for path in below if path.name.startswith(PREFIX) and path.name.count("@") >= 2):
         owner, run, _ = path.name.removeprefix(PREFIX).split("@", 2)
         if run == run_id if run_id is not None else processes.owner_is_dead(owner):
             ours.append(path)
     return ours
-
-
-def _groups_below(root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields every group; one that vanishes during the search is skipped (`os.walk` omits what it cannot list)."""
-    for folder, below, _ in os.walk(root):
-        yield from (pathlib.Path(folder, name) for name in below)
 
 
 def sweep(run_id: str | None = None) -> int:
@@ -194,14 +188,7 @@ def sweep(run_id: str | None = None) -> int:
     """
     found = leftovers(run_id)
     deadline = time.monotonic() + REMOVED_S_MAX
-    errors = []
-    for path in found:
-        try:
-            _remove(path, deadline)
-        except BackendError as error:
-            errors.append(str(error))
-    if errors:
-        raise BackendError("; ".join(errors))
+    each(lambda path: _remove(path, deadline), found)
     return len(found)
 
 

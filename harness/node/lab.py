@@ -130,11 +130,9 @@ class Lab(Children):
             self.writer.write(rpc.pack(message))
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Tells the harness an event."""
         self.send({"event": event} | fields)
 
     def note(self, text: str) -> None:
-        """Writes a line into labd's log."""
         print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> None:

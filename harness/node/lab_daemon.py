@@ -161,7 +161,6 @@ def _claim_block() -> int:
 
 
 async def _serve(lab: Lab, link: socket.socket, guards: tuple[int, ...]) -> None:
-    """Answers calls until the harness or the keeper is gone."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for guard in guards:

@@ -177,7 +177,6 @@ class LabInit(Init):
         self._tell = self._lab.send
 
     async def serve(self) -> None:
-        """Serves until labd is gone."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._lab.reap)
         await self._endpoint.serve(self._listener)
         reader, self._lab.writer = await asyncio.open_connection(sock=self._link)

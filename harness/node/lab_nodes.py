@@ -257,7 +257,6 @@ class PlainNode(LabNode):
 
 
 def _host(lab: Lab, node: str) -> LabNode:
-    """The host named `<name>.<incarnation>`."""
     host = lab.hosts.get(node)
     if not isinstance(host, LabNode):
         raise NodeGone(f"unknown node {node}")
@@ -293,12 +292,10 @@ async def kill(lab: Lab, node: str) -> float:
 
 
 async def _hand_on(call: str, lab: Lab, node: str, **params: Any) -> Any:
-    """Passes a call on to the node's init."""
     return await _host(lab, node).call(call, **params)
 
 
 async def _limit(call: str, lab: Lab, node: str, **params: Any) -> Any:
-    """Passes a call on to what keeps the node's share of the machine."""
     found = getattr(lab.living(node).limits, call)(**params)
     return await found if inspect.isawaitable(found) else found
 

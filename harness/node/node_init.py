@@ -58,7 +58,6 @@ class Init:
         self._kills_before = _kernel_kills()
 
     async def serve(self) -> None:
-        """Serves until the harness is gone."""
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         # `docker stop` tells only process 1; a host that is reclaimed tells everything on it.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._signal, signal.SIGTERM, None)

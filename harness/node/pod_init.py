@@ -99,7 +99,6 @@ class PodInit(node_init.Init):
         self._heard_s = time.monotonic()
 
     async def _watch(self) -> None:
-        """Ends the pod when the harness is silent for too long."""
         while time.monotonic() - self._heard_s < SILENT_S_MAX:
             await asyncio.sleep(LOOK_S)
         print(f"the harness has been silent for {SILENT_S_MAX:g} s", file=sys.stderr, flush=True)

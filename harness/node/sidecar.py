@@ -27,7 +27,6 @@ class Sidecar:
         self._ends = paths.Ends()
 
     async def serve(self) -> None:
-        """Serves until the harness is gone."""
         await server.serve(self.calls(), self._lab.reap, {})
 
     def calls(self) -> dict[str, Callable[..., Any]]:

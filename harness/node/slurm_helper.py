@@ -54,7 +54,6 @@ class Agent(Init):
         self._limits = JobLimits(self._lab, name, run_id)
 
     async def serve(self) -> None:
-        """Serves until the harness is gone."""
         try:
             await until_told(server.serve(self.calls(), self._lab.reap, {"host": socket.gethostname()}))
         finally:

@@ -30,7 +30,6 @@ class DutyCycle:
 
     @property
     def stopped_ns(self) -> int:
-        """Returns how long the node has been stopped so far."""
         now = time.monotonic() - self._since if self._stopped else 0.0
         return round((self._stopped_s + now) * 1e9)
 

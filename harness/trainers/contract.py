@@ -211,13 +211,12 @@ def _places(given: object) -> object:
     return found
 
 
-def _each_once(given: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(set(given)))
-
-
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 NodePlaces = Annotated[
-    tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(_places), AfterValidator(_each_once)
+    tuple[Annotated[int, Field(ge=0)], ...],
+    Field(min_length=1),
+    BeforeValidator(_places),
+    AfterValidator(lambda given: tuple(sorted(set(given)))),
 ]
 
 

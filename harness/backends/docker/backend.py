@@ -114,7 +114,6 @@ class DockerCluster(container_probe.ProbedCluster):
         return self._control.address if self._control is not None else ""
 
     def _fill(self, command: tuple[str, ...], host: DockerNode, **more: object) -> tuple[str, ...]:
-        """The command as it runs on this host."""
         here = {"address": host.address, "control": self._control_address, **more}
         everywhere = {"run_dir": self._run_dir, "python": "python3", "head": self._nodes[0].address}
         return fill_placeholders(command, here | everywhere)

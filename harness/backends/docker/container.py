@@ -176,7 +176,6 @@ class DockerNode(NetworkedNode, StoringNode):
             return self._line.call(method, limit_s, **params)
 
     def _on_event(self, event: rpc.Message) -> None:
-        """Handles an event, in the line's reader thread."""
         if event["event"] == "exit":
             self._note_exit(event["code"])
 

@@ -20,7 +20,7 @@ from harness.backends.kubernetes import manifests
 from harness.backends.kubernetes.manifests import ClusterRun, Dialect, Object
 from harness.backends.kubernetes.settings import Settings
 from harness.backends.kubernetes.stream import PodStream, run_to_end
-from harness.errors import BackendError, CannotRunError
+from harness.errors import BackendError, CannotRunError, each
 from harness.extras import how_to_install
 
 CALL_S_MAX = 30.0
@@ -296,9 +296,8 @@ class Api:
 
         Raises `BackendError` for what could not be removed, after every kind of object was tried.
         """
-        removed, errors = 0, []
         # What disturbs comes first, owners before pods.
-        owners = [owner for each in manifests.OWNERS.values() for owner in each]
+        owners = [owner for found in manifests.OWNERS.values() for owner in found]
         kinds = [
             (CHAOS_MESH, "networkchaos"),
             *((f"{group}/{version}", plural) for group, version, plural in owners),
@@ -306,13 +305,8 @@ class Api:
             *(("policy/v1", "poddisruptionbudgets"), ("policy/v1beta1", "poddisruptionbudgets")),
             *(("v1", plural) for plural in ("pods", "services", "configmaps")),
         ]
-        for version, plural in kinds:
-            try:
-                removed += self._remove_kind(version, plural, place)
-            except BackendError as error:
-                errors.append(str(error))
-        if errors:
-            raise BackendError("; ".join(errors))
+        removed = list[int]()
+        each(lambda kind: removed.append(self._remove_kind(*kind, place)), kinds)
         deadline = time.monotonic() + GONE_S_MAX
         while left := [pod["metadata"]["name"] for pod in self.pods(place)]:
             if time.monotonic() > deadline:
@@ -320,7 +314,7 @@ class Api:
             for name in left:  # those an owner made meanwhile, too
                 self.delete("v1", "pods", name, grace_s=0)
             time.sleep(0.2)
-        return removed
+        return sum(removed)
 
     def _remove_kind(self, version: str, plural: str, place: ClusterRun) -> int:
         if not self.serves(version, plural):
@@ -353,7 +347,7 @@ def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
         raise CannotRunError(
             f"no cluster is known here ({error}): name a kubeconfig in CHAOS_KUBECONFIG or KUBECONFIG"
         ) from error
-    chosen = next((each for each in contexts if each["name"] == settings.context), current)
+    chosen = next((one for one in contexts if one["name"] == settings.context), current)
     return configuration, settings.namespace or chosen["context"].get("namespace", "default")
 
 

@@ -289,7 +289,7 @@ class KubeCluster(ControlledCluster):
             if self._stop.wait(0.02):
                 return
         self._mirror.greet(pod)
-        shared = self._place.name if self._place.settings.shares_checkpoints else ""
+        shared = self._place.name if self._place.settings.checkpoints else ""
         pod.call("configure", 120.0, url=self._vault, token=self._token, shared=shared)
         self._note_clock(pod)
         with self._lock:
@@ -408,7 +408,7 @@ class KubeCluster(ControlledCluster):
                 pod.call("flush", 10.0)
             except BackendError:
                 continue  # it is ending; what it told has come
-        if self._control is not None and not self._control.ended and self._place.settings.shares_checkpoints:
+        if self._control is not None and not self._control.ended and self._place.settings.checkpoints:
             self._control.call("remove_shared", 60.0, shared=self._place.name)
 
 

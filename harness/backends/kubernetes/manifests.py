@@ -11,7 +11,7 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +99,7 @@ def label_value(run_id: str) -> str:
 def delivered(place: ClusterRun) -> Object:
     """Returns the archive for the pods, beside their image. Created first; a pod does not start without it."""
     content = base64.b64encode(delivery.archive()).decode()
-    found = _object("v1", "ConfigMap", place.name, place, {})
+    found = object_of("v1", "ConfigMap", place.name, place, {})
     del found["spec"]
     return found | {"immutable": True, "binaryData": {delivery.NAME: content}}
 
@@ -109,7 +109,7 @@ def render(workload: Launch, place: ClusterRun) -> list[Object]:
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
         gang = {"minMember": workload.nodes, "queue": place.settings.gang}
-        first.append(_object("scheduling.volcano.sh/v1beta1", "PodGroup", place.name, place, gang))
+        first.append(object_of("scheduling.volcano.sh/v1beta1", "PodGroup", place.name, place, gang))
     return [*first, *RENDERERS[place.kind](workload, place)]
 
 
@@ -119,7 +119,7 @@ def render(workload: Launch, place: ClusterRun) -> list[Object]:
 def service(place: ClusterRun) -> Object:
     """Returns a headless service: gives each pod a name in the cluster's DNS, also before it is ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": place.labels}
-    return _object("v1", "Service", place.name, place, spec)
+    return object_of("v1", "Service", place.name, place, spec)
 
 
 def control_pod(place: ClusterRun) -> Object:
@@ -134,13 +134,13 @@ def control_pod(place: ClusterRun) -> Object:
     spec["affinity"] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
     if place.settings.control_selector:
         spec["nodeSelector"] = dict(place.settings.control_selector)
-    return _object("v1", "Pod", place.control, place, spec, {NODE_LABEL: CONTROL})
+    return object_of("v1", "Pod", place.control, place, spec, {NODE_LABEL: CONTROL})
 
 
 def budget(place: ClusterRun) -> Object:
     """Returns a budget by which no drain and no eviction may take the control host."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": place.labels | {NODE_LABEL: CONTROL}}}
-    return _object(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
+    return object_of(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
 
 
 def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) -> Object:
@@ -149,7 +149,7 @@ def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) 
     spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
     spec["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
     labels = template["metadata"]["labels"] | {INDEX_LABEL: str(index)}
-    pod = _object("v1", "Pod", f"{place.name}-{index}-{incarnation}", place, spec, labels)
+    pod = object_of("v1", "Pod", f"{place.name}-{index}-{incarnation}", place, spec, labels)
     pod["metadata"] |= {key: value for key, value in template["metadata"].items() if key == "annotations"}
     return pod
 
@@ -183,18 +183,10 @@ def preemptor(
         "workingDir": "/",
         "volumeMounts": [],
     }
-    return _object("v1", "Pod", place.preemptor(index), place, spec, {NODE_LABEL: PREEMPTOR})
+    return object_of("v1", "Pod", place.preemptor(index), place, spec, {NODE_LABEL: PREEMPTOR})
 
 
 # The kinds
-
-
-def _pods(workload: Launch, place: ClusterRun) -> list[Object]:
-    return [node_pod(workload, place, index, 1) for index in range(workload.nodes)]
-
-
-def _job(workload: Launch, place: ClusterRun) -> list[Object]:
-    return [_object("batch/v1", "Job", place.name, place, _job_spec(workload, place))]
 
 
 def _jobset(workload: Launch, place: ClusterRun) -> list[Object]:
@@ -204,7 +196,7 @@ def _jobset(workload: Launch, place: ClusterRun) -> list[Object]:
         "failurePolicy": {"maxRestarts": RESTARTS_MAX},
         "replicatedJobs": [_replicated(workload, place, {})],
     }
-    return [_object("jobset.x-k8s.io/v1alpha2", "JobSet", place.name, place, spec)]
+    return [object_of("jobset.x-k8s.io/v1alpha2", "JobSet", place.name, place, spec)]
 
 
 def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
@@ -219,7 +211,7 @@ def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
     }
     policy = {"cleanPodPolicy": "None", "backoffLimit": RESTARTS_MAX}
     spec = {"runPolicy": policy, "pytorchReplicaSpecs": replicas}
-    return [_object("kubeflow.org/v1", "PyTorchJob", place.name, place, spec)]
+    return [object_of("kubeflow.org/v1", "PyTorchJob", place.name, place, spec)]
 
 
 def _trainjob(workload: Launch, place: ClusterRun) -> list[Object]:
@@ -235,12 +227,16 @@ def _trainjob(workload: Launch, place: ClusterRun) -> list[Object]:
         "trainer": {"numNodes": workload.nodes, "image": place.settings.image},
     }
     return [
-        _object(version, "TrainingRuntime", place.name, place, runtime),
-        _object(version, "TrainJob", place.name, place, train),
+        object_of(version, "TrainingRuntime", place.name, place, runtime),
+        object_of(version, "TrainJob", place.name, place, train),
     ]
 
 
-RENDERERS = {"pods": _pods, "job": _job, "jobset": _jobset, "pytorchjob": _pytorchjob, "trainjob": _trainjob}
+RENDERERS: dict[str, Callable[[Launch, ClusterRun], list[Object]]] = {
+    "pods": lambda workload, place: [node_pod(workload, place, index, 1) for index in range(workload.nodes)],
+    "job": lambda workload, place: [object_of("batch/v1", "Job", place.name, place, _job_spec(workload, place))],
+    **{"jobset": _jobset, "pytorchjob": _pytorchjob, "trainjob": _trainjob},
+}
 # Where the pods' owner is found again, to be removed: group, version, plural; the first that creates the others.
 OWNERS = {
     "pods": (),
@@ -348,7 +344,7 @@ def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM}},
         ],
     }
-    if settings.shares_checkpoints:
+    if settings.checkpoints:
         container["volumeMounts"].append({"name": "checkpoints", "mountPath": SHARED})
         volume: Object = {"persistentVolumeClaim": {"claimName": settings.claim}}
         if not settings.claim:
@@ -368,7 +364,7 @@ def _toleration(key: str, value: str, effect: str) -> Object:
     return found | ({"effect": effect} if effect else {})
 
 
-def _object(
+def object_of(
     version: str, kind: str, name: str, place: ClusterRun, spec: Object, labels: dict[str, str] | None = None
 ) -> Object:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):

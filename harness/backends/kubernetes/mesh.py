@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 import threading
 import time
 from collections.abc import Mapping
 
 from harness.backends.contract import Disturbance
 from harness.backends.kubernetes.api import CHAOS_MESH, PLURALS, Api
-from harness.backends.kubernetes.manifests import ClusterRun, Object
+from harness.backends.kubernetes.manifests import ClusterRun, Object, object_of
 from harness.errors import BackendError, UsageError
 from harness.node.types import Impairment
 
@@ -67,10 +66,7 @@ def _network(place: ClusterRun, name: str, way: Way, action: str, what: Object) 
         spec["target"] = {"mode": "all", "selector": {"pods": {namespace: list(way.peers)}}}
     elif way.direction != "egress":
         raise UsageError(f"Chaos Mesh cannot disturb {way.direction} traffic with everything: name the peers")
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name):
-        raise UsageError(f"NetworkChaos name {name!r}: lower-case letters, digits and '-' are allowed")
-    metadata = {"name": name, "labels": place.labels}
-    return {"apiVersion": CHAOS_MESH, "kind": "NetworkChaos", "metadata": metadata, "spec": spec}
+    return object_of(CHAOS_MESH, "NetworkChaos", name, place, spec)
 
 
 class Mesh:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from harness.backends.caller import Caller
+from harness.backends.node_base import Caller
 from harness.backends.run_folder import ANSWERS, CONTROL, EVENTS, LOGS
 from harness.errors import BackendError
 from harness.log import untrusted_files

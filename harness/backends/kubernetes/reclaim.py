@@ -70,24 +70,43 @@ class _OfMachines(Way):
         self.heal()
 
     def heal(self) -> int:
-        return _give_back(self._api, self._place.run_id)
+        """Undoes a cordon and a taint wherever they carry this run's mark; returns on how many machines."""
+        marked = self._api.machines(f"{MARK}={self._value}")
+        for machine in marked:
+            taints = machine["spec"].get("taints", [])
+            others = [each for each in taints if each["key"] != TAINT]
+            spec: Object = {"taints": others} if others != taints else {"unschedulable": None}
+            self._patch(machine["metadata"]["name"], None, spec)
+        return len(marked)
+
+    @property
+    def _value(self) -> str:
+        return label_value(self._place.run_id)
+
+    def _patch(self, machine: str, mark: str | None, spec: Object) -> None:
+        self._api.patch_machine(machine, {"metadata": {"labels": {MARK: mark}}, "spec": spec})
 
 
 class Drain(_OfMachines):
-    """A cordon, then an eviction."""
+    """A cordon, then an eviction. A machine that somebody else has cordoned stays theirs."""
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
-        _cordon(self._api, pod.machine, self._place.run_id)
+        if not self._api.get(f"/api/v1/nodes/{pod.machine}")["spec"].get("unschedulable"):
+            self._patch(pod.machine, self._value, {"unschedulable": True})
         self._api.evict(pod.name, grace_s)
 
 
 class Taint(_OfMachines):
-    """A NoExecute taint: the pods' own grace is the notice."""
+    """A NoExecute taint: every pod there that does not tolerate it is evicted, other people's, too. The pods' own grace
+    is the notice."""
 
     takes_all_there = True
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
-        _taint(self._api, pod.machine, self._place.run_id)
+        found = self._api.get(f"/api/v1/nodes/{pod.machine}")
+        taints = [each for each in found["spec"].get("taints", []) if each["key"] != TAINT]
+        taints.append({"key": TAINT, "value": self._value, "effect": "NoExecute"})
+        self._patch(pod.machine, self._value, {"taints": taints})
 
 
 class Priority(Way):
@@ -186,30 +205,3 @@ WAYS: dict[str, type[Way]] = {
 
 def way_of(api: Api, place: ClusterRun) -> Way:
     return WAYS[place.settings.evict.partition(":")[0]](api, place)
-
-
-def _cordon(api: Api, machine: str, run_id: str) -> None:
-    """Stops scheduling pods on a machine. A machine that somebody else has cordoned stays theirs."""
-    found = api.get(f"/api/v1/nodes/{machine}")
-    if not found["spec"].get("unschedulable"):
-        labels = {MARK: label_value(run_id)}
-        api.patch_machine(machine, {"metadata": {"labels": labels}, "spec": {"unschedulable": True}})
-
-
-def _taint(api: Api, machine: str, run_id: str) -> None:
-    """Taints a machine with NoExecute: every pod there that does not tolerate it is evicted, other people's, too."""
-    found = api.get(f"/api/v1/nodes/{machine}")
-    taints = [each for each in found["spec"].get("taints", []) if each["key"] != TAINT]
-    taints.append({"key": TAINT, "value": label_value(run_id), "effect": "NoExecute"})
-    api.patch_machine(machine, {"metadata": {"labels": {MARK: label_value(run_id)}}, "spec": {"taints": taints}})
-
-
-def _give_back(api: Api, run_id: str) -> int:
-    """Undoes both wherever they carry this run's mark; returns on how many machines. Idempotent."""
-    marked = api.machines(f"{MARK}={label_value(run_id)}")
-    for machine in marked:
-        taints = machine["spec"].get("taints", [])
-        others = [each for each in taints if each["key"] != TAINT]
-        spec: Object = {"taints": others} if others != taints else {"unschedulable": None}
-        api.patch_machine(machine["metadata"]["name"], {"metadata": {"labels": {MARK: None}}, "spec": spec})
-    return len(marked)

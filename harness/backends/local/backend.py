@@ -17,14 +17,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.backends import delivery, network_calls, run_folder, storage_calls
-from harness.backends.caller import NetworkCaller
 from harness.backends.cluster_base import TellingCluster
 from harness.backends.contract import Backend, Capability, Exit, Launch, Node, Verb, fill_placeholders
 from harness.backends.local import client
-from harness.backends.network_calls import NetworkedNode
+from harness.backends.network_calls import NetworkCaller, NetworkedNode
 from harness.backends.node_base import refused_libraries
 from harness.backends.storage_calls import StoringNode
-from harness.errors import BackendError, CannotRunError, UsageError
+from harness.errors import BackendError, CannotRunError, UsageError, each
 from harness.node import boot, cgroups, kernel_errors, leftovers, metadata, rpc
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
@@ -185,7 +184,6 @@ class LocalCluster(TellingCluster):
         self._lab.call("node.start", node=node.key, command=command, env=env, log=self._log(node.key))
 
     def _fill(self, command: tuple[str, ...], address: str, **more: object) -> tuple[str, ...]:
-        """The command as it runs at this address."""
         addresses = {"address": address, "control": self._lab.control, "head": self._nodes[0].address}
         return fill_placeholders(command, addresses | {"python": sys.executable, "run_dir": self._run_dir} | more)
 
@@ -203,7 +201,6 @@ class LocalCluster(TellingCluster):
         return boot.with_delivered({**os.environ, **devices, **self._workload.env, **marks}, self._archive)
 
     def _on_event(self, event: rpc.Message) -> None:
-        """Handles an event, in the lab's reader thread."""
         match event:
             case {"event": "exit", "node": node, "incarnation": incarnation, "code": code}:
                 self.ends.append(Exit(node, incarnation, code))
@@ -234,7 +231,7 @@ class LocalBackend(Backend):
         return Capability(True, "; ".join([_SUMMARIES[mode], *dict.fromkeys(refused.values())]), found, missing)
 
     def sweep(self, dry_run: bool = False) -> list[str]:
-        found = [each.words for each in leftovers.leftovers()]
+        found = [left.words for left in leftovers.leftovers()]
         found += [f"control group {group}" for group in cgroups.leftovers()]
         if not dry_run:
             sweep()
@@ -344,14 +341,7 @@ def sweep(run_id: str | None = None) -> None:
 
     Idempotent. Raises `BackendError` for what is left, after all was tried.
     """
-    errors = []
-    for remove in (leftovers.sweep, cgroups.sweep):
-        try:
-            remove(run_id)
-        except BackendError as error:
-            errors.append(str(error))
-    if errors:
-        raise BackendError("; ".join(errors))
+    each(lambda remove: remove(run_id), (leftovers.sweep, cgroups.sweep))
 
 
 def UNDO(run_id: str, environment: dict[str, str]) -> None:

@@ -23,7 +23,6 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from harness.node.lab_daem
 
 
 def marks(run_id: str, node: str, incarnation: int) -> dict[str, str]:
-    """Returns the environment variables that mark our processes."""
     return {
         processes.RUN_ENV: run_id,
         processes.OWNER_ENV: processes.owner_text(),

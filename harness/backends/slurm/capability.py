@@ -51,20 +51,13 @@ def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
             # From the harness's own source: nothing of a run is there that could hold what is delivered.
             line = StepLine(slurm, where, boot.place(), SIDECAR, (), folder / "probe.log")
             with contextlib.closing(line):
-                return _network_refusals(line) | _storage_refusals(line)
+                place = {"address": "127.0.0.1", "control": "", "others": []}
+                refused: dict[str, str] = dict.fromkeys(VERBS, TAKES_ROOT)
+                if os.geteuid() == 0:
+                    refused = line.call("examine", PROBE_S, place=place)
+                if reason := line.call("storage.examine", PROBE_S):
+                    refused[Verb.STORAGE] = reason
+                return {Verb(verb): reason for verb, reason in refused.items()}
     except BackendError as error:
         reason = f"no node was free to find out whether it can be done there ({error})"
         return dict.fromkeys((*VERBS, Verb.STORAGE), reason)
-
-
-def _network_refusals(line: StepLine) -> dict[Verb, str]:
-    if os.geteuid() != 0:
-        return dict.fromkeys(VERBS, TAKES_ROOT)
-    place = {"address": "127.0.0.1", "control": "", "others": []}
-    refused: dict[str, str] = line.call("examine", PROBE_S, place=place)
-    return {Verb(verb): reason for verb, reason in refused.items()}
-
-
-def _storage_refusals(line: StepLine) -> dict[Verb, str]:
-    reason: str = line.call("storage.examine", PROBE_S)
-    return {Verb.STORAGE: reason} if reason else {}

@@ -162,7 +162,6 @@ class Slurm:
 
     @property
     def is_operator(self) -> bool:
-        """Tells whether this user may change nodes."""
         if self._operator is None:
             line = self._configured("SlurmUser")
             self._operator = os.geteuid() == 0 or f" {getpass.getuser()}(" in line

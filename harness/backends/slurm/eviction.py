@@ -25,7 +25,6 @@ EVICTOR = "-evictor"
 
 
 def site_options() -> list[str]:
-    """Returns the site's options for every `sbatch`."""
     return shlex.split(os.environ.get(OPTIONS_ENV, ""))
 
 

@@ -144,7 +144,6 @@ def _holds(place: CheckpointFolder, path: str, order: Order) -> bool:
 
 
 def _allowed(part: Part, spans: Sequence[Extent], size: int) -> list[Extent]:
-    """The bytes that may be changed."""
     if part == "tensor":
         return list(spans)
     if part != "header":

@@ -516,7 +516,6 @@ def wait_ready(link: socket.socket) -> None:
 
 
 def answer(link: socket.socket, system: FileSystem) -> None:
-    """Calls, until the caller is gone."""
     calls: dict[str, Callable[..., object]] = {"add": system.add, "remove": system.remove, "counts": system.counts}
     calls["try_out"] = system.try_out
     try:

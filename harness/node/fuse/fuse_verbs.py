@@ -39,7 +39,6 @@ async def mount(lab: Lab, folder: str) -> None:
 
 
 async def hand_on(call: str, lab: Lab, folder: str, **params: Any) -> Any:
-    """Passes a call on to the file system over the folder."""
     system = lab.storage.get(folder)
     if system is None:
         raise UsageError(f"{folder}: cannot be disturbed; the workload's mounts are: {', '.join(lab.storage)}")

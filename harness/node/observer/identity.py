@@ -74,7 +74,6 @@ def of(files: Iterable[str]) -> Content | None:
 
 
 def text_of(text: str) -> str:
-    """Returns a short name of a long text."""
     return _hash(text.encode()).hexdigest()
 
 

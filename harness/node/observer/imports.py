@@ -79,45 +79,38 @@ class _Telling(Loader):
 
 
 def wait() -> None:
-    """Begins the observation at the next `import torch`."""
-    finder = Finder()
-    begun = _Beginning(finder)
-    finder.callbacks[ROOT] = [begun.torch_imported]
-    sys.meta_path.insert(0, finder)
+    """Begins the observation at the next `import torch`, once that is done: all that the signals hook is there then."""
+    finder, process_began = Finder(), (time.time_ns(), time.monotonic_ns())
 
-
-class _Beginning:
-    """Loads the signals once torch is imported: everything that they hook is there by then."""
-
-    def __init__(self, finder: Finder):
-        self._finder = finder
-        self._process_began = time.time_ns(), time.monotonic_ns()
-
-    def torch_imported(self, _: ModuleType) -> None:
+    def torch_imported(_: ModuleType) -> None:
         try:
             from harness.node.observer import told_by_hand
             from harness.node.observer.watch import Watch
 
-            watch = Watch(self._process_began)
+            watch = Watch(process_began)
             told_by_hand.notice()
             package = importlib.import_module("harness.node.observer.signals")
             for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
-                self._place(watch, found.name, f"{package.__name__}.{found.name}")
+                _place(finder, watch, found.name, f"{package.__name__}.{found.name}")
         except Exception as error:  # the training goes on without us, and the log without its events shows it
             print(f"chaos: this process is not observed: {type(error).__name__}: {error}", file=sys.stderr)
 
-    def _place(self, watch: Watch, name: str, module: str) -> None:
-        try:
-            signal = importlib.import_module(module)
-        except Exception as error:
-            return watch.missing(name, error)
-        after = signal.AFTER
-        for waited in (after,) if isinstance(after, str) else after:
-            install = _installer(watch, name, signal)
-            if waited in sys.modules:
-                install(sys.modules[waited])
-            else:
-                self._finder.callbacks.setdefault(waited, []).append(install)
+    finder.callbacks[ROOT] = [torch_imported]
+    sys.meta_path.insert(0, finder)
+
+
+def _place(finder: Finder, watch: Watch, name: str, module: str) -> None:
+    try:
+        signal = importlib.import_module(module)
+    except Exception as error:
+        return watch.missing(name, error)
+    after = signal.AFTER
+    for waited in (after,) if isinstance(after, str) else after:
+        install = _installer(watch, name, signal)
+        if waited in sys.modules:
+            install(sys.modules[waited])
+        else:
+            finder.callbacks.setdefault(waited, []).append(install)
 
 
 def _installer(watch: Watch, name: str, signal: ModuleType) -> Imported:

@@ -198,7 +198,8 @@ class Restores:
     def _began(self) -> None:
         """Tells a start without a load: a start from scratch if that is proved, else nothing is known."""
         rank = self.watch.rank or 0
-        state = self._state()
+        known = (tensors.points(tensor) for tensor in self.live.parameters())
+        state = identity.text_of(repr([each for each in known if each][:POINTS_MAX]))
         before = [entry for entry in self.ledger.entries() if isinstance(entry, Began) and entry.rank == rank]
         if self.framework_step:
             self.watch.state_replaced()
@@ -213,10 +214,6 @@ class Restores:
             self.watch.emit("restored")
         self.framework_step = None
         self.ledger.add(Began(rank, state))
-
-    def _state(self) -> str:
-        known = (tensors.points(tensor) for tensor in self.live.parameters())
-        return identity.text_of(repr([each for each in known if each][:POINTS_MAX]))
 
 
 def _own_step(value: Any) -> int | None:

@@ -103,7 +103,6 @@ class Saves:
         return Save(self.watch.step, time.monotonic_ns(), (own and self.watch.accumulated()) or {}, [path])
 
     def whole(self, save: Save, path: str) -> None:
-        """Notes that the writer calls this file or folder whole."""
         self.written(save, path)
         self._committed(save, path, identity.files_below(path))
 

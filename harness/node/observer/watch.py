@@ -143,7 +143,6 @@ class Watch:
         self._fields.update(fields)
 
     def add(self, field: str, amount: int) -> None:
-        """Adds to a field of the step that is being done."""
         self._fields[field] = self._fields.get(field, 0) + amount
 
     def of_step(self, fields: Callable[[], dict[str, Any] | None]) -> None:
@@ -203,7 +202,6 @@ class Watch:
 
     @property
     def active(self) -> bool:
-        """Tells whether this process has told anything of a training."""
         return self._emitter is not None
 
     def failpoint(self, name: str) -> None:

@@ -94,7 +94,6 @@ class Layout(abc.ABC):
         return type(self).__module__.rpartition(".")[2]
 
     def list(self, place: CheckpointFolder) -> Listing:
-        """Lists all checkpoints of this layout in the place."""
         found = []
         for path, files in self.groups(place).items():
             whole = not place.is_temporary(path) and self.whole(place, path, files)

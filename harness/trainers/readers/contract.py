@@ -157,13 +157,9 @@ def build_reader(written: object) -> Reader:
     return load_reader(_FAMILY.known(name)).model_validate(given if isinstance(given, Mapping) else {"file": given})
 
 
-def _to_json(reader: Reader) -> dict[str, Any]:
-    return {reader.name: reader.model_dump(mode="json")}
-
-
 def _schema() -> dict[str, Any]:
     forms = {name: {"anyOf": [{"type": "string"}, load_reader(name).model_json_schema()]} for name in reader_names()}
     return {"type": "object", "properties": forms, "minProperties": 1, "maxProperties": 1}
 
 
-Read = Annotated[Reader, Written(build_reader, _to_json, _schema)]
+Read = Annotated[Reader, Written(build_reader, lambda it: {it.name: it.model_dump(mode="json")}, _schema)]

@@ -121,7 +121,6 @@ class CustomTrainer(Trainer):
         return {("env", name): value for name, value in self.env.items()} | self.words()
 
     def _used(self) -> set[str]:
-        """The placeholders that stand anywhere."""
         return {name for word in self._places().values() for name in placeholders.names_in(word)}
 
     def declares(self) -> frozenset[Tell] | None:
@@ -190,7 +189,6 @@ def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterat
 
 
 def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:
-    """The words of a list by their places."""
     return {(key, place): word for place, word in enumerate(words)}
 
 

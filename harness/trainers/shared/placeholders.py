@@ -34,7 +34,6 @@ _ANY = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0
 
 
 def names_in(word: str) -> list[str]:
-    """The placeholders of the word, known or not, in order."""
     return [match[2] for match in _ANY.finditer(word) if match[2] is not None]
 
 

@@ -52,5 +52,4 @@ def options(given: Mapping[str, object]) -> str:
 
 
 def store(python: str) -> Command:
-    """Returns the command that runs beside the nodes."""
     return (python, "-m", "harness.node.torch_store", "{control}", str(PORT))

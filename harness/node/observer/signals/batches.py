@@ -243,7 +243,8 @@ def install(watch: Watch, module: Any) -> None:
     torch, guard = watch.torch, watch.guard("batches")
     batches = Batches(watch, torch)
     _watch_iterators(watch, batches, module._BaseDataLoaderIter)
-    around(torch.utils.data.distributed.DistributedSampler, "set_epoch", guard(_note_epoch))
+    noting = guard(lambda sampler, epoch: setattr(sampler, _EPOCH, int(epoch)))
+    around(torch.utils.data.distributed.DistributedSampler, "set_epoch", noting)
     around(torch.autograd, "backward", guard(batches.backward))
     _leave_no_hook(watch, batches, torch)
     watch.when_optimizer_made(lambda _: batches.look("optimizer"))
@@ -324,10 +325,6 @@ def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
         column = chosen.column(0)
         indices = [int(column[index].as_py()) for index in indices]
     return indices if all(index >= 0 for index in indices) else None
-
-
-def _note_epoch(sampler: Any, epoch: int) -> None:
-    setattr(sampler, _EPOCH, int(epoch))
 
 
 def _outermost(torch: Any) -> Iterator[Any]:

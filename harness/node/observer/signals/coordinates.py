@@ -85,14 +85,9 @@ def install(watch: Watch, module: Any) -> None:
     _HOOKS[module.__name__](watch, module, found)
 
 
-def _first_argument(owner: Any, *_: Any, **__: Any) -> Any:
-    return owner
-
-
 def _after_made(watch: Watch, owner: Any, look: Callable[[Any], None]) -> None:
-    """Calls `look` with each object of this class once it was made."""
     guard = watch.guard("coordinates")
-    around(owner, "__init__", _first_argument, guard(lambda made, _: look(made)))
+    around(owner, "__init__", lambda made, *_, **__: made, guard(lambda made, _: look(made)))
 
 
 def _meshes(watch: Watch, module: Any, found: Coordinates) -> None:
@@ -108,7 +103,10 @@ def _sharding(watch: Watch, module: Any, found: Coordinates) -> None:
 
     @watch.guard("coordinates")
     def given(_: Any, *__: Any, mesh: Any = None, **___: Any) -> None:
-        found.given(("dp", "fsdp"), mesh) if mesh is not None else _world(watch, found, "fsdp")
+        if mesh is not None:
+            found.given(("dp", "fsdp"), mesh)
+        elif watch.rank is not None and watch.world is not None:
+            found.used("fsdp", (watch.rank, watch.world))
 
     around(module, "fully_shard", given, also_in=("torch.distributed.fsdp._fully_shard",))
 
@@ -133,10 +131,8 @@ def _tensors(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _stages(watch: Watch, module: Any, found: Coordinates) -> None:
-    def look(stage: Any) -> None:
-        found.used("pp", (int(stage.group_rank), int(stage.group_size)))
-
-    _after_made(watch, module._PipelineStageBase, look)
+    used = found.used
+    _after_made(watch, module._PipelineStageBase, lambda it: used("pp", (int(it.group_rank), int(it.group_size))))
 
 
 def _replicating(watch: Watch, module: Any, found: Coordinates) -> None:
@@ -145,11 +141,6 @@ def _replicating(watch: Watch, module: Any, found: Coordinates) -> None:
         found.used("dp", (int(group.rank()), int(group.size())))
 
     _after_made(watch, module.DistributedDataParallel, look)
-
-
-def _world(watch: Watch, found: Coordinates, axis: str) -> None:
-    if watch.rank is not None and watch.world is not None:
-        found.used(axis, (watch.rank, watch.world))
 
 
 def _megatron(watch: Watch, module: Any, found: Coordinates) -> None:

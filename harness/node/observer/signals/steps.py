@@ -79,7 +79,6 @@ class Steps:
             self.over(optimizer, applied=True)
 
     def over(self, optimizer: Any, applied: bool) -> None:
-        """Notes that this optimizer is done with its part of the step."""
         if self._watch.step is None and not self._watch.each_alone:
             _offer(self._watch, optimizer, applied)
         self._watch.freeze()

@@ -181,7 +181,6 @@ def spans(place: CheckpointFolder, path: str) -> list[Extent]:
 
 
 def _kind(file: IO[bytes]) -> str | None:
-    """Returns the format by the first bytes."""
     file.seek(0)
     head = file.read(9)
     if head[:4] == BEGIN:
