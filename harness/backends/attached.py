@@ -5,8 +5,6 @@ job, and refuses one whose owner did not allow it; `HOW` says how `text` is writ
 here can start or end a job.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

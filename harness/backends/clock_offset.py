@@ -5,8 +5,6 @@ moment between question and reply is off by at most half of the time between the
 quickest of several answers is the most certain.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

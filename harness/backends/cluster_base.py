@@ -1,7 +1,5 @@
 """The common parts of engines: what they have, events that are not reported yet, and the control command."""
 
-from __future__ import annotations
-
 import abc
 import collections
 import time

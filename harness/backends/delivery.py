@@ -4,8 +4,6 @@ A node needs `python3` and nothing of ours. The archive is on the path of every 
 `from harness.events import Emitter` works there, and it is what our own processes on a node run from.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

@@ -4,8 +4,6 @@ Speaks the calls of a lab (`net.shape`, `net.heal` …), so that a node's networ
 is started when the first disturbance or measurement needs it, and ends with its node.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import itertools

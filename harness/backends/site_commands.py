@@ -1,7 +1,5 @@
 """A command of the site's own (Slurm's, a power command, a reclaim command), run to its end."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence

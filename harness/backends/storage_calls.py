@@ -1,7 +1,5 @@
 """The storage verb of a node, as calls to its lab or to a stand-in for one."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import pathlib

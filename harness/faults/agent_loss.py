@@ -1,7 +1,5 @@
 """The launcher of a node is killed alone: its workers live on as orphans, and no process restarts them."""
 
-from __future__ import annotations
-
 import signal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """A job that is healthy does no step for a while: it evaluates, saves, or compiles."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Compose it with a fault that makes the job restore (`rank_kill` with `when: {fol
 The originals are kept aside and put back when the run ends, unless the trainer has replaced or deleted the file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import pathlib

@@ -1,7 +1,5 @@
 """The power fails in the middle of a checkpoint: writes that were not durable yet are lost, and the node with them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

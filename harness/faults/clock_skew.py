@@ -1,7 +1,5 @@
 """A node's wall clock jumps: a bad time server, a battery, a virtual machine that was suspended."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import pathlib

@@ -1,7 +1,5 @@
 """A CUDA error that sticks: once a kernel went wrong, every device call of the process fails until it starts anew."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Training data gone bad: a shard missing, cut short or full of garbage, or a batch whose loss is NaN."""
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import hashlib

@@ -1,7 +1,5 @@
 """The next batch does not come: a lost mount, a deadlocked worker of the loader, an empty queue."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from harness.faults.contract import Context, Hold, Targets, name_ranks

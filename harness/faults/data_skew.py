@@ -1,7 +1,5 @@
 """A rank trains on the wrong samples: a sampler with the wrong number of ranks, a shard list that is too short."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The training leaves its course: a learning rate that is far too large, an exploding gradient, or poisoned batches."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """A C extension holds the interpreter lock: no thread of the process runs Python, neither heartbeats nor watchdogs."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from harness.faults.contract import Context, Hold, Targets, name_ranks

@@ -3,8 +3,6 @@
 What is tested is the job's health check, its alarms and its preflight. The GPU itself goes on computing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 from collections.abc import Mapping

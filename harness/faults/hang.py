@@ -1,7 +1,5 @@
 """A target stops without dying: a process, everything on a node, a rank in a collective, a save, a load, a start."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import time

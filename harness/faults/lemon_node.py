@@ -1,7 +1,5 @@
 """A lemon: a node that fails soon after every start, whoever replaces its processes or itself."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator, Mapping

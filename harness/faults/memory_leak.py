@@ -1,7 +1,5 @@
 """A rank's memory grows and grows: a loader that keeps its batches, losses that are kept with their graphs."""
 
-from __future__ import annotations
-
 import pathlib
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """A node has hardly any memory left: caches are dropped again and again, and processes that need more are killed."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from harness.faults.contract import Context, Targets, name_nodes

@@ -1,7 +1,5 @@
 """A node is gone without a word: power, kernel panic, a host taken away."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from harness.backends.contract import Verb

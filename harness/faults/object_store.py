@@ -5,8 +5,6 @@ The trainer must reach its store through our proxy (`harness.object_store.s3_pro
 here.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib

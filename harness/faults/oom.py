@@ -1,7 +1,5 @@
 """A node runs out of memory and a process there is killed for it."""
 
-from __future__ import annotations
-
 import functools
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """A GPU has too little memory for a rank's part of the batch: longer sequences, another job's leftovers, fragments."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from harness.faults.contract import Context, Targets, name_ranks, ranks_of

@@ -1,7 +1,5 @@
 """A user's own `def inject(context)`, called in a rank's process right after a step."""
 
-from __future__ import annotations
-
 import ast
 import pathlib
 from typing import Self

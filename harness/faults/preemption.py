@@ -1,7 +1,5 @@
 """A node is reclaimed by its owner: a notice first, then, at the deadline, the node is gone."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from typing import Literal

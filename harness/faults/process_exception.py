@@ -1,7 +1,5 @@
 """A trainer's code raises: a bug, a bad sample, a lost file handle. Its process lives on until something ends it."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from harness.faults.contract import Context, Hold, Targets, name_ranks

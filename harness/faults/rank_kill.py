@@ -1,7 +1,5 @@
 """A rank's process dies at once: segfault, bad memory, an operator's `kill -9`."""
 
-from __future__ import annotations
-
 import signal
 from functools import partial
 from typing import Literal

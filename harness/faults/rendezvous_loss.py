@@ -1,7 +1,5 @@
 """The rendezvous store dies, with all it held: its host crashed, its pod was moved."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Workers that fail before their first step: they die, or are told a wrong place among the others."""
 
-from __future__ import annotations
-
 import time
 from typing import Literal
 

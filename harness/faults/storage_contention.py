@@ -1,7 +1,5 @@
 """Strangers use the same storage: users who read and write as fast as it answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Storage that answers with an error: a failing disk, a lost NFS server, a quota."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The disk is full: so many bytes still fit, then writes say ENOSPC."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from harness.faults.contract import Context, Targets

@@ -1,7 +1,5 @@
 """Storage that never answers: a dead mount, a server that is gone, a client that is stuck."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """A trainer of one's own: `trainer: {command: [python, train.py]}`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A trainer that people start with deepspeed: `trainer: {deepspeed: train.py, args: [--deepspeed, "ds.json"]}`."""
 
-from __future__ import annotations
-
 import base64
 import json
 

@@ -1,7 +1,5 @@
 """A trainer that people start with python -m: `trainer: {module: package.train, args: [--epochs, "1"]}`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pydantic import Field

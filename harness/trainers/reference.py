@@ -1,7 +1,5 @@
 """The trainer that comes with the harness: `trainer: reference`."""
 
-from __future__ import annotations
-
 import itertools
 import pathlib
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A trainer that people start with torchrun: `trainer: {torchrun: train.py, args: [--epochs, "1"]}`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pydantic import Field

@@ -8,8 +8,6 @@ the harness dies, that connection ends and the containers with it. What then is 
 `CHAOS_DOCKER_EGRESS=1` lets nodes reach the outside (an object store, for instance).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """A node that is a container: its verbs, through the engine or through the init inside."""
 
-from __future__ import annotations
-
 import math
 import pathlib
 import signal

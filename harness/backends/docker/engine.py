@@ -1,7 +1,5 @@
 """The Docker Engine: finding it, talking to it, and removing a run's things by label."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

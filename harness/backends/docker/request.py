@@ -4,8 +4,6 @@ Names and labels are built here and only here. Everything we create carries the 
 by that label alone, so that nothing of anybody else's can ever be hit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Output comes in frames: stream number (1 output, 2 errors), three zero bytes, length (4 bytes, big endian), data.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Sequence

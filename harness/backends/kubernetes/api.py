@@ -3,8 +3,6 @@
 Objects are plain dictionaries in both directions. Which versions of an API there are is asked, never assumed.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

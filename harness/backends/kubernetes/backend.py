@@ -9,8 +9,6 @@ What the pods write comes over the lines to them (attach) as it is written; the 
 a disruption budget keeps from eviction. `docs/kubernetes.md` has all settings (`CHAOS_KUBE_…`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import pathlib

@@ -5,8 +5,6 @@ label alone. A pod starts with our small init, which waits for the line to the h
 its environment come over that line, so that no value of it is ever part of an object.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

@@ -5,8 +5,6 @@ again a few milliseconds after they change. A pod's events, answers and logs com
 the places of its own node: a pod's claims about itself move nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

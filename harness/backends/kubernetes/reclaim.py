@@ -1,7 +1,5 @@
 """The ways to reclaim a node: each value of `CHAOS_KUBE_EVICT` is one class here, unknown to all other code."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The user's settings for pods, from `CHAOS_KUBE_…` variables; every value is checked before it gets near YAML."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 Each message begins with the number of its channel: 0 input, 1 output, 2 errors, 3 how it ended (protocol v4).
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

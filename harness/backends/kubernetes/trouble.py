@@ -1,7 +1,5 @@
 """Explains why a pod does not run, and whether it ever will."""
 
-from __future__ import annotations
-
 import calendar
 import time
 

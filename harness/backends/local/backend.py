@@ -5,8 +5,6 @@ name and mounts of its own. Where namespaces are refused a node is a process tre
 the verbs that need more say so. `CHAOS_LOCAL_MODE` (root, user or plain) takes the choice away.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

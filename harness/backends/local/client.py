@@ -1,7 +1,5 @@
 """The harness's side of a lab: starting labd, calling it, ending it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

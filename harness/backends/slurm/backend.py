@@ -10,8 +10,6 @@ Signals go through `srun --overlap` in the job's own allocation, to what carries
 `CHAOS_SLURM_QUEUE_S` says how long to wait for the allocation; `CHAOS_SLURM_EVICTION` how Slurm evicts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -7,8 +7,6 @@ A node is made to die, and brought back, by a *power command*: `CHAOS_SLURM_POWE
 `engines/slurm.sh`. Without one (or with `none`), who may (root, SlurmUser) sets nodes down and resumes them.
 """
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

@@ -9,8 +9,6 @@
 `CHAOS_SLURM_EVICTION` chooses; by default `priority` where a partition preempts ours, otherwise `drain`.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 

@@ -5,8 +5,6 @@ at the node's own end of the wire. A disturbance of *all* traffic of a node is o
 of the job.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from harness.backends import sidecar_network

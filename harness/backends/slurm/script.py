@@ -6,8 +6,6 @@ One job for the whole run, one task on every node. Slurm starts a job that lost 
 Everything of this machine comes to the scripts in environment variables, given at submission.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A process of ours on a node of the job, started by `srun --overlap`, and calls to it over its input and output."""
 
-from __future__ import annotations
-
 import pathlib
 import socket
 import sys

@@ -3,8 +3,6 @@
 python -m harness.faults.load.file_server FOLDER        prints its port once it listens
 """
 
-from __future__ import annotations
-
 import http.server
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """The common parts of faults inside a trainer's process: each targeted rank is struck once, at its next step."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial

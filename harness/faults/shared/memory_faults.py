@@ -1,7 +1,5 @@
 """The common parts of memory faults: checking that a node may use more than its limit allowed."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Literal
 

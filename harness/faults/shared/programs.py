@@ -6,8 +6,6 @@ user; it is killed with the harness. Where `Verb.FILES` is, the job sees the sam
 program loads or fills the job's storage. The limits and the network of a node do not hold it: only verbs act there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

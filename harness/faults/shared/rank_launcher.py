@@ -1,7 +1,5 @@
 """The launcher of a rank: the process that started its worker, such as torchrun's agent."""
 
-from __future__ import annotations
-
 from harness.backends.contract import Node
 from harness.errors import FaultError
 

@@ -1,7 +1,5 @@
 """The common parts of storage faults: a rule for a folder of the run, for as long as the fault lasts."""
 
-from __future__ import annotations
-
 import abc
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """PyTorch's distributed checkpoints: a folder with `*.distcp`, and `.metadata`, which is written last."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from harness.trainers.checkpoints.contract import Layout

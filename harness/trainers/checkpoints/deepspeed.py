@@ -3,8 +3,6 @@
 Its files have names that nobody else gives: `mp_rank_00_model_states.pt`, `zero_pp_rank_0_mp_rank_00_optim_states.pt`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

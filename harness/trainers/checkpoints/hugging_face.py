@@ -1,7 +1,5 @@
 """The Hugging Face Trainer's: `checkpoint-500/`; of its files `trainer_state.json` is written last."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Lightning's: `epoch=1-step=300.ckpt`, a file of `torch.save`, or a folder of DCP with that name."""
 
-from __future__ import annotations
-
 import re
 
 from harness.trainers.checkpoints.contract import Layout

@@ -1,7 +1,5 @@
 """Megatron-LM's: `iter_0000010/`, and beside it `latest_checkpointed_iteration.txt`, which is written last."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

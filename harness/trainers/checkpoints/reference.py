@@ -1,7 +1,5 @@
 """The reference trainer's: `step-00000020/` with a manifest of checksums, published by one rename."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

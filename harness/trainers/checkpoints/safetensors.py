@@ -1,7 +1,5 @@
 """Folders of `*.safetensors`, with an index if the weights are in several files; or single files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """Single files that `torch.save` wrote: `ckpt_100.pt`, `model.pth`; the files of all ranks belong together."""
 
-from __future__ import annotations
-
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import formats, names
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder

@@ -1,7 +1,5 @@
 """Folders of files that `torch.save` wrote: `step_100/model.pt`, `step_100/optimizer.pt`, …"""
 
-from __future__ import annotations
-
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import formats, grouping, names
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder

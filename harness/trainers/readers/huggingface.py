@@ -4,8 +4,6 @@
 checkpoint is whole. It has no times, and the steps before a save are told at the save.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ It is written anew when a column is added, and otherwise now and then (`flush_lo
 counted from 0.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ Groups: `step` (needed), `loss`, `grad_norm`, `lr`; with `first_step: 0` the tra
 `file`, the standard output of the nodes is read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

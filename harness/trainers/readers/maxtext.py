@@ -3,8 +3,6 @@
 completed step: 5, seconds: 5.668, TFLOP/s/device: 134.909, Tokens/s/device: 8671.794, total_weights: 196608, loss: 10.9
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ successfully saved checkpoint from iteration      10 to /checkpoints
 successfully loaded checkpoint from /checkpoints [ t 1/1, p 1/1 ] at iteration 10
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ buffer `tensorflow.Event`: wall_time = 1 (double), step = 2, summary = 5; in tha
 (float), tensor = 8, of which float_val = 5 and tensor_content = 4. (tensorflow/core/util/event.proto, summary.proto)
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import Literal

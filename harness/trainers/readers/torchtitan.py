@@ -4,8 +4,6 @@
 checkpoints are around a call that may save nothing, so that they tell no checkpoint.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

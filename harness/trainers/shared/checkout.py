@@ -1,7 +1,5 @@
 """The commit of the project under test: of the git checkout that the harness was started in."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pathlib

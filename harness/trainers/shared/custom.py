@@ -1,7 +1,5 @@
 """The common parts of every trainer that is not ours: environment, files, kinds that it tells, placeholders."""
 
-from __future__ import annotations
-
 import abc
 import os
 import pathlib

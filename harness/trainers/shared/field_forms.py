@@ -1,7 +1,5 @@
 """Fields of a scenario that hold one of several models, chosen by the form in which it is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Finds the files that a command names: by a word, after `=`, in a list with commas, or in a shell's line."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import os

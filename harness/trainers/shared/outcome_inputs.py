@@ -1,7 +1,5 @@
 """The inputs of a fault-free run's outcome: the workload with its data and source, and this machine."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import importlib.metadata

@@ -4,8 +4,6 @@ The plan knows some of it (`{steps}`), the rest is known on each node (`{address
 placeholder, `{{name}}` is the text `{name}`, and braces around anything else stay as they are.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

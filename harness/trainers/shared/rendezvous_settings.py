@@ -3,8 +3,6 @@
 The launcher is the one of the trainer's own torch, unchanged: all of this are its own options and variables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

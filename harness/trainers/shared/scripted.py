@@ -1,7 +1,5 @@
 """A trainer that is a script or a module with arguments, whichever launcher starts it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar
 

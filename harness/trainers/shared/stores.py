@@ -3,8 +3,6 @@
 A store is an entry point of the group `chaos_harness.stores`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from harness.errors import choice

@@ -3,8 +3,6 @@
 Found from the end: each archive says how long it is, so what lies before it ends where it begins.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import struct

@@ -4,8 +4,6 @@ Very large ones are digested by samples. Where a sample lies in a tensor follows
 saves can be compared. The cost is that of reading `BYTES_MAX` twice at the most, whatever the size.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -105,7 +103,7 @@ def _tensor(file: IO[bytes], span: Extent, share: int | None) -> TensorContent:
     return TensorContent(span[1] - span[0], found.hexdigest(), zero)
 
 
-def _add(digested: hashlib._Hash, parts: Iterator[bytes]) -> None:
+def _add(digested: "hashlib._Hash", parts: Iterator[bytes]) -> None:
     for part in parts:
         digested.update(part)
 

@@ -4,8 +4,6 @@ Read from headers, directories and pickles alone, each with a bound; nothing is 
 does not fit together, is *wrong*; what is not looked into is *unclear*.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Groups files: by the names of folders, or by the contents of folders and files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 

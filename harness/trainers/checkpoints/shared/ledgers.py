@@ -3,8 +3,6 @@
 The ledgers lie beside the event logs of the run. Nodes write them: whatever is no ledger tells nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import pathlib

@@ -1,7 +1,5 @@
 """Facts that names of files and folders tell."""
 
-from __future__ import annotations
-
 import re
 
 STEP_MAX = 10**9

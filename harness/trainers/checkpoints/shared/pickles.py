@@ -3,8 +3,6 @@
 A dictionary is a `Made` of pairs: a key may be anything, and hashing what somebody else nested can end this process.
 """
 
-from __future__ import annotations
-
 import pickletools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
