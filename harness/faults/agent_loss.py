@@ -6,7 +6,7 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, TakesNodes, Targets, name_nodes
-from harness.faults.shared.rank_launcher import launcher_of
+from harness.faults.shared.inside import launcher_of
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 

@@ -11,7 +11,6 @@ from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
 from harness.faults.contract import Context, Hold, Targets, name_ranks, ranks_of
 from harness.faults.shared import inside
-from harness.faults.shared.rank_launcher import launcher_of
 from harness.log.truth import Decision, Kind, Place, Truth
 from harness.node.types import ProcessState
 from harness.units import Duration
@@ -74,7 +73,7 @@ class Hang(inside.InsideFault):
             inside.see_stuck(self._place, ranks_of(targets), context, self.within.s)
         victims = self.find_victims(targets, context)
         if self.how == "freeze_launcher":
-            victims = {rank: (node, launcher_of(rank, node, pid)) for rank, (node, pid) in victims.items()}
+            victims = {rank: (node, inside.launcher_of(rank, node, pid)) for rank, (node, pid) in victims.items()}
         if not self._place:
             for node, pid in victims.values():
                 node.freeze() if self.how == "freeze_node" else node.signal(signal.SIGSTOP, pid)

@@ -115,3 +115,13 @@ def see_stuck(failpoint: str, ranks: Sequence[int], context: Context, within_s: 
     context.wait(WATCHED_S)
     steps = sum(len(context.step_times_ns(rank, since_ns)) for rank in ranks)
     context.effect(steps, 0, f"steps in {WATCHED_S:g} s inside {failpoint}", ok=steps == 0)
+
+
+def launcher_of(rank: int, node: Node, worker: int) -> int:
+    """Returns the process id of what started a rank's worker, such as torchrun's agent. Raises `FaultError` if no
+    process on the node did."""
+    there = {each.pid: each.parent for each in node.processes()}
+    launcher = there.get(worker, 0)
+    if launcher not in there:
+        raise FaultError(f"rank {rank} has no launcher: its worker is what the node itself has started")
+    return launcher

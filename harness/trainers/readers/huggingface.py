@@ -35,9 +35,7 @@ class HuggingfaceSource(Source):
 class Huggingface(Reader):
     tells = frozenset({"steps", "loss", "checkpoints"})
     whole = True
-
-    def open(self) -> Source:
-        return HuggingfaceSource()
+    source = HuggingfaceSource
 
 
 READER = Huggingface

@@ -6,7 +6,7 @@ completed step: 5, seconds: 5.668, TFLOP/s/device: 134.909, Tokens/s/device: 867
 import re
 from collections.abc import Iterator
 
-from harness.trainers.readers.contract import EXPRESSION_CHARS_MAX, LineSource, Reader, Source, Told, known, number
+from harness.trainers.readers.contract import EXPRESSION_CHARS_MAX, LineSource, Reader, Told, known, number
 
 _STEP = re.compile(r"completed step:\s*(\d{1,15}), seconds:\s*([^\s,]+)")
 _LOSS = re.compile(r"\bloss:\s*([^\s,]+)")
@@ -27,9 +27,7 @@ class MaxtextSource(LineSource):
 
 class Maxtext(Reader):
     tells = frozenset({"steps", "loss"})
-
-    def open(self) -> Source:
-        return MaxtextSource()
+    source = MaxtextSource
 
 
 READER = Maxtext

@@ -8,16 +8,7 @@ successfully loaded checkpoint from /checkpoints [ t 1/1, p 1/1 ] at iteration 1
 import re
 from collections.abc import Iterator
 
-from harness.trainers.readers.contract import (
-    EXPRESSION_CHARS_MAX,
-    LineSource,
-    Reader,
-    Source,
-    Told,
-    count,
-    known,
-    number,
-)
+from harness.trainers.readers.contract import EXPRESSION_CHARS_MAX, LineSource, Reader, Told, count, known, number
 
 _ITERATION = re.compile(r"\biteration\s+(\d{1,15})\s*/\s*\d{1,15}\s*\|(.*)")
 _SAVED = re.compile(r"successfully saved checkpoint from iteration\s+(\d{1,15}) to (\S+)")
@@ -52,9 +43,7 @@ def _iteration(step: int, rest: str) -> Told:
 
 class Megatron(Reader):
     tells = frozenset({"steps", "loss", "positions", "checkpoints", "restores"})
-
-    def open(self) -> Source:
-        return MegatronSource()
+    source = MegatronSource
 
 
 READER = Megatron

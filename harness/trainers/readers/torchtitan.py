@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from harness.trainers.readers.contract import LineSource, Reader, Source, Told, count, known, number
+from harness.trainers.readers.contract import LineSource, Reader, Told, count, known, number
 
 LOSSES = ("loss", "train.loss", "loss_metrics/global_avg_loss", "global_avg_loss")
 NORMS = ("grad_norm", "train.grad_norm")
@@ -47,9 +47,7 @@ class TorchtitanSource(LineSource):
 class Torchtitan(Reader):
     tells = frozenset({"steps", "loss"})
     timed = True
-
-    def open(self) -> Source:
-        return TorchtitanSource()
+    source = TorchtitanSource
 
 
 READER = Torchtitan

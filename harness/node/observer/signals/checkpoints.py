@@ -1,8 +1,10 @@
-"""Checkpoints saved by `torch.save` and loaded by `torch.load`, and the names that their files get in the end."""
+"""Checkpoints saved by `torch.save` and loaded by `torch.load`, the names that their files get in the end, and states
+that enter a model or an optimizer through `load_state_dict`."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from dataclasses import dataclass
 from types import ModuleType
@@ -10,6 +12,7 @@ from typing import Any
 
 from harness.node.observer import checkpointing, identity
 from harness.node.observer.checkpointing import Checkpointing, path_of
+from harness.node.observer.observed_restores import MODEL, OPTIMIZER
 from harness.node.observer.observed_saves import Save
 from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
@@ -19,7 +22,7 @@ TELLS = ("checkpoints", "restores")
 
 
 def install(watch: Watch, torch: ModuleType) -> None:
-    state, guard = checkpointing.of(watch), watch.guard("checkpoints")
+    state, guard, of_restores = checkpointing.of(watch), watch.guard("checkpoints"), watch.guard("restores")
     saving, loading = _Saving(state), _Loading(state)
     serialization = ("torch.serialization",)
     around(torch, "save", guard(saving.before), guard(saving.after), guard(saving.failed), serialization)
@@ -32,6 +35,16 @@ def install(watch: Watch, torch: ModuleType) -> None:
 
     for name in ("rename", "replace"):
         around(os, name, guard(renaming), guard(lambda names, _: state.saves.renamed(*names)))
+
+    watch.when_optimizer_made(state.live.optimizers.add)
+
+    def entering(_: Any, state_dict: Any = None, *__: Any, **___: Any) -> Any:
+        return state.restores.whence(state_dict) or None
+
+    for owner, part in ((torch.nn.Module, MODEL), (torch.optim.Optimizer, OPTIMIZER)):
+        entered = functools.partial(state.restores.entered, part)
+        after = of_restores(lambda loads, _, entered=entered: entered(loads))
+        around(owner, "load_state_dict", of_restores(entering), after)
 
 
 @dataclass(frozen=True)
