@@ -16,12 +16,9 @@ AFTER = "accelerate.accelerator"
 def install(watch: Watch, module: ModuleType) -> None:
     state, guard = checkpointing.of(watch), watch.guard("accelerate")
 
-    def saving(accelerator: Any, *_: Any, **__: Any) -> Any:
-        return accelerator
-
     def saved(_: Any, folder: Any) -> None:
         path = path_of(folder)
         if path is not None:
             state.saves.commit(path)
 
-    around(module.Accelerator, "save_state", guard(saving), guard(saved))
+    around(module.Accelerator, "save_state", guard(lambda accelerator, *_, **__: accelerator), guard(saved))

@@ -24,9 +24,6 @@ def install(watch: Watch, module: ModuleType) -> None:
         if len(trainer.optimizers) == 1:  # it adds up the steps of all of them
             state.restores.framework_step = int(trainer.global_step)
 
-    def made(trainer: Any, *_: Any, **__: Any) -> Any:
-        return trainer
-
     def add(trainer: Any, _: Any) -> None:
         base = sys.modules[f"{package}.callbacks"].Callback
 
@@ -40,11 +37,7 @@ def install(watch: Watch, module: ModuleType) -> None:
         path = path_of(filepath)
         return (state.saves.begin_known(path), path) if path and trainer.is_global_zero else None
 
-    def saved(token: Any, _: Any) -> None:
-        state.saves.whole(*token)
-
-    def not_saved(token: Any, error: BaseException) -> None:
-        state.saves.failed(token[0], error)
-
-    around(module.Trainer, "__init__", guard(made), guard(add))
-    around(module.Trainer, "save_checkpoint", guard(saving), guard(saved), guard(not_saved))
+    saved = guard(lambda token, _: state.saves.whole(*token))
+    not_saved = guard(lambda token, error: state.saves.failed(token[0], error))
+    around(module.Trainer, "__init__", guard(lambda trainer, *_, **__: trainer), guard(add))
+    around(module.Trainer, "save_checkpoint", guard(saving), saved, not_saved)

@@ -20,14 +20,10 @@ def install(watch: Watch, module: ModuleType) -> None:
         path, held = path_of(filename), state.live.held_by(tensors)
         return (state.saves.begin(path, held), path) if path and held else None
 
-    def saved(token: Any, _: Any) -> None:
-        state.saves.written(*token)
-
-    def not_saved(token: Any, error: BaseException) -> None:
-        state.saves.failed(token[0], error)
-
     def loading(filename: Any = None, *_: Any, **__: Any) -> Any:
         return path_of(filename)
 
-    around(module, "save_file", guard(saving), guard(saved), guard(not_saved))
+    saved = guard(lambda token, _: state.saves.written(*token))
+    not_saved = guard(lambda token, error: state.saves.failed(token[0], error))
+    around(module, "save_file", guard(saving), saved, not_saved)
     around(module, "load_file", guard(loading), guard(state.restores.loaded), guard(state.restores.refused))
