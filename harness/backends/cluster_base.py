@@ -18,6 +18,7 @@ class EngineBackend(Backend):
     """A backend whose engine may not be there. `never`: the verbs that it has on no machine, with the reasons."""
 
     never: Mapping[Verb, str]
+    absent: tuple[type[ChaosError], ...] = (ChaosError,)  # what says that the engine is not there; others are raised
 
     def __init__(self) -> None:
         self._found: Capability | None = None  # kept once the engine is there
@@ -30,7 +31,7 @@ class EngineBackend(Backend):
         if self._found is None:
             try:
                 summary, missing = self.try_out()
-            except ChaosError as error:
+            except self.absent as error:
                 return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
             self._found = Capability(True, summary, frozenset(Verb) - missing.keys(), missing)
         return self._found

@@ -374,6 +374,7 @@ def UNDO(run_id: str, environment: dict[str, str]) -> None:
 
 class SlurmBackend(EngineBackend):
     name, never = "slurm", LACKS
+    absent = (BackendError, CannotRunError)  # and not what the user has set wrongly
     settings = ("SLURM_CONF", ENGINES_ENV, POWER_ENV)
 
     def try_out(self) -> tuple[str, dict[Verb, str]]:
