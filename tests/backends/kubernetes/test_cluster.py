@@ -125,8 +125,8 @@ def test_the_machine_of_the_control_host_is_never_taken(
     cluster._place.settings.__dict__["evict"] = how
     cluster._way = reclaim.way_of(cluster._api, cluster._place)
     asked: list[str] = []
-    monkeypatch.setattr(reclaim, "_cordon" if how == "drain" else "_taint", lambda *_: asked.append(how))
-    monkeypatch.setattr(reclaim, "_give_back", lambda *_: 0)
+    monkeypatch.setattr(reclaim._OfMachines, "_patch", lambda *_: asked.append(how))
+    monkeypatch.setattr(reclaim._OfMachines, "heal", lambda _: 0)
     with pytest.raises(CannotRunError, match="CHAOS_KUBE_CONTROL_SELECTOR"):
         cluster.nodes[0].evict(1)
     assert not asked and cluster.nodes[0].alive
