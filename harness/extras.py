@@ -1,7 +1,5 @@
 """The command that installs an extra of this package, also if the package came from a folder and is in no index."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import json

@@ -3,8 +3,6 @@
 Another package brings its own by entry points: docs/plugins.md is that contract, and `CONTRACT` is its version.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.metadata

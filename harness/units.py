@@ -5,8 +5,6 @@ or raises `ValueError` with the bad value and what is allowed. `Duration`, `Size
 number: they are fields of pydantic models, which write the text to JSON.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self

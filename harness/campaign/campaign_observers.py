@@ -1,7 +1,5 @@
 """Observers of a campaign: they hear which job comes next, and how it ended."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

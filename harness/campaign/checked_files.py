@@ -1,7 +1,5 @@
 """Reads scenarios and stored plans from files, and checks them, with the bounds of each score."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs one scenario: fault-free runs, then the run with faults. All evidence ends up in one folder."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import random

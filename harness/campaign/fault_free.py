@@ -6,8 +6,6 @@
 Stored runs are put in place and replaced by renaming alone. Remains of dead processes are swept.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

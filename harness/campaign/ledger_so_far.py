@@ -6,8 +6,6 @@ It is the judge's own ledger, without a second definition of an account. The job
 the name of a harness event: the time from the first such event on has a second ledger.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Reads a trainer's own logs after the fact: the steps that it did, and did again after a restart."""
 
-from __future__ import annotations
-
 import array
 import math
 import pathlib

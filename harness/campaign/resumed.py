@@ -18,8 +18,6 @@ Each is checked when it is made and when a kept one is taken (`harness.evidence.
 that did something else is made again once; then the judge names it.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Finds the runs of a reports folder by scenario, backend, commit, verdict and time."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime

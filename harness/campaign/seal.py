@@ -5,8 +5,6 @@ of the reports: a node elsewhere that shares the reports cannot make a seal. `do
 this does not stop.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac

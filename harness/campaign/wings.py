@@ -5,8 +5,6 @@ folder. It may have files that people write: `chaos validate` knows them by a ke
 before a launch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import enum
 import pathlib

@@ -4,8 +4,6 @@ An export is an entry point of the group `chaos_harness.exports`: one file that 
 pyproject.toml. Other packages may bring exports of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Commands on this machine: `chaos doctor`, which finds which backends and faults work here, and `chaos heal`."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """The command `chaos new`."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.resources
 import pathlib

@@ -1,7 +1,5 @@
 """Folders and files that the command line names: checked before a command begins, so that nothing is half done."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import stat

@@ -1,7 +1,5 @@
 """The command `chaos plugins`."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import typer

@@ -1,7 +1,5 @@
 """Commands on a stored run: `chaos show`, `score` and `report`."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import urllib.parse

@@ -1,7 +1,5 @@
 """The command `chaos plan`: describes a scenario's acts, or renders the request to the engine."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The last words of a run on the terminal: verdict, headline, the scores and where the report is."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 

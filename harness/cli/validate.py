@@ -1,7 +1,5 @@
 """The commands `chaos validate` and `chaos schema`. Editors and hooks call them often, so they load no judging code."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import sys

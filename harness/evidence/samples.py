@@ -9,12 +9,10 @@ whole passes over the data set are compared. If the order of samples differs bet
 compared.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -213,12 +211,12 @@ def _by_steps(step: Ints, sides: Sides) -> Consumed:
     return replace(found, others=int((~again).sum()), moved=len(moved), first_moved=first_moved)
 
 
-def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
+def _found(mine: _History, repeated: "_Bag", skipped: "_Bag") -> Consumed:
     again, never = _in_words(repeated, mine), _in_words(skipped, mine)
     return Consumed(mine.kind, len(repeated.item), len(skipped.item), repeated_where=again, skipped_where=never)
 
 
-def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
+def _consumed_again(beyond: "_Bag", mine: _History, step: Ints, pass_of: Ints) -> Bools:
     """Marks the samples in `beyond` that the run consumed more than once in the same pass over the data set."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
@@ -244,13 +242,13 @@ class _Bag:
     rank: Ints
 
     @classmethod
-    def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
+    def of(cls, history: _History, rows: Ints, part: Ints) -> Self:
         """Collects the samples in the rows `rows`. `part` holds each row's part: a step or a pass over the data set."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
-    def at(self, rows: Ints | Bools) -> _Bag:
-        return _Bag(self.part[rows], self.item[rows], self.rank[rows])
+    def at(self, rows: Ints | Bools) -> Self:
+        return type(self)(self.part[rows], self.item[rows], self.rank[rows])
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:

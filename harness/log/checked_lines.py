@@ -4,8 +4,6 @@ A record is a dictionary of which every declared field has its type and keeps it
 kept as it is. `null` in an optional field of an event is the same as no field; a header holds no `null`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Who wrote a file, and where, is told by its place (`harness.log.files`); a first
 evidence.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -7,8 +7,6 @@
 Only regular files are opened, no link is followed, no open waits, and sizes and numbers are limited.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib
@@ -17,6 +15,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 from harness.errors import EventLogError
 
@@ -77,7 +76,7 @@ class EventFile:
         return PLAN_BYTES_MAX if self.is_harness else LINE_BYTES_MAX
 
     @classmethod
-    def of(cls, path: pathlib.Path) -> EventFile:
+    def of(cls, path: pathlib.Path) -> Self:
         """Returns a file of the flat layout by its path."""
         return cls(path.parent, None, path.name)
 

@@ -4,8 +4,6 @@ One JSON object a line, in `undo.jsonl` of the run's folder: `{"undo": ACTION, "
 clean run `{"closed": true}`. Root reads it and acts on it, so a journal is only believed where nobody else can write.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -4,8 +4,6 @@ A number that comes twice with the same line is a line that was shipped twice. W
 leaves no gap: a kill takes that.
 """
 
-from __future__ import annotations
-
 import array
 import itertools
 from collections.abc import Iterator

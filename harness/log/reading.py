@@ -11,8 +11,6 @@ Every writer's times are shifted onto the harness's monotonic clock as soon as t
 `step` events are by far the most: they are decoded straight into columns and never live as dictionaries.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -3,11 +3,9 @@
 A run is `[first, count]` or `[first, count, stride]`: `count` indices from `first` on, each `stride` (1) further.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -40,13 +38,13 @@ class Samples:
         sums = np.concatenate([[0], np.cumsum(self.runs[:, 1], dtype=np.int64)])
         return np.asarray(sums[self.offsets[numbers + 1]] - sums[self.offsets[numbers]])
 
-    def equal(self, mine: Ints, other: Samples, theirs: Ints) -> Ints:
+    def equal(self, mine: Ints, other: Self, theirs: Ints) -> Ints:
         """Marks the steps that have the very same runs as the steps of `other` beside them."""
         pieces = [slice(at, at + _AT_ONCE) for at in range(0, len(mine), _AT_ONCE)]
         parts = [self._equal(mine[piece], other, theirs[piece]) for piece in pieces]
         return np.concatenate([np.zeros(0, np.bool_), *parts])
 
-    def _equal(self, mine: Ints, other: Samples, theirs: Ints) -> Ints:
+    def _equal(self, mine: Ints, other: Self, theirs: Ints) -> Ints:
         length = self.offsets[mine + 1] - self.offsets[mine]
         found = np.asarray(length == other.offsets[theirs + 1] - other.offsets[theirs])
         rows, length = np.flatnonzero(found), length[found]

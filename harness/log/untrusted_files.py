@@ -7,8 +7,6 @@ regular one: a pipe would make us wait, a device could do anything.
 `root` is always a folder in which only we write; paths are relative to it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

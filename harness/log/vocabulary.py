@@ -7,8 +7,6 @@ A reader ignores an event whose name it does not know, and a field that is not d
 A declared field with another type, or beyond its limits, is damaged evidence.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,7 +64,7 @@ class Field:
     most: int | None = None
     values: tuple[str, ...] = ()
     closed: bool = False
-    fields: tuple[Field, ...] = ()
+    fields: tuple["Field", ...] = ()
     column: str = ""
     otherwise: int | None = None  # what the column holds where the field is not told
 

@@ -3,8 +3,6 @@
 All randomness of a run is spent here.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

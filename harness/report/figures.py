@@ -1,7 +1,5 @@
 """The figures of a run without bounds, in addition to those that the judge compares with bounds."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any

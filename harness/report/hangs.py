@@ -1,7 +1,5 @@
 """The place of each rank when the training hung, by PyTorch's flight recorder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The HTML report: one file that needs no network, drawn from a `Report`, and its charts from the event log."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """JUnit XML: one test case for each expectation and one for the verdict, as CI systems show them."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The ranks of a run as rows of a chart: steps, starts and exits as bars on a shared time axis."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +49,7 @@ class Cast:
     usual_ns: float  # median of the surviving steps; 0 without any
     rows: Ints  # of the steps of all ranks, in `Timeline.steps`
     name: str = ""  # of the group that these ranks are, such as `pp 1`; empty: all ranks
-    folded: Sequence[Cast] = ()  # groups of ranks that have one row each
+    folded: Sequence["Cast"] = ()  # groups of ranks that have one row each
     died: Sequence[int] = ()  # when a process of the group did
 
 

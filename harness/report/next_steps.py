@@ -1,7 +1,5 @@
 """The next steps after a verdict: each a command, or a line to write into the scenario."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A section of a page: words, and maybe a table. Wings have some for the report of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

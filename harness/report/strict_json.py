@@ -1,7 +1,5 @@
 """JSON that any reader takes, and that steers no terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

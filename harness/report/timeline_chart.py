@@ -1,7 +1,5 @@
 """The timeline chart (acts of every rank, and faults) and the chart of one recovery."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

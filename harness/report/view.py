@@ -1,7 +1,5 @@
 """The figures and tables of a `Report`, for HTML, Markdown and the terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The files that a job has written beside its saves: an export, an evaluation, a best model, a log."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import time

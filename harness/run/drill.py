@@ -5,8 +5,6 @@ It has nodes of its own and a folder of its own, `RUN/drill/`; what is scored of
 restart (`harness.run.second_restart`) starts the command in the same way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib
@@ -74,7 +72,7 @@ class Watch(Silent):
     """Follows a restart, and ends it when enough is known or when the user wants to stop."""
 
     users: StopRequest
-    enough: Callable[[Watch], bool]
+    enough: Callable[["Watch"], bool]
     end: StopRequest = field(default_factory=StopRequest)
     progress: LiveProgress = field(default_factory=LiveProgress)
     ended_badly: bool = False  # a node's command

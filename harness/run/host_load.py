@@ -3,8 +3,6 @@
 All CPU time of the host (`/proc/stat`, with what a hypervisor took: *steal*) less that of the job's nodes.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import threading

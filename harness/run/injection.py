@@ -1,7 +1,5 @@
 """One fault at work: the context it acts in, and its life from the trigger to the healing."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import threading

@@ -4,8 +4,6 @@ A job is a training on a backend that writes one event log; what is done to it a
 happens goes into the log; nothing is judged here.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import subprocess

@@ -4,8 +4,6 @@ A launcher starts failed workers again, and all their lives write into one log; 
 and a table of its own. Its message on each failed life marks where the next one begins.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

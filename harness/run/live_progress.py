@@ -1,7 +1,5 @@
 """The live state of a job, by its events: its workers, their progress, and their latest steps."""
 
-from __future__ import annotations
-
 import collections
 import math
 from collections.abc import Mapping

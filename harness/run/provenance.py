@@ -1,7 +1,5 @@
 """The origin of a run's figures: facts on its trainer, data, image and software. Unknown facts are left out."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import pathlib
 import re

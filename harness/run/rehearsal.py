@@ -1,7 +1,5 @@
 """One scenario's faults on a job that is going: when each one fires, when the rehearsal is over, and its healing."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

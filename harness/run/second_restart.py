@@ -6,8 +6,6 @@ saved, as if it had never been made; the command must restore the one before, do
 results, and save the same. Its log is in `RUN/second-restart/`; `harness.judge` holds it against the run's.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import stat

@@ -8,8 +8,6 @@ Text that is not understood is left out with a note; a half-written line is read
 no longer read is missing evidence: the harness tells `reader.failed`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

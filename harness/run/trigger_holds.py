@@ -5,8 +5,6 @@ that "after step 90" means after step 90, whatever the speed of the machine. Oth
 their events alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -7,8 +7,6 @@ Undoing is idempotent. A reverter process waits for the harness to end, however 
 `chaos heal` does the same later, for runs whose reverter died too.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

@@ -4,8 +4,6 @@ Reading is strict (YAML 1.2 words and numbers, no tags beyond the plain ones, no
 the file holds: see the limits below.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -1,13 +1,11 @@
 """YAML → Scenario, typed: faults are built here, once. Every mistake is told at once, with its place."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -131,7 +129,7 @@ class TargetSpec(Parameters):
         return given
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> TargetSpec:
+    def _one_of_two(self) -> Self:
         single = (self.node, self.rank, self.domain, self.coordinates or None)
         if sum(each is not None for each in single) != 1:
             where = "a label of workload: node_labels, such as {domain: rack0}; or coordinates in the workload's mesh, "
@@ -166,7 +164,7 @@ class When(ReplaySpec):
         """The trace that it names, once it was read."""
         return self._replay
 
-    def beside(self, folder: pathlib.Path) -> When:
+    def beside(self, folder: pathlib.Path) -> Self:
         """Returns the trigger with its trace, from this folder. Raises `UsageError`."""
         if self.trace is None:
             return self
@@ -182,7 +180,7 @@ class When(ReplaySpec):
         return given
 
     @model_validator(mode="after")
-    def _one_trigger(self) -> When:
+    def _one_trigger(self) -> Self:
         triggers = ("step", "after", "every", "rate", "trace", "phase", "following")
         given = [name for name in triggers if getattr(self, name) is not None]
         if tuple(given) not in _TRIGGERS:
@@ -225,7 +223,7 @@ class FaultSpec(NamedFault):
         """Returns the place of its `target` or `when`, to begin a message; empty for a fault made in memory."""
         return self._places.get(key, "")
 
-    def aimed(self, nodes: Sequence[int], workload: Workload) -> FaultSpec:
+    def aimed(self, nodes: Sequence[int], workload: Workload) -> Self:
         """Returns the same fault on these nodes, or on the first rank of each."""
         if self.action.aims_at == "node":
             target = TargetSpec(node=tuple(nodes))

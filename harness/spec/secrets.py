@@ -5,8 +5,6 @@ scenario may not hold one; it refers to it, `env: {HF_TOKEN: "${HF_TOKEN}"}`, an
 trainer prints nevertheless is made unreadable once the run is over.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

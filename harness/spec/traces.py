@@ -4,8 +4,6 @@
 in the order of time. A file in another order is refused: nobody knows what else is wrong with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import datetime

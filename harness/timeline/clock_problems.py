@@ -1,7 +1,5 @@
 """Finds contradictions between times in a log, such as a log whose times do not fit the clock that its header names."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterator, Sequence
 

@@ -5,8 +5,6 @@ the step of the restored checkpoint, the process's steps after the restore are r
 names the step of the restored checkpoint, the steps after the restore keep their numbers and are not judged.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

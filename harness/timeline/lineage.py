@@ -9,8 +9,6 @@ period back to the one that wrote the checkpoint from which the last one started
 *survives* if the job's final state includes the step; otherwise it was rolled back.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

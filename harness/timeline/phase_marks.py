@@ -1,7 +1,5 @@
 """Finds the marks of a log: the moments at which the phase of the job can change, such as a fault's injection."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

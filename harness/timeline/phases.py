@@ -7,8 +7,6 @@ between the last complete step of one training period and the first complete ste
 each moment decide the phase at this moment. The phases cover the whole run without overlap.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

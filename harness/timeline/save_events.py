@@ -5,8 +5,6 @@ parts but the last are renamed to `checkpoint.part`, so that no incomplete check
 checkpoints together show how many ranks commit a checkpoint. If one rank commits for all ranks, its commit is enough.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The events of a log, grouped by subject: the plan, nodes with their GPUs, faults, workers, and process exits."""
 
-from __future__ import annotations
-
 import bisect
 import functools
 import operator

@@ -7,8 +7,6 @@ The module `reading` puts all files of the log on one clock. `sorted_events` gro
 the steps that were not rolled back. `phase_marks` and `phases` find the phases of the job.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import pathlib
@@ -143,7 +141,7 @@ class Beside:
     job_goes_on: bool = False  # the job goes on after the window
     cut_short: str = ""  # outcome of a rehearsal that people or the schedule ended: stopped, skipped
     other_losses: str = ""  # name of an earlier rehearsal that does not expect the fault-free run's losses
-    job: Timeline | None = field(default=None, repr=False)  # the whole job, which shows the time before any fault
+    job: "Timeline | None" = field(default=None, repr=False)  # the whole job, which shows the time before any fault
 
 
 @dataclass(frozen=True)

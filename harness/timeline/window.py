@@ -9,8 +9,6 @@ then narrowed to the window. Events before the window count if they matter in th
 restore. Events after the window do not count.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

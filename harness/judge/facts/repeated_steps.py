@@ -5,12 +5,10 @@ does not repeat losses bit for bit, a repeated loss may differ by about as much 
 restarts. The comparison misses errors that both executions of a step share, and errors in steps that were done once.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -119,7 +117,7 @@ class _Figure:
     means: Bools  # marks rows that may be means over steps from before and after a restart, and show nothing
 
     @classmethod
-    def of(cls, told: Executed, name: str, before: Ints, again: Ints, means: Bools) -> _Figure:
+    def of(cls, told: Executed, name: str, before: Ints, again: Ints, means: Bools) -> Self:
         column = told.figures[name]
         values = np.concatenate([column[before], column[again]])
         values = values[is_told(values) & np.isfinite(values)]

@@ -3,8 +3,6 @@
 A save can be looked up by its step, by its path and by its time.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,7 +75,7 @@ class Saves:
 
     by = tellers.FAULT_FREE_SAVES
 
-    def __init__(self, run: Timeline, usual: Saves | None = None):
+    def __init__(self, run: Timeline, usual: "Saves | None" = None):
         self.run, self._usual = run, usual
 
     @cached_property

@@ -3,15 +3,13 @@
 The harness looks into the store only from time to time, so a save that is soon overwritten or removed may stay unseen.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -96,7 +94,7 @@ class Seen:
     by = tellers.SEEN
 
     @classmethod
-    def of(cls, event: Mapping[str, Any]) -> Seen:
+    def of(cls, event: Mapping[str, Any]) -> Self:
         step = event["step"] if isinstance(event.get("step"), int) else None
         digests = str(event.get("sha256") or ""), str(event.get("tensors") or "")
         return cls(event["at"], step, str(event.get("path")), event.get("bytes"), digests, event)
@@ -116,7 +114,7 @@ class Store:
     """The checkpoints that the harness saw in the checkpoint store of a run. `whole` holds the committed saves in order
     of their commits. `usual` is the checkpoint store of the fault-free run."""
 
-    def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
+    def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: "Store | None"):
         self.run, self.usual, self.sound_at = run, usual, sound_at
         self.whole = [save for save in whole if save.step >= 0]
         self.removed = grouped((last_name(str(event.get("path"))), event["at"]) for event in run.removed)

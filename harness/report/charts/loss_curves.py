@@ -1,7 +1,5 @@
 """Loss of the run against its fault-free run, their difference, and the time each step took."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
