@@ -33,11 +33,9 @@ _GROUPS = {package: group for group, package in OPEN.items()}
 
 @dataclass(frozen=True)
 class Family:
-    """The plug-ins of one package, and those that others add to it. Each is a module that defines `attribute`.
-
-    With `part`, each plug-in of the package is a folder, and its module `part` defines the attribute. Nothing is
-    imported before it is loaded.
-    """
+    """The plug-ins of one package, and those that others add to it. Each is a module that defines `attribute`. With
+    `part`, each plug-in of the package is a folder, and its module `part` defines the attribute. Nothing is imported
+    before it is loaded."""
 
     kind: str  # as messages say it: "fault"
     package: str

@@ -51,10 +51,8 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: st
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> dict[str, Any]:
-    """Returns GPU-seconds by account, the derived figures, and the CPU time of this computation.
-
-    Raises `ChaosError` for an unreadable log.
-    """
+    """Returns GPU-seconds by account, the derived figures, and the CPU time of this computation. Raises `ChaosError`
+    for an unreadable log."""
     at = time.time()
     log = reading.read(run_dir / "events")
     events = log.harness.events if log.harness else []

@@ -170,10 +170,8 @@ class Store:
         return found
 
     def find(self, name: str) -> pathlib.Path:
-        """Returns the folder of a run by path, id, beginning of its id, or `last` for the newest.
-
-        Raises `UsageError` for a first look, and if there is no such run.
-        """
+        """Returns the folder of a run by path, id, beginning of its id, or `last` for the newest. Raises `UsageError`
+        for a first look, and if there is no such run."""
         if name != "last":
             for given in (pathlib.Path(name), self.reports / name):
                 files = (given / "report.json", given / "plan.json")
@@ -211,9 +209,7 @@ def usable(
     name: str, reports: pathlib.Path, read: Callable[[pathlib.Path], T], passed_over: list[str]
 ) -> tuple[pathlib.Path, T]:
     """Returns the folder of a run, as `Store.find` does, and the result of `read`; `last`: the newest readable run.
-
-    Notes in `passed_over` why newer runs were not used. Raises `UsageError` if none can be used.
-    """
+    Notes in `passed_over` why newer runs were not used. Raises `UsageError` if none can be used."""
     if name != "last":
         folder = Store(reports).find(name)
         return folder, read(folder)

@@ -136,9 +136,8 @@ def sweep_of(name: str) -> Sweep:
 
 
 def latest_s() -> float:
-    """Returns the latest time that a result may claim: a later one would stay the newest for years.
-
-    Servers have clocks of their own, so a minute is allowed."""
+    """Returns the latest time that a result may claim: a later one would stay the newest for years. Servers have clocks
+    of their own, so a minute is allowed."""
     return time.time() + 60.0
 
 

@@ -48,9 +48,8 @@ Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the val
 
 @functools.cache
 def exports() -> Mapping[str, Export]:
-    """Returns all exports by name; nothing where this package was not installed.
-
-    An export that cannot be loaded is named on stderr and left out: `chaos heal` must work beside a broken package."""
+    """Returns all exports by name; nothing where this package was not installed. An export that cannot be loaded is
+    named on stderr and left out: `chaos heal` must work beside a broken package."""
     found = {}
     for name, point in entry_points(GROUP).items():
         try:
@@ -89,9 +88,8 @@ def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]]
 
 
 def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:
-    """Returns for each chosen export the function that exports a run's folder.
-
-    Raises `UsageError` for a value that is wrong, `CannotRunError` without the extra."""
+    """Returns for each chosen export the function that exports a run's folder. Raises `UsageError` for a value that is
+    wrong, `CannotRunError` without the extra."""
     found = []
     for name, (export, value) in chosen.items():
         if export.stored is not None:

@@ -64,10 +64,8 @@ def examine() -> tuple[list[Finding], dict[str, Capability]]:
 def scenarios_here(
     names: Sequence[str], scenarios: pathlib.Path, capabilities: Mapping[str, Capability]
 ) -> list[tuple[str, dict[str, str]]]:
-    """Returns each scenario with an empty text per backend, or the reason why it cannot run there.
-
-    Without names, all that are shipped. Raises `UsageError` for one that is wrong or unknown.
-    """
+    """Returns each scenario with an empty text per backend, or the reason why it cannot run there. Without names, all
+    that are shipped. Raises `UsageError` for one that is wrong or unknown."""
     paths = [find_scenario(name, scenarios) for name in names] or sorted(scenarios.glob("*.yaml"))
     usable = {name: capability for name, capability in capabilities.items() if capability.available}
     found = []
@@ -86,10 +84,8 @@ def scenarios_here(
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
-    """Returns each fault: name, description, and per backend `yes` or the reason against it.
-
-    A plug-in that cannot be used has its row, too, and hinders no other.
-    """
+    """Returns each fault: name, description, and per backend `yes` or the reason against it. A plug-in that cannot be
+    used has its row, too, and hinders no other."""
     rows = []
     for name in fault_names():
         try:

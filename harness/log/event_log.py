@@ -98,11 +98,9 @@ class _Followed:
 
 @dataclass
 class Tail:
-    """Follows a growing event log: each `poll()` returns the whole lines written since, with their header.
-
-    What is damaged is left out, counted in `odd` and, the first of it, told in `notes`: following must not stop for
-    it. The log is judged later by `reading`, which does not let it pass.
-    """
+    """Follows a growing event log: each `poll()` returns the whole lines written since, with their header. What is
+    damaged is left out, counted in `odd` and, the first of it, told in `notes`: following must not stop for it. The log
+    is judged later by `reading`, which does not let it pass."""
 
     directory: pathlib.Path
     odd: int = 0

@@ -82,10 +82,8 @@ class EventFile:
 
 
 def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
-    """Returns all writers' files in order of their paths, and one message for each other entry.
-
-    Raises `EventLogError` where `events` is no folder.
-    """
+    """Returns all writers' files in order of their paths, and one message for each other entry. Raises `EventLogError`
+    where `events` is no folder."""
     sources, problems, here = list[EventFile](), list[str](), events
     try:
         for folder in _entries(events, None, sources, problems):
@@ -160,10 +158,8 @@ def open_source(source: EventFile) -> int:
 
 
 class Blocks:
-    """The file's whole lines, some at a time. Once all are read, `torn` tells whether half a line follows.
-
-    At most as much is read as the file held when it was opened. Raises `EventLogError`.
-    """
+    """The file's whole lines, some at a time. Once all are read, `torn` tells whether half a line follows. At most as
+    much is read as the file held when it was opened. Raises `EventLogError`."""
 
     def __init__(self, source: EventFile):
         self.source = source

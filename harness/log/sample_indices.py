@@ -22,10 +22,8 @@ _decoder: msgspec.json.Decoder[list[list[int]] | None] = msgspec.json.Decoder(li
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of many steps. Those of number `i` are the rows `offsets[i]` to `offsets[i + 1]` of `runs`.
-
-    A row of `runs` is (first, count, stride).
-    """
+    """The samples of many steps. Those of number `i` are the rows `offsets[i]` to `offsets[i + 1]` of `runs`. A row of
+    `runs` is (first, count, stride)."""
 
     offsets: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     runs: Ints = field(default_factory=lambda: np.zeros((0, 3), np.int32))
@@ -69,10 +67,8 @@ def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
 
 
 def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
-    """Returns each step's number of its sample list, or `UNTOLD`, and all lists. `None` in `texts`: not written.
-
-    Raises `ValueError` for what is no list of runs.
-    """
+    """Returns each step's number of its sample list, or `UNTOLD`, and all lists. `None` in `texts`: not written. Raises
+    `ValueError` for what is no list of runs."""
     if not any(texts):
         return np.full(len(texts), UNTOLD, np.int32), Samples()
     numbers, told = list[int](), list[Ints]()

@@ -39,10 +39,8 @@ def below(path: str) -> str:
 
 @contextlib.contextmanager
 def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
-    """The open folder that holds `root/path`, and the last name of the path.
-
-    Raises `FaultError` where a part of the path is a link or no folder, `FileNotFoundError` where it is not there.
-    """
+    """The open folder that holds `root/path`, and the last name of the path. Raises `FaultError` where a part of the
+    path is a link or no folder, `FileNotFoundError` where it is not there."""
     *parents, name = _parts(path)
     with _walked(root, parents, root / path) as descriptor:
         yield descriptor, name
@@ -81,10 +79,8 @@ def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: 
 
 
 def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = None, mode: int = 0o755) -> None:
-    """Makes the folder `root/path`, and missing folders above it; the last one belongs to `owner` (user, group).
-
-    Raises `FaultError` where a link or a file is in its place.
-    """
+    """Makes the folder `root/path`, and missing folders above it; the last one belongs to `owner` (user, group). Raises
+    `FaultError` where a link or a file is in its place."""
     with _walked(root, _parts(path), root / path, made=mode) as descriptor:
         if owner is not None:
             os.fchown(descriptor, *owner)
@@ -122,10 +118,8 @@ def _is_regular(name: str, folder: int) -> bool:
 
 
 def remove_tree(root: pathlib.Path, path: str) -> None:
-    """Removes `root/path` and everything below it. A link is removed itself, never its target. Idempotent.
-
-    Removes as much as can be removed. Raises `FaultError` naming the first thing that is left.
-    """
+    """Removes `root/path` and everything below it. A link is removed itself, never its target. Idempotent. Removes as
+    much as can be removed. Raises `FaultError` naming the first thing that is left."""
     try:
         with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
             if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
@@ -141,10 +135,8 @@ def remove_tree(root: pathlib.Path, path: str) -> None:
 
 
 def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the regular file `root/path`.
-
-    Raises `FileNotFoundError` where it is not there, `FaultError` for anything else than a regular file.
-    """
+    """A descriptor of the regular file `root/path`. Raises `FileNotFoundError` where it is not there, `FaultError` for
+    anything else than a regular file."""
     with folder_of(root, path) as (parent, name):
         try:
             descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, 0o644, dir_fd=parent)

@@ -18,11 +18,8 @@ def write_reports(
     scorecard: Scorecard, run_dir: pathlib.Path, sections_of: Callable[[Report], Sequence[Section]] = lambda _: ()
 ) -> dict[str, pathlib.Path]:
     """Writes the four reports into `run_dir` and returns their paths by file name. `sections_of`: further sections for
-    the pages for people.
-
-    Each file is replaced as a whole: a reader sees the old one or the new one. All are rendered before the
-    first one is written, so that an error leaves the earlier set untouched.
-    """
+    the pages for people. Each file is replaced as a whole: a reader sees the old one or the new one. All are rendered
+    before the first one is written, so that an error leaves the earlier set untouched."""
     from harness.report import html_page, junit, markdown, run_report  # which the names of things do without
     from harness.report.strict_json import json_text
 

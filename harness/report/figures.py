@@ -152,11 +152,10 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
 def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
     """Returns measured figures beside those that closed forms expect of these rates. A run with its faults is a sample
     of one or two failures at chosen moments; the closed forms assume many at random moments: the two need not agree.
-
-    Measured: `failures` (episodes that regained progress), `mean_time_to_failure_s`, `restart_s` and `lost_s` for
-    each of them, `interval_s` of work between two checkpoints, `checkpoint_s` that each stops training for, and `ettr`
-    from the first step to the last. By closed form from these: `ettr_expected`, `lost_s_expected`, and the best
-    interval by Young and by Daly. `None` without a failure to measure."""
+    Measured: `failures` (episodes that regained progress), `mean_time_to_failure_s`, `restart_s` and `lost_s` for each
+    of them, `interval_s` of work between two checkpoints, `checkpoint_s` that each stops training for, and `ettr` from
+    the first step to the last. By closed form from these: `ettr_expected`, `lost_s_expected`, and the best interval by
+    Young and by Daly. `None` without a failure to measure."""
     values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
     over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
     values["failures"] = len(over)

@@ -127,11 +127,9 @@ def ended(process: Process) -> int:
 
 
 def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
-    """Returns how many steps (in parts of a step) were done in each bin; shape (len(edges) - 1,), `edges` ascending.
-
-    A step counts evenly over its duration, so a bin is exact however it cuts the steps: the sum over all
-    steps of a clipped ramp, taken at the edges. No sorting, so ten million steps take a second.
-    """
+    """Returns how many steps (in parts of a step) were done in each bin; shape (len(edges) - 1,), `edges` ascending. A
+    step counts evenly over its duration, so a bin is exact however it cuts the steps: the sum over all steps of a
+    clipped ramp, taken at the edges. No sorting, so ten million steps take a second."""
     rate = 1.0 / np.maximum(end - begin, 1e-9)
     done = _ramps(begin, rate, edges) - _ramps(end, rate, edges)
     return np.asarray(np.maximum(np.diff(done), 0.0))

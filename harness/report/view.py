@@ -349,10 +349,8 @@ def baseline_words(report: Report) -> str:
 
 
 def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:
-    """Rounds to `digits` so that the lines add up to the rounded total (largest remainders go up).
-
-    Amounts that do not add up to the total in the first place are only rounded: a report must not hide that.
-    """
+    """Rounds to `digits` so that the lines add up to the rounded total (largest remainders go up). Amounts that do not
+    add up to the total in the first place are only rounded: a report must not hide that."""
     scale = 10**digits
     units = [math.floor(amount * scale + 1e-6) for amount in amounts]
     missing = round(total * scale) - sum(units)

@@ -93,9 +93,8 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """Maps each rank to the step that it went on from, as it told; or else by its first step, `newest` at most.
-
-        A rank that tells no restore and begins with step 1 may count its own steps alone."""
+        """Maps each rank to the step that it went on from, as it told; or else by its first step, `newest` at most. A
+        rank that tells no restore and begins with step 1 may count its own steps alone."""
         workers = self.progress.workers.items()
         told = {rank: worker.restored_step for rank, worker in workers}
         by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
@@ -148,7 +147,6 @@ class Again:
         nodes: int | None = None,
     ) -> Ended:
         """Runs the job on a copy in this folder, which `prepare` may change before; by default on all planned nodes.
-
         Raises `CannotDrill` if there is no copy, or if the user wants to stop."""
         plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
         limit_ns = min(int(limit_s * 1e9), plan.abort.wall_clock_ns)  # no longer than the run itself might have taken

@@ -88,13 +88,10 @@ def run_job(
     director: Direction | None = None,
     until_saved: int | None = None,
 ) -> Outcome:
-    """Runs the workload of `plan` with these rehearsals into `run_dir` (which may hold only a state to resume from).
-
-    A `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`:
-    the job stands still at the checkpoint of this step, and is ended; one that cannot be held, at the next look.
-
-    Raises `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
-    """
+    """Runs the workload of `plan` with these rehearsals into `run_dir` (which may hold only a state to resume from). A
+    `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`: the
+    job stands still at the checkpoint of this step, and is ended; one that cannot be held, at the next look. Raises
+    `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed."""
     plan = all_faults(plan, rehearsals)
     references = secrets.references(plan.launch().env)
     for name in ("events", "logs"):

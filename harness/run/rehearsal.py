@@ -25,11 +25,9 @@ class Before(Protocol):
 
 
 class Rehearsal:
-    """Begins with the job, or when the rehearsal that it `follows` is over.
-
-    It is over when all its faults have been healed, the job has recovered from them and has then done ten more steps,
-    or when it took too long. With `to_the_end` it is over when the job is.
-    """
+    """Begins with the job, or when the rehearsal that it `follows` is over. It is over when all its faults have been
+    healed, the job has recovered from them and has then done ten more steps, or when it took too long. With
+    `to_the_end` it is over when the job is."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
         self.plan, self.name = plan, name or plan.scenario.name

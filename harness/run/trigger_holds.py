@@ -38,11 +38,9 @@ class Claim:
 
 
 class TriggerHolds:
-    """The files through which trainers are held and released, in `<run>/holds/`: nodes read them.
-
-    What nodes claim is in `<run>/answers/<node>/`, where only that node writes. `until_saved`: who commits the save of
-    this step stands there until the job is ended, so that no later save is made.
-    """
+    """The files through which trainers are held and released, in `<run>/holds/`: nodes read them. What nodes claim is
+    in `<run>/answers/<node>/`, where only that node writes. `until_saved`: who commits the save of this step stands
+    there until the job is ended, so that no later save is made."""
 
     def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault], until_saved: int | None = None):
         self.run_dir = run_dir

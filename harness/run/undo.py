@@ -73,10 +73,8 @@ PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
 def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Undoes the open records of dead runs. Returns the ids healed, and one message per thing that could not be.
-
-    A run that may be alive is left alone. A dry run changes nothing, here and below.
-    """
+    """Undoes the open records of dead runs. Returns the ids healed, and one message per thing that could not be. A run
+    that may be alive is left alone. A dry run changes nothing, here and below."""
     healed, failed = [], []
     for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
         run_dir = path.parent
@@ -94,10 +92,8 @@ def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[
 
 def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
     """Ends things that dead runs and probes left, wherever their journals are or were. Returns kind and name of each
-    thing, and one message per thing that could not be.
-
-    Only things that name their maker are ended, once that process is gone.
-    """
+    thing, and one message per thing that could not be. Only things that name their maker are ended, once that process
+    is gone."""
     healed, problems = owner_names.sweep_folders(dry_run)
     for name in backend_names():
         try:

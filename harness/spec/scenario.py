@@ -330,10 +330,8 @@ def parse_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Parses a scenario. `overrides` are laid over the scenario and its profile, as a further profile.
-
-    Without `scores`, the values under `expect` are taken as they are; the judge reports unreadable ones.
-    """
+    """Parses a scenario. `overrides` are laid over the scenario and its profile, as a further profile. Without
+    `scores`, the values under `expect` are taken as they are; the judge reports unreadable ones."""
     document = _document(text, source)
     if profile is not None:
         written = document.data.get("profiles")
