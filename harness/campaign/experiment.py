@@ -130,8 +130,7 @@ class _Experiment:
         return folder, outcome
 
     def _renew(self) -> bool:
-        """Makes the fault-free runs once more, as the host was busier or quieter then. If one does not complete, the
-        run keeps the old ones. Returns whether the user stopped it."""
+        """Makes the fault-free runs anew, as the host had another load then. Returns whether the user stopped it."""
         try:
             with borrowed(self.reports, self.plan.run_id, self._not_removed) as fresh:
                 outcome = self._make_anew(fresh)
@@ -159,8 +158,7 @@ class _Experiment:
         return None
 
     def _resume(self) -> None:
-        """Makes fault-free runs that change size where the run did, if it did. Then makes more of all kinds while the
-        run is outside of their band and too few are there to accuse it."""
+        """Makes fault-free runs that change size as the run did, and more while too few could accuse the run."""
         run, fault_free = timeline.load(self.run_dir), self.run_dir / FAULT_FREE
         at = resize(self.plan, run, timeline.load(fault_free))
         resumed = at and Resumed(self.plan, at, run, self.reports, self.backend, self.observer, self.stop)

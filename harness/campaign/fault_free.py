@@ -136,8 +136,7 @@ def expects_band(plan: Plan) -> bool:
 
 
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
-    """Removes the stored fault-free runs of `plan`, so that the next run makes new ones. Reports keep their own. Raises
-    `FaultError` if one cannot be removed."""
+    """Removes the stored fault-free runs of `plan`: the next run makes new ones. Raises `FaultError`."""
     for digest in {other.plan.outcome_digest() for other in fault_free_plans(plan).values()}:
         for kept in (cache(reports) / digest, *cache(reports).glob(f"{digest}-*")):
             _set_aside(kept)
@@ -187,8 +186,7 @@ def borrowed(
 
 
 def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes folders of dead processes from the cache. Returns their names, and a message for each that stays. A
-    folder that may be in use stays, and so does a run that is not healed yet."""
+    """Removes folders of dead, healed runs from the cache. Returns their names, and a message for each that stays."""
     removed, failed = list[str](), list[str]()
     for folder in sorted(cache(reports).glob("*.*")):
         try:

@@ -160,8 +160,7 @@ def _figure(told: Told, name: str) -> float:
 
 
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
-    """Reads the logs of one job, the oldest first. A further file, or a step that is not later, is a restart. Raises
-    `UsageError` for an unreadable file."""
+    """Reads the logs of one job, oldest first; a file, or a step no later, is a restart. Raises `UsageError`."""
     if reader.whole:
         raise UsageError(f"--read {reader.name}: its files hold the whole history without repeated steps")
     reading = _Reading()

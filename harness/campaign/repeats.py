@@ -117,8 +117,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def tolerance_factor(runs: int) -> float:
-    """Returns how many standard deviations above the mean 90 % of a normal population lie, with 95 % confidence. Exact
-    up to ten values; beyond that the approximation of Natrella 1963, within 1 %."""
+    """Returns how many standard deviations above the mean 90 % of a normal population lie, with 95 % confidence."""
     if runs < 2:
         return math.inf
     if runs - 2 < len(_FACTORS):

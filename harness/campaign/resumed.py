@@ -118,8 +118,7 @@ class Resumed:
         return names
 
     def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
-        """Runs up to the save of this step, or on from it where the run `before` stopped. A run that did not do as
-        asked is made a second time."""
+        """Runs up to the save of this step, or on from that of `before`; twice, if it did not do as asked."""
         nodes = None if name in (BEFORE, SAME) else self.at.nodes
         plan = self.plan.without_faults(f"{self.plan.run_id}-{name}", nodes)
         stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)

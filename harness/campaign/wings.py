@@ -65,9 +65,8 @@ class StoredKind(Protocol):
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of files that people write. `key`: a top-level key that only such files have; `folder`: their usual place.
-    `check`: takes the file and the folder of scenarios, returns a summary in words, and raises `UsageError` with every
-    mistake found."""
+    """A kind of files that people write. `key`: a top-level key of only these; `folder`: their usual place. `check`:
+    takes the file and the scenarios' folder, returns a summary, and raises `UsageError` with every mistake found."""
 
     name: str
     key: str
@@ -136,8 +135,7 @@ def sweep_of(name: str) -> Sweep:
 
 
 def latest_s() -> float:
-    """Returns the latest time that a result may claim: a later one would stay the newest for years. Servers have clocks
-    of their own, so a minute is allowed."""
+    """Returns the latest time that a result may claim: within a minute, as servers have clocks of their own."""
     return time.time() + 60.0
 
 

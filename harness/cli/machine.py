@@ -64,8 +64,7 @@ def examine() -> tuple[list[Finding], dict[str, Capability]]:
 def scenarios_here(
     names: Sequence[str], scenarios: pathlib.Path, capabilities: Mapping[str, Capability]
 ) -> list[tuple[str, dict[str, str]]]:
-    """Returns each scenario with an empty text per backend, or the reason why it cannot run there. Without names, all
-    that are shipped. Raises `UsageError` for one that is wrong or unknown."""
+    """Returns each scenario (by default all shipped) and why it cannot run on each backend. Raises `UsageError`."""
     paths = [find_scenario(name, scenarios) for name in names] or sorted(scenarios.glob("*.yaml"))
     usable = {name: capability for name, capability in capabilities.items() if capability.available}
     found = []
@@ -84,8 +83,7 @@ def scenarios_here(
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
-    """Returns each fault: name, description, and per backend `yes` or the reason against it. A plug-in that cannot be
-    used has its row, too, and hinders no other."""
+    """Returns each fault, also one that cannot be used: name, description, and per backend `yes` or why not."""
     rows = []
     for name in fault_names():
         try:

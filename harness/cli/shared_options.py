@@ -47,7 +47,6 @@ ReportsOption = Annotated[
     pathlib.Path,
     typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS", show_default="reports/", callback=_note_reports),
 ]
-_LOOKED_UP = "Where scenarios are looked up."
 ScenariosOption = Annotated[
     pathlib.Path,
     typer.Option(

@@ -96,8 +96,7 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """Returns for each stretch of steps after the runs diverged the smallest lasting loss deviation that is sure to
-        be found. A deviation that exceeds the limit `lasting` plus the run's present difference is sure to be found."""
+        """Returns by stretch, once the runs diverged, the smallest lasting loss deviation that is sure to be found."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -142,8 +141,7 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Returns a text if the run exceeds the limits before any fault struck, or an empty text if it does not. A run that
-    exceeds the limits without a fault shows that the tolerance interval is too narrow for this job."""
+    """Returns a text if the run exceeds the limits before any fault struck, so that the band is too narrow for it."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -184,8 +182,7 @@ class Resumed:
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """Returns two texts on how a resume without a fault changes values: one for a resume with an unchanged number of
-    ranks, one for a resume with a changed number of ranks. A text is empty if the resume changes no value."""
+    """Returns how a resume without a fault changes values on as many ranks, and on other ranks; empty: it does not."""
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.

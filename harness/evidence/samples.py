@@ -109,8 +109,7 @@ def consumed(evidence: Evidence) -> Consumed | None:
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Finds repeated and skipped samples by the logged positions of samples in the data. A step's samples must begin
-    where the previous step's samples ended, except for samples that the trainer left out because of a loss spike."""
+    """Finds repeated and skipped samples: each step's samples must begin where those before or left-out ones ended."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
@@ -125,8 +124,7 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The comparable rows of a run's steps, one for each step and rank. A row is comparable if all ranks did the step
-    and logged their samples, and if the step was not rolled back."""
+    """The comparable rows of a run, one for each surviving step and rank: all ranks did the step and logged samples."""
 
     def __init__(self, run: Timeline, kind: Kind):
         self.run, self.kind, self.steps = run, kind, run.steps
@@ -157,8 +155,7 @@ Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
 
 
 def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
-    """Returns the steps that both runs did, and the rows of each run for these steps. A row is left out if the same
-    rank consumed equal samples in this step of the other run."""
+    """Returns the steps that both runs did, and each run's rows of these in which the same rank's samples differ."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
     ours, other = mine.row[left], theirs.row[right]
@@ -196,9 +193,8 @@ def _moved(sides: Sides, later: int = NEVER) -> Ints:
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares the samples of the steps that the run and the fault-free run did. The lowest rank of the fault-free run
-    shows in which pass over the data set a step is, because a restarted trainer may count passes from 0 again. If no
-    rank logs passes over the data set, repeated samples show where a pass begins."""
+    """Compares the samples of the steps that both runs did, by pass over the data set: as the fault-free run's lowest
+    rank counts passes, since a restarted trainer may count from 0 again, or else from where samples repeat."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -234,8 +230,7 @@ def _consumed_again(beyond: "_Bag", mine: _History, step: Ints, pass_of: Ints) -
 
 @dataclass(frozen=True)
 class _Bag:
-    """Consumed samples, each with its rank and its part: the step, or the pass over the data set, within which samples
-    are compared."""
+    """Consumed samples, each with its rank and its part: the step, or the pass over the data, to compare within."""
 
     part: Ints
     item: Ints
@@ -252,9 +247,8 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Returns the samples that `ours` holds more often than `others` does, and those that `others` holds more often
-    than `ours` does. If one bag holds two more copies of a sample than the other bag, the last two copies in that bag
-    are returned."""
+    """Returns the samples that `ours` holds more often than `others` does, and those of `others` likewise. If one bag
+    holds two more copies of a sample than the other, its last two copies are returned."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -272,9 +266,8 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares each pass over the data set that the run and the fault-free run completed. A pass over the data set is
-    complete if the run began the next pass. Samples of a pass that only one of the two runs consumed are ignored if
-    they are fewer than the ranks, because padding depends on the number of ranks."""
+    """Compares each pass over the data set that both runs completed by beginning the next. Samples of a pass that only
+    one run consumed are ignored if they are fewer than the ranks: that may be padding."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
     if not len(both):
@@ -318,8 +311,7 @@ def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """Returns the last step of each pass over the data set but the last, by the logged number of the pass or, if the
-    log has no such number, by the logged positions of samples in the data set."""
+    """Returns the last step of each pass but the last, by its logged number, or else by sample positions; or `None`."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass
@@ -333,8 +325,7 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Describes samples by their indices, with the number per rank if each rank has equally many, and with their share
-    of all consumed samples if they are from several passes over the data set."""
+    """Describes samples: how many of each rank, if all alike, their share, if of several passes, and their indices."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])

@@ -124,8 +124,7 @@ def header(record: Record) -> Record:
 
 
 def event(record: Record, role: str) -> Record:
-    """Checks any other line of a writer of this role. Raises `Damaged`. An event that is not declared for the role has
-    only the fields of all events checked."""
+    """Checks any other line of this role. Raises `Damaged`. An undeclared event has only its common fields checked."""
     name = record.get("event")
     if not isinstance(name, str) or (role, name) not in DECLARED:
         _converted(record, Unknown, vocabulary.COMMON, "event")

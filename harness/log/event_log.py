@@ -43,8 +43,7 @@ def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record
 
 
 def named(source: EventFile) -> tuple[tuple[str, int], int | None, int] | None:
-    """Returns what a file's name tells of its process, if anything: the node with its incarnation, the rank (`None`: a
-    launcher), and the start on the process's own monotonic clock."""
+    """Returns what a file's name tells: node and incarnation, rank (`None`: a launcher), start on its own clock."""
     name = _FILE_NAME.fullmatch(source.file)
     if name is None or source.folder not in (None, name["node"]):
         return None

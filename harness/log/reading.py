@@ -248,8 +248,7 @@ class _Part(NamedTuple):
 
 
 def _steps_of(parts: Sequence[_Part]) -> dict[str, Column]:
-    """Returns all steps in order of time, as threads and log shippers may exchange lines. A step without a told
-    begin began when the one before ended."""
+    """Returns all steps in order of time. A step without a told begin began when the one before it ended."""
     columns: list[dict[str, Column]] = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}]
     told = 0
     for part in parts:
@@ -267,8 +266,7 @@ def _steps_of(parts: Sequence[_Part]) -> dict[str, Column]:
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads lines from this number on: in bulk, or (if that fails) one by one, to name the bad line. A line that is the
-    header once more, as in a file that was shipped twice, is left out."""
+    """Reads lines from this number on: in bulk or, if that fails, one by one. Copies of the header are left out."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))

@@ -135,8 +135,7 @@ def remove_tree(root: pathlib.Path, path: str) -> None:
 
 
 def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the regular file `root/path`. Raises `FileNotFoundError` where it is not there, `FaultError` for
-    anything else than a regular file."""
+    """A descriptor of the regular file `root/path`. Raises `FileNotFoundError`, and `FaultError` for anything else."""
     with folder_of(root, path) as (parent, name):
         try:
             descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, 0o644, dir_fd=parent)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Section:
-    """The first column of the table is text, the others are numbers unless `all_text`. `top`: a sentence that stands
-    at the top of the page."""
+    """Words and maybe a table, whose columns but the first are numbers unless `all_text`. `top`: for the page's top."""
 
     title: str
     words: Sequence[str] = ()

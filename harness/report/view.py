@@ -116,8 +116,7 @@ def beyond(report: Report) -> list[str]:
 
 
 def figures(report: Report) -> list[Figure]:
-    """Returns the figures that decided a verdict other than pass; the four figures of every run; the results and costs
-    of restarts after the run, beside its own GPU-hours; and the files beside its saves."""
+    """Returns what decided a verdict other than pass, the four figures of every run, restarts and files after it."""
     found = [*lasting_figures(report), *_restarts(report), *_files(report)]
     return [*_deciding(report, {figure.of for figure in found}), *found]
 
@@ -349,8 +348,7 @@ def baseline_words(report: Report) -> str:
 
 
 def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:
-    """Rounds to `digits` so that the lines add up to the rounded total (largest remainders go up). Amounts that do not
-    add up to the total in the first place are only rounded: a report must not hide that."""
+    """Rounds so that the lines add up to the rounded total (largest remainders go up), if the amounts add up at all."""
     scale = 10**digits
     units = [math.floor(amount * scale + 1e-6) for amount in amounts]
     missing = round(total * scale) - sum(units)

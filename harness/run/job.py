@@ -249,8 +249,7 @@ class RunningJob:
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
-        """Ends open acts of the rehearsals, the last one first, and gives the nodes back. The journal undoes whatever a
-        broken backend keeps."""
+        """Ends open acts, those of the last rehearsal first, and gives the nodes back; the journal undoes the rest."""
         try:
             with self.cluster:
                 self._host_load.close()
@@ -345,9 +344,8 @@ class RunningJob:
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
-        """Starts commands again, as after a requeue, once the taken nodes are back: after a save on a notice workers
-        may all end with 0, and their launcher may still wait. An engine with a scheduler does that itself. A job that
-        ends with 0 without a notice is over."""
+        """Starts commands again once the taken nodes are back: after a save on a notice workers may all end with 0, and
+        their launcher may still wait. An engine with a scheduler does that itself."""
         steps = self.plan.workload.steps
         faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
         noticed = {target.node_index for planned in faults for target in planned.targets}

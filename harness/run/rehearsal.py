@@ -25,9 +25,8 @@ class Before(Protocol):
 
 
 class Rehearsal:
-    """Begins with the job, or when the rehearsal that it `follows` is over. It is over when all its faults have been
-    healed, the job has recovered from them and has then done ten more steps, or when it took too long. With
-    `to_the_end` it is over when the job is."""
+    """Begins with the job, or when the rehearsal that it `follows` is over. It is over when the job has recovered from
+    all its faults and done ten more steps, when it took too long or, with `to_the_end`, when the job is."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
         self.plan, self.name = plan, name or plan.scenario.name
@@ -200,8 +199,7 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """Returns the plan with its faults called `name-id` (a fault `kill` of `rank-kill`: `rank-kill`), so that several
-    rehearsals can share one log."""
+    """Returns the plan with its faults called `name-id` (`kill` of `rank-kill`: `rank-kill`), to share a log."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"

@@ -258,8 +258,7 @@ class Readings:
         _append(life.out, event, life.last_ns)
 
     def _moment(self, life: _WorkerLog, told: Told, now_ns: int) -> int:
-        """Returns the time by the source, on the harness's monotonic clock, neither in the future nor before the last
-        told time; without a told time the present."""
+        """Returns the told time on the harness's clock, between the last told time and the present (the default)."""
         at = now_ns
         if told.wall_ns is not None:
             at = now_ns - (time.time_ns() - told.wall_ns)

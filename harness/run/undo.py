@@ -73,8 +73,7 @@ PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
 def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Undoes the open records of dead runs. Returns the ids healed, and one message per thing that could not be. A run
-    that may be alive is left alone. A dry run changes nothing, here and below."""
+    """Undoes the open records of dead runs. Returns the ids healed, and a message for each thing that could not be."""
     healed, failed = [], []
     for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
         run_dir = path.parent
@@ -91,9 +90,8 @@ def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[
 
 
 def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Ends things that dead runs and probes left, wherever their journals are or were. Returns kind and name of each
-    thing, and one message per thing that could not be. Only things that name their maker are ended, once that process
-    is gone."""
+    """Ends things that dead runs and probes left, wherever their journals are, if they name a maker that is gone.
+    Returns kind and name of each thing, and one message per thing that could not be."""
     healed, problems = owner_names.sweep_folders(dry_run)
     for name in backend_names():
         try:

@@ -19,8 +19,7 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
-    """Yields a message for each log whose header names the harness's monotonic clock, but whose times do not fit this
-    clock. On one machine, wall time minus monotonic time is equal in all logs, except after clock jumps."""
+    """Yields a text for each log whose header names the harness's monotonic clock, but whose times do not fit it."""
     known = sorted(
         {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
     )

@@ -138,8 +138,7 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
-    """Yields marks for the start and the exit of each worker, and for the time from which the job can no longer use it.
-    A worker is useless from the first sign of a failure after the worker's last join, restore or step."""
+    """Yields marks for each worker's start and exit, and from when it is of no use: at the first sign of a failure."""
     # When each began to join its first process group; `None`: it never said so.
     joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
     telling = any(begin is not None for begin in joined)

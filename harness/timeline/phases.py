@@ -156,10 +156,9 @@ class _State:
         self.in_gap = True
 
     def phase(self, gap: Gap, settled: bool) -> str:
-        """Returns the phase of the job in this state. The checks follow the order in which a recovery usually goes.
-
-        If `settled` is True, no more nodes are lost in this gap, so the job waits for exactly `gap.nodes` nodes. If
-        `settled` is False, the job waits for at least as many nodes as it has at that moment."""
+        """Returns the phase of the job in this state. The checks follow the usual order of a recovery. `settled`: no
+        more nodes are lost in this gap, so the job waits for exactly `gap.nodes` nodes, else for at least those it
+        has."""
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"

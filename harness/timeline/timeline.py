@@ -369,8 +369,7 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 
 def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
-    """Returns True if a log without a complete line is no flaw: its process was ended by force, and the job completed
-    no step while this process ran."""
+    """Returns True if a log without a line is no flaw: its process was killed before the job completed a step."""
     (key, rank, started), writers = event_log.named(log) or (None, None, 0), story.log.writers
     one_clock = len({each.header.get("clock") for each in writers}) == 1
     beside = next((each.header for each in writers if one_clock or key_of(each.header) == key), None)
@@ -392,8 +391,7 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
 
 
 def _places(run: Timeline) -> list[save_events.SaveWorld]:
-    """Returns the process group of each checkpoint event: the newest group in which the event's process had done a step
-    by then. If the process had done no step, the newest group of the whole job at that time counts."""
+    """Returns each checkpoint event's group: the newest in which its process, or else the job, had done a step."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
     epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
     found = []
@@ -466,9 +464,8 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
 
 
 def _cut_off(timeline: Timeline) -> bool:
-    """Returns True if the run was ended from outside while the job still made progress. The job made progress if no
-    worker or launcher noticed a failure and no fault acted since the last complete step. In addition, the last complete
-    step must be at most `_patience_ns` old."""
+    """Returns True if the run was ended from outside while the job made progress: nobody noticed a failure and no fault
+    acted since the last complete step, which is at most `_patience_ns` old."""
     if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
         return False
     last = int(timeline.progress.end[-1])
@@ -540,9 +537,8 @@ def _named(
 
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
-    """Returns True if a fault that belongs to no outage before this one belongs to the outage that began at `t_stop`. A
-    fault that reclaims a node after a notice belongs to the outage in which the node is taken. A fault that strikes
-    each new life of a node belongs to the outage in which it strikes, whenever the node goes."""
+    """Returns True if a fault of no earlier outage belongs to the one that began at `t_stop`. One that reclaims a node
+    after a notice belongs where the node is taken; one that strikes each new life of a node, where it strikes."""
     struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
@@ -555,8 +551,7 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 def _brought_back(
     timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
 ) -> list[FaultRecord]:
-    """Returns faults that took a node which comes back in this outage, because the return is an effect of the fault,
-    too. A fault that was undone before the loss of its node is not returned."""
+    """Returns the faults that took a node which returns in this outage, unless they were undone before its loss."""
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     return [
         fault

@@ -279,9 +279,8 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """Returns when the window of a rehearsal starts: at the end of the last complete step before `begin`. If steps in
-    the window were rolled back, the window starts before the first of these steps, but not before the training period
-    of this step."""
+    """Returns when the window starts: at the end of the last complete step before `begin` or, if steps in the window
+    were rolled back, before the first of these, but not before that step's training period."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin

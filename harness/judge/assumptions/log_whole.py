@@ -64,8 +64,7 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if each log that should hold the absent events lacks at least `ground.lines` numbered lines there.
-    If `ground` does not say which logs should hold them, one log is enough. Logs without line numbers are ignored."""
+    """Returns True if each log (by default, any log) that should hold the absent events lacks as many lines there."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -96,8 +95,7 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a process probably did the step that it did not log, or an empty text. The process must have
-    had the time for the missing step, and all ranks must have equal weights afterwards."""
+    """Returns a text if a process had the time for its one unlogged step, and all weights are equal afterwards."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

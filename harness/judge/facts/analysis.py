@@ -71,8 +71,7 @@ class Analysis(Evidence):
 
     @cached_property
     def windows(self) -> Sequence[by_time.Window]:
-        """Returns the time windows, in ns, of outages and of intervals in which a fault slowed the job. Without a
-        fault-free run, slow steps can go unnoticed, so the time windows in which a fault froze processes are added."""
+        """Returns the windows (ns) of outages, slowdowns by faults and, without a fault-free run, frozen processes."""
         return self._windows(frozenset())
 
     @property

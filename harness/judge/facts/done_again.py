@@ -76,8 +76,7 @@ class DoneAgain:
 
     @property
     def unbound(self) -> bool:
-        """Returns True if no limit applies to the second restart's losses. The learning rate is compared even without a
-        limit on losses, because the learning rate depends on the step alone."""
+        """Returns True if no limit applies to the second restart's losses. Learning rates are compared even then."""
         return not self.not_compared and self._bounds.get("mode") == "final" and not self.repeats
 
     @property

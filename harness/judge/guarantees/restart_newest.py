@@ -34,8 +34,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def hidden(evidence: Analysis, restart: Restart) -> Breaches:
-    """Yields ranks that restored an older save than one that was committed while a fault hid the store. The fault was
-    over before the restart, and the harness never saw the newer save."""
+    """Yields ranks that restored an older save than a committed one that a fault hid, and the harness never saw."""
     store = evidence.saves.store
     for save in reversed(evidence.saves.hidden) if restart.number else ():
         over = save.last_at < restart.moment > store.shown_since(save, restart.moment)
@@ -46,8 +45,7 @@ def hidden(evidence: Analysis, restart: Restart) -> Breaches:
 
 
 def older(choice: Choice) -> Breaches:
-    """Yields a breach for each rank that restored a save older than the newest save that no restart had passed over.
-    Also yields a breach if a new rank logs no restore and begins with a step that the newest save already contains."""
+    """Yields a breach for each rank that restored an older save than the newest that no restart had passed over."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest
@@ -64,8 +62,7 @@ def older(choice: Choice) -> Breaches:
 
 
 def further_back(evidence: Analysis) -> Breaches:
-    """Yields a breach for each restart that lost more steps than the planned saves allow, if the trainer logs neither
-    saves nor restores. If the plan sets no steps between saves, only restarts from the first step are judged."""
+    """Yields restarts that lost more steps than planned saves allow, if the trainer logs no saves and no restores."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

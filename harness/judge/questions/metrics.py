@@ -78,8 +78,7 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups the saves of single processes into checkpoints, by step and process group. If a process begins to save the
-    same step again, a new checkpoint begins."""
+    """Groups saves of processes by step and process group. A process that saves the step again begins a new one."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -95,8 +94,7 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts committed and failed checkpoints. A checkpoint of several ranks is committed once the last rank has
-    committed its part. A checkpoint that was begun but not committed has failed, unless a process died while saving."""
+    """Counts committed and failed checkpoints. One that was only begun failed, unless a process died meanwhile."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):
@@ -135,8 +133,7 @@ def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[in
 
 
 def _unnoticed(run: Timeline, allowed: int) -> Expectation | None:
-    """Returns a failed line if a job stood still for longer than `allowed` (ns) over a fault, and nobody in the job
-    noticed. That nobody noticed is no reason to leave it open."""
+    """Returns a failed line if a job stood still for over `allowed` (ns) over a fault, and nobody in it noticed."""
     for fault in run.faults:
         if fault.injected is None or fault.benign:
             continue

@@ -186,8 +186,7 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tuple[int, int]]:
-    """Returns time and step of saves at steps not in `due` that were begun or failed and never committed, if the
-    fault-free run `theirs` has no such saves."""
+    """Returns (time, step) of saves at steps not in `due` that were never committed, if `theirs` has none of these."""
     if theirs is not None and {save.step for save in theirs.all} != {save.step for save in theirs.whole}:
         return []
     done = {-1, *due.tolist(), *(save.step for save in saves.whole)}
@@ -198,9 +197,8 @@ def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tupl
 def _after_the_fault(
     run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window], begun: Sequence[tuple[int, int]] = ()
 ) -> Bools:
-    """Returns for each due save, and for each save that was only begun, True if the run made this save. Only saves due
-    after the first disturbance count. A save that was not made counts only if nothing disturbed the job and no other
-    save was being written at that time."""
+    """Marks the saves, due or only begun, that the run made after the first disturbance. A save that was not made
+    counts only if nothing disturbed the job and no other save was being written at that time."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
     order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts

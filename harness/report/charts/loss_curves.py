@@ -59,8 +59,7 @@ class Curves:
 
 
 def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
-    """Draws two panels: losses (or `what` they are), and below them the difference on a logarithmic scale. `None`
-    without any step."""
+    """Draws losses (or `what` they are), and below them the difference, on a log scale. `None` without any step."""
     ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
@@ -82,8 +81,7 @@ def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Mark
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """Draws the time of each surviving step (the slowest rank's), on a logarithmic scale, for the run and the
-    fault-free run. A step without a duration is a gap. `None` if no step has one."""
+    """Draws the slowest rank's time of each surviving step, on a log scale, beside the fault-free run's; or `None`."""
     ours, fault_free = curves.ours, curves.fault_free
     everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
     everything = everything[everything > 0]
