@@ -57,7 +57,7 @@ def list_(
     json: JsonOption = False,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """List the scenarios, suites and game days; the faults; or the keys of `expect:`.
+    """List scenarios, suites and game days; the faults; or the keys of `expect:`.
 
     Example: chaos list --bounds
     """
@@ -127,7 +127,7 @@ def faults(
     name: Annotated[str, typer.Argument(help="Only this one, with its parameters.")] = "",
     json: JsonOption = False,
 ) -> None:
-    """List the faults, and which backends can inject them here; with a name, its parameters.
+    """List the faults, and which backends inject them here; with a name, its parameters.
 
     Example: chaos faults nic_loss
     """

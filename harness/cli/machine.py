@@ -108,11 +108,8 @@ def gpus_found() -> list[Finding]:
     """Tells of the GPUs of this machine, if NVML answers or hangs."""
     unwell = nvml.unwell()
     facts = {} if unwell else nvml.facts()
-    return (
-        [Finding("GPUs", not unwell, "; ".join(unwell) or f"{facts['gpus']} well", needed=False)]
-        if unwell or facts
-        else []
-    )
+    words = "; ".join(unwell) or (f"{facts['gpus']} well" if facts else "")
+    return [Finding("GPUs", not unwell, words, needed=False)] if words else []
 
 
 def programs_found() -> list[Finding]:
@@ -138,7 +135,7 @@ def doctor(
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Say which backends, faults and scenarios work on this machine, and what is missing for the rest.
+    """Say which backends, faults and scenarios work here, and what the rest lacks.
 
     What is missing comes first, of each kind, then what killed runs left. The last line says whether this machine is
     ready.

@@ -60,18 +60,12 @@ COMMANDS = {
         "matrix": ("matrix.matrix_command", "Restart a job on damaged saves, or from each save that matters."),
     },
     "Before a run": {
-        "list": (
-            "cli.listing:list_",
-            "List the scenarios, suites and game days; the faults; or the keys of `expect:`.",
-        ),
-        "faults": (
-            "cli.listing",
-            "List the faults, and which backends can inject them here; with a name, its parameters.",
-        ),
+        "list": ("cli.listing:list_", "List scenarios, suites and game days; the faults; or the keys of `expect:`."),
+        "faults": ("cli.listing", "List the faults, and which backends inject them here; with a name, its parameters."),
         "guarantees": ("cli.listing", "List the guarantees that each run must keep; with a name, its details."),
         "plan": (
             "cli.scenarios",
-            "Say what a scenario would do, or print what would be asked of the engine. Launches nothing.",
+            "Say what a scenario would do, or print the request to the engine. Launches nothing.",
         ),
         "checkpoint": (
             "preflight.checkpoint_command",
@@ -81,10 +75,7 @@ COMMANDS = {
             "preflight.preflight_command",
             "Say whether a cluster is fit for a job, or what stored results prove before a launch.",
         ),
-        "doctor": (
-            "cli.machine",
-            "Say which backends, faults and scenarios work on this machine, and what is missing for the rest.",
-        ),
+        "doctor": ("cli.machine", "Say which backends, faults and scenarios work here, and what the rest lacks."),
     },
     "After a run": {
         "runs": ("cli.listing", "List the stored runs and their verdicts, newest first."),
@@ -95,7 +86,7 @@ COMMANDS = {
         ),
         "score": (
             "cli.runs",
-            "Judge a stored run again, from its event log alone; or the restarts of any job, from its own logs.",
+            "Judge a stored run again, by its event log; or the restarts of any job, by its own logs.",
         ),
         "forecast": (
             "forecast.forecast_command",
@@ -119,19 +110,10 @@ COMMANDS = {
             "monitoring.export_command",
             "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
         ),
-        "validate": (
-            "cli.validate",
-            "Check scenarios with all their profiles, suites, and plans of game days, without running anything.",
-        ),
-        "plugins": (
-            "cli.plugins",
-            "List the plug-ins that other packages added, and what is wrong with one that cannot be used.",
-        ),
+        "validate": ("cli.validate", "Check scenarios with all profiles, suites and plans of game days. Runs nothing."),
+        "plugins": ("cli.plugins", "List the plug-ins that other packages added, and why one cannot be used."),
         "new": ("cli.new:app", "Write the repository of a plug-in, with its test."),
-        "schema": (
-            "cli.validate",
-            "Print the JSON Schema of scenario files, for editors; with --events that of the event log.",
-        ),
+        "schema": ("cli.validate", "Print the JSON Schema of scenario files or, with --events, of the event log."),
     },
 }
 
@@ -166,7 +148,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
                 _without_bool(each.get_params(typer.Context(each)))
             return command
 
-    class Commands(TyperGroup):
+    class Group(TyperGroup):
         def __init__(self, **attributes: Any):
             super().__init__(**attributes)
             for panel, commands in COMMANDS.items():
@@ -182,14 +164,10 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
         def get_params(self, ctx: Any) -> list[Any]:
             return _without_bool(super().get_params(ctx))
 
-    app = typer.Typer(
-        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, cls=Commands
-    )
+    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, cls=Group)
 
     def chaos(
-        version: bool = typer.Option(
-            False, "--version", help="Print the version.", is_eager=True, callback=_print_version
-        ),
+        version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_version),
         every: bool = typer.Option(False, "--all", help="With --help: list all commands."),
     ) -> None:
         """Takes the options before the name of a command."""
@@ -198,7 +176,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
     return app
 
 
-def _print_version(wanted: bool) -> None:
+def _version(wanted: bool) -> None:
     if wanted:
         import importlib.metadata
 

@@ -50,10 +50,7 @@ ReportsOption = Annotated[
 ScenariosOption = Annotated[
     pathlib.Path,
     typer.Option(
-        help="Where scenarios are looked up.",
-        envvar="CHAOS_SCENARIOS",
-        show_default="shipped",
-        callback=_note_scenarios,
+        help="Where scenarios are.", envvar="CHAOS_SCENARIOS", show_default="shipped", callback=_note_scenarios
     ),
 ]
 LabelOption = Annotated[
@@ -61,9 +58,7 @@ LabelOption = Annotated[
 ]
 GpuHoursOption = Annotated[
     float | None,
-    typer.Option(
-        "--max-gpu-hours", help="Stop when all jobs of this command together used so much; never a pass then."
-    ),
+    typer.Option("--max-gpu-hours", help="Stop when all jobs of this command used so much; never a pass then."),
 ]
 _page_file = path_arguments.file_to_write("--page")
 PageOption = Annotated[

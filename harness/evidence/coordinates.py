@@ -32,9 +32,7 @@ def replicas(run: Timeline) -> Ints:
 def layouts(run: Timeline) -> frozenset[str]:
     """Returns each logged way to split the model between ranks, such as `tp 2`, without axes of data parallelism."""
     told = [each.coordinates for each in run.processes if each.coordinates]
-    parts = [
-        [f"{axis} {size}" for axis, (_, size) in sorted(each.items()) if axis not in DATA and size > 1] for each in told
-    ]
+    parts = [[f"{axis} {n}" for axis, (_, n) in sorted(each.items()) if axis not in DATA and n > 1] for each in told]
     return frozenset(", ".join(each) or "whole replicas" for each in parts)
 
 

@@ -237,9 +237,7 @@ class _Inquest:
         self._leaves = Spans(_times_to_leave(run))
         struck = [fault for fault in run.faults if fault.injected is not None]
         lemons = [fault for fault in struck if fault.sticks][::-1]
-        self._lemons = {
-            target.get("node"): acted_at(fault) for fault in lemons for target in fault.targets
-        }  # first strike
+        self._lemons = {target.get("node"): acted_at(each) for each in lemons for target in each.targets}  # first one
         killers, stoppers = [each for each in struck if each.kills], [each for each in struck if each.stops]
         acted = [(at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)]
         by_moment = sorted(acted, key=operator.itemgetter(0))

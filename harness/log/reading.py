@@ -183,10 +183,8 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
         # be imported a second time or memory is short; what they did not read is then read here.
         spawn = multiprocessing.get_context("spawn")
-        with (
-            contextlib.suppress(BrokenProcessPool),
-            ProcessPoolExecutor(mp_context=spawn, initializer=_end_with_its_parent) as pool,
-        ):
+        children = ProcessPoolExecutor(mp_context=spawn, initializer=_end_with_its_parent)
+        with contextlib.suppress(BrokenProcessPool), children as pool:
             for writer in pool.map(read_source, sources, chunksize=max(1, len(sources) // 1024)):
                 done += 1
                 yield writer

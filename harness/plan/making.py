@@ -99,11 +99,9 @@ def _plan_faults(scenario: Scenario, seed: int) -> tuple[PlannedFault, ...]:
         dice = random.Random(f"{seed}/{fault.id}")
         once = fault.when.times is None and fault.when.replay is None
         for number, (when, spec) in enumerate(_firings(fault, scenario.workload, seed, dice), 1):
-            identity = fault.id if once else f"{fault.id}.{number}"
+            name = fault.id if once else f"{fault.id}.{number}"
             aims = _resolve(spec, scenario.workload, dice)
-            planned.append(
-                PlannedFault(id=identity, fault=fault.kind, parameters=fault.action, when=when, targets=aims)
-            )
+            planned.append(PlannedFault(id=name, fault=fault.kind, parameters=fault.action, when=when, targets=aims))
             targets += len(aims)
             if len(planned) > OCCURRENCES_MAX:
                 raise ScenarioError([f"faults: more than the {OCCURRENCES_MAX:,} firings that are allowed in a plan"])

@@ -108,10 +108,8 @@ def beyond(report: Report) -> list[str]:
         return []
     if mute := [each.name for each in report.guarantees if each.state == "not judged"]:
         more = f" and {len(mute) - NAMED_MAX} more" if len(mute) > NAMED_MAX else ""
-        return [
-            f"This run says nothing of {counted(len(mute), 'guarantee')}: {', '.join(mute[:NAMED_MAX])}{more}.",
-            BEYOND,
-        ]
+        told = f"This run says nothing of {counted(len(mute), 'guarantee')}: {', '.join(mute[:NAMED_MAX])}{more}."
+        return [told, BEYOND]
     return [BEYOND] if report.not_judged else ["Not judged: nothing.", BEYOND]
 
 

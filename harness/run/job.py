@@ -335,9 +335,7 @@ class RunningJob:
         if not bad and codes.count(EXIT_LEFT) == 0:
             return Outcome("completed", "every node's command ended with 0")
         if not bad and codes.count(0) >= self.plan.workload.min_nodes:
-            return Outcome(
-                "completed", f"{codes.count(0)} nodes ended with 0, {codes.count(EXIT_LEFT)} had left the job"
-            )
+            return Outcome("completed", f"{codes.count(0)} nodes ended with 0, {codes.count(EXIT_LEFT)} had left")
         node, code = (bad or [pair for pair in zip(living, codes, strict=True) if pair[1] != 0])[0]
         failed = [each for each, _ in bad] or [node]
         logs = [self.run_dir / "logs" / f"{each.name}.{each.incarnation}.log" for each in failed]

@@ -215,11 +215,8 @@ def named(plan: Plan, name: str) -> Plan:
 def all_faults(plan: Plan, rehearsals: Sequence[Rehearsal]) -> Plan:
     """Returns the job's plan with the faults of all its rehearsals. Raises `UsageError` for a name used twice."""
     faults = tuple(planned for each in rehearsals for planned in each.plan.faults)
-    for what, names in (
-        ("rehearsal", Counter(each.name for each in rehearsals)),
-        ("fault", Counter(planned.id for planned in faults)),
-    ):
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
+    used = {"rehearsal": [each.name for each in rehearsals], "fault": [planned.id for planned in faults]}
+    for what, names in used.items():
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise UsageError(f"{what} {twice[0]!r} is used twice; names must differ within one job")
     return plan.model_copy(update={"faults": faults})

@@ -156,9 +156,7 @@ def _set_lists_back(
         if kept.name.encode() not in text or any(each.name.encode() in text for each in removed):
             raise NothingToShow(f"{path} names {named}, which was saved last")
         if lost := next((name for name in sorted(gone) if name.encode() in text and name.encode() not in now), None):
-            raise NothingToShow(
-                f"{path} named {lost} before the last save, and that is removed: let the job keep all its saves"
-            )
+            raise NothingToShow(f"{path} named {lost} before the last save, which is gone: let the job keep all saves")
         with os.fdopen(untrusted_files.open_file(run_dir, path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
             file.write(text)  # into the same file, whose owner may write it again
 

@@ -125,15 +125,11 @@ class TriggerHolds:
         return entry
 
     def _holds(self, fault: PlannedFault) -> list[dict[str, Any]]:
+        matches: list[dict[str, Any]] = []
         if name := fault.when.phase:
-            matches: list[dict[str, Any]] = [
-                {"event": "phase", "name": name, "edge": "begin"},
-                {"event": "failpoint", "name": name},
-            ]
+            matches = [{"event": "phase", "name": name, "edge": "begin"}, {"event": "failpoint", "name": name}]
         elif fault.when.step is not None:
             matches = [{"event": "step", "step": fault.when.step}]
-        else:
-            return []
         return [{"match": match} | self._files(fault.id) for match in matches]
 
     def _files(self, name: str) -> dict[str, str]:

@@ -161,11 +161,8 @@ def resolve(action: str) -> Callable[..., object]:
 
 def actions() -> list[str]:
     faults = [name for name in fault_names() if hasattr(fault_module(name), "UNDO")]
-    engines = [
-        *(f"backends.{name}" for name in backend_names()),
-        *(f"attached.{name}" for name in entry_points(attached.GROUP)),
-    ]
-    return [SECRETS, DRILL, *engines, *(f"faults.{name}" for name in faults)]
+    kinds = {"backends": backend_names(), "attached": entry_points(attached.GROUP), "faults": faults}
+    return [SECRETS, DRILL, *(f"{kind}.{name}" for kind, names in kinds.items() for name in names)]
 
 
 def _revert_when_gone(run_dir: pathlib.Path, pidfd: int) -> None:

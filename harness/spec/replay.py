@@ -35,9 +35,7 @@ class ReplaySpec(Parameters):
     )
     speed: Speed = Field(1.0, description="Times as fast: 60x.")
     window: tuple[Duration, Duration] | None = Field(None, description="From when to when of the trace's own time.")
-    merge_within: Duration = Field(
-        Duration("1s"), description="Moments that come closer than this, once sped up, are one fault."
-    )
+    merge_within: Duration = Field(Duration("1s"), description="Moments closer than this, once sped up, are one fault.")
 
     @model_validator(mode="after")
     def _belongs_to_a_trace(self) -> Self:

@@ -106,9 +106,7 @@ class TargetSpec(Parameters):
 
     node: Selector | None = None
     rank: Selector | None = None
-    domain: str | None = Field(
-        None, description="All nodes with this label of workload: node_labels; any: of one label."
-    )
+    domain: str | None = Field(None, description="All nodes with this label in workload: node_labels; any: one label.")
     pp: Coordinate | None = Field(None, description="The pipeline stage.")
     dp: Coordinate | None = Field(None, description="The replica.")
     fsdp: Coordinate | None = Field(None, description="The place among ranks that shard the same weights.")
@@ -149,9 +147,7 @@ class When(ReplaySpec):
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
     after: Duration | None = Field(None, description="This long after the start, or after the followed event.")
     every: Duration | None = Field(None, description="Again and again, `times` times.")
-    rate: Annotated[
-        str | None, BeforeValidator(_rate), Field(description="At random with this mean rate, `times` times.")
-    ] = None
+    rate: Annotated[str | None, BeforeValidator(_rate), Field(description="At this mean rate, `times` times.")] = None
     times: int | None = Field(None, ge=1, le=1000)
     phase: Line | None = Field(None, description="When a rank enters this phase or failpoint.")
     following: str | None = Field(None, description="The id of another fault.")
@@ -260,9 +256,7 @@ Nodes = Annotated[
 class Limits(Parameters):
     """Limits on simultaneous faults. A fault that would exceed them waits until the job has recovered."""
 
-    nodes_at_once: Nodes | None = Field(
-        None, description="The blast radius: nodes with a fault at work, or a percentage of the job's nodes."
-    )
+    nodes_at_once: Nodes | None = Field(None, description="The blast radius: nodes with a fault, or a percentage.")
     cool_down: Duration = Field(Duration("0s"), description="From one recovery to the next fault.")
     gpu_hours: float | None = Field(None, gt=0, description="GPU time of one job; the job is stopped there.")
 
@@ -289,7 +283,7 @@ class Scenario(Header):
     workload: Workload = Field(default_factory=Workload)
     faults: list[FaultSpec] = Field([], max_length=FAULTS_MAX)
     expect: dict[str, dict[str, JsonValue] | Literal["off"]] = Field(
-        {}, description="Bounds by score; off: what is judged by default is not."
+        {}, description="Bounds by score; off: not judged."
     )
     abort: Abort = Abort()
     limits: Limits = Limits()

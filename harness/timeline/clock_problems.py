@@ -20,9 +20,7 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
     """Yields a text for each log whose header names the harness's monotonic clock, but whose times do not fit it."""
-    known = sorted(
-        {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
-    )
+    known = sorted({one["wall_ns"] - one["mono_ns"] for one in (harness.header, *harness.events) if "wall_ns" in one})
     for writer in writers:
         same = writer.header.get("clock") == harness.header.get("clock")
         if not same or "wall_ns" not in writer.header or not known:

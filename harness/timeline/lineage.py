@@ -593,9 +593,7 @@ def _lineage(
     ]
 
 
-def _parent(
-    child: int, step: int, first: Ints, last: Ints, begin: Ints, committed: Mapping[int, list[int]]
-) -> int | None:
+def _parent(child: int, step: int, first: Ints, last: Ints, begin: Ints, saved: Mapping[int, list[int]]) -> int | None:
     """Returns the training period before `child` that wrote the checkpoint of `step`: the newest that committed the
     checkpoint, else the newest that did the step, else the newest that began before the step."""
     earlier = range(child - 1, -1, -1)
@@ -604,7 +602,7 @@ def _parent(
     holders = [e for e in earlier if first[e] <= step <= last[e]]
     for e in holders:
         until = begin[e + 1] if e + 1 < len(begin) else NEVER
-        if any(begin[e] <= at < until for at in committed.get(step, [])):
+        if any(begin[e] <= at < until for at in saved.get(step, [])):
             return e
     return next(iter(holders), None) if holders else next((e for e in earlier if first[e] <= step), None)
 

@@ -79,9 +79,7 @@ class Steps:
     applied: Ints = field(default_factory=lambda: np.ones(0, np.int8))  # 0: its update was skipped; 1: not, or untold
     samples: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # key in Timeline.samples; -1 unknown
     weights: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # fingerprint of the weights' digest; 0: none
-    rank_samples: Ints = field(
-        default_factory=lambda: np.zeros(0, np.int64)
-    )  # different samples of the rank; -1 unknown
+    rank_samples: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # its different samples; -1 unknown
     weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # for the digest of the weights; 0: untold
 
     def __len__(self) -> int:
@@ -158,9 +156,7 @@ class Timeline:
     faults: Sequence[FaultRecord]  # the faults of the plan
     segments: Sequence[Segment]  # the phases of the whole job, gapless from `begin` to `end`
     episodes: Sequence[Episode]  # the outages, in order of time
-    checkpoints: Sequence[
-        dict[str, Any]
-    ]  # `checkpoint.*` of workers; `checkpoint.part`: a commit before the last rank's
+    checkpoints: Sequence[dict[str, Any]]  # `checkpoint.*` of workers; `checkpoint.part`: one before the last rank's
     notices: Sequence[dict[str, Any]]  # notices that a node will be taken, with `at`, `node`
     anomalies: Sequence[dict[str, Any]]  # alarms that the trainer raised, with `at`, `rank`, `step`
     exits: Sequence[dict[str, Any]]  # node commands and workers: {at, node, incarnation, rank|None, code}

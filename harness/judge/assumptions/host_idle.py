@@ -47,6 +47,5 @@ def _host_taken(evidence: Analysis, ground: Ground) -> str:
     return f"other programs took {others:.0%} of the host's CPUs then" if busy else ""
 
 
-ASSUMPTION = Assumption(
-    spoils=(Spoils(Kind.DURATION, _busy, FRESH), Spoils(Kind.DURATION, _host_taken, f"{AGAIN}: {{run}}")), order=4
-)
+SPOILS = Spoils(Kind.DURATION, _busy, FRESH), Spoils(Kind.DURATION, _host_taken, f"{AGAIN}: {{run}}")
+ASSUMPTION = Assumption(spoils=SPOILS, order=4)

@@ -49,7 +49,7 @@ def impossible(
         if early > limits.APART_NS + run.uncertainty_ns:
             text = f"the harness saw step {struck.recovered_step} {format_duration(early)} before the ranks ended it"
             yield Odd(text, tellers.TIMES)
-    yield from _saved_before_it_was_seen(run, fault_free_runs, disturbed)
+    yield from _saves_seen_late(run, fault_free_runs, disturbed)
 
 
 class Told:
@@ -259,9 +259,7 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
             yield fault.id, told, fault.recovered
 
 
-def _saved_before_it_was_seen(
-    run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
-) -> Iterator[Odd]:
+def _saves_seen_late(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]) -> Iterator[Odd]:
     """Yields a text on consecutive saves that the harness saw much longer after their commits than usual."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end

@@ -63,9 +63,7 @@ def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, s
     told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
     seen = [(f"the checkpoint of step {save.step} holds other tensors", save, each.digests[1]) for save, each in sights]
     kinds = {"told": told, "seen": seen}.items()
-    found = {
-        kind: {(where, s.series): (s.last_at, digest) for where, s, digest in each if digest} for kind, each in kinds
-    }
+    found = {kind: {(where, s.series): (s.last_at, held) for where, s, held in each if held} for kind, each in kinds}
     anew = grouped((each.path, each) for each in saves.store.seen if each.step is None and each.digests[1])
     for path, looks in anew.items():
         if looks[-1].at > ended:

@@ -22,11 +22,7 @@ from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted
 
 QUANTILES = (50, 95, 99)
-UNITS: Mapping[str, Callable[[Any], str]] = {
-    "s": lambda value: f"{value:.3f} s",
-    "%": lambda value: f"{value:.1f} %",
-    "": str,
-}
+UNITS: dict[str, Callable[[Any], str]] = {"s": lambda x: f"{x:.3f} s", "%": lambda x: f"{x:.1f} %", "": str}
 ROWS = (  # key in `expect:`, figure, unit
     ("step_p50_max", "step_seconds_p50", "s"),
     ("step_p95_max", "step_seconds_p95", "s"),
@@ -56,9 +52,7 @@ def metrics(evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
     return ScoreResult(values, lines, not_judged=[("alarms of the trainer", why)] if false else [])
 
 
-def _lines(
-    run: Timeline, values: Mapping[str, Any], bounds: MetricBounds, words: Mapping[str, str]
-) -> Iterator[Expectation]:
+def _lines(run: Timeline, values: dict[str, Any], bounds: MetricBounds, words: dict[str, str]) -> Iterator[Expectation]:
     for name, figure, unit in ROWS:
         if (allowed := getattr(bounds, name)) is not None:
             if name == "detection_max" and (missed := _unnoticed(run, allowed)):

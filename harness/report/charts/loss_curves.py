@@ -30,10 +30,8 @@ class Panel:
         steps, values = svg.thin(steps, values, max(50, int(self.x.stop - self.x.start) // 2))
         with np.errstate(divide="ignore", invalid="ignore"):
             levels = np.log10(values) if self.logarithmic else values
-        return [
-            (self.x(float(s)), self.y(float(v)) if math.isfinite(v) else math.nan)
-            for s, v in zip(steps, levels, strict=True)
-        ]
+        heights = (self.y(float(v)) if math.isfinite(v) else math.nan for v in levels)
+        return [(self.x(float(s)), height) for s, height in zip(steps, heights, strict=True)]
 
 
 @dataclass(frozen=True)
