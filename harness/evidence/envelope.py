@@ -1,20 +1,18 @@
 """The tolerance interval of mode `envelope`: the limits within which a run is allowed to differ from a fault-free run.
 
-The judged run and further fault-free runs (*repeats*) are compared with one fault-free run, in stretches of steps.
-Three limits for the judged run follow from the differences between the repeats and the fault-free run:
+The judged run and further fault-free runs (*repeats*) are compared with one fault-free run, in stretches of steps:
 
-* In each step, the limit `single` allows 3 times the repeats' largest difference up to this step. The limit `single` is
-  also at most 5 times the repeats' largest difference in the same and the two neighbouring stretches of steps, because
-  one run can drift sooner than another.
-* For the mean difference in a stretch of steps, the limit `lasting` allows 5 times the repeats' largest mean so far. A
-  stretch's mean is far below its largest difference, so `lasting` finds a lasting deviation long before `single`.
-* In the n-th step after a run diverges, the limit `soon` allows 10 times the repeats' largest difference in the first n
-  steps after the repeats diverged. Runs that differ by rounding alone stay close to each other for many steps. A
-  difference above the limit `soon` is inconclusive, because rounding errors grow faster in some phases of a training.
+* In each step, `single` allows 3 times the repeats' largest difference up to this step, at most 5 times that in the
+  same and the two neighbouring stretches, because one run can drift sooner than another.
+* For the mean difference in a stretch, `lasting` allows 5 times the repeats' largest mean so far. A mean is far below
+  the largest difference, so `lasting` finds a lasting deviation long before `single`.
+* In the n-th step after a run diverges, `soon` allows 10 times the repeats' largest difference in their first n steps:
+  runs that differ by rounding alone stay close for long. More is inconclusive, because rounding errors grow faster in
+  some phases of a training.
 
-Each limit allows at least the possible rounding error (see `_rounding`). Limits from a single repeat would fail up to 1
-in 10 healthy runs, because a single repeat can be close to the fault-free run by chance. Limits from fewer than
-`ENOUGH` repeats therefore fail no run, and the harness makes more fault-free runs.
+Each limit allows at least the possible rounding error (see `_rounding`). A single repeat can be close to the fault-free
+run by chance, and would fail up to 1 in 10 healthy runs. So limits from fewer than `ENOUGH` repeats fail no run, and
+the harness makes more fault-free runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

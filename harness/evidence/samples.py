@@ -1,12 +1,10 @@
 """Finds which samples a run repeated, skipped or consumed in another step than the fault-free run did.
 
-For each step, a rank of an observed trainer logs the indices of its samples (`samples`), or a digest of its inputs. The
-samples of all ranks together are compared with those of the fault-free run, for each pass over the data set.
-Rolled-back steps are ignored. A run may repeat a sample as often as the fault-free run does, for example as padding by
-the sampler. If the run and the fault-free run consume equally many samples in each step, the steps that both runs did
-are compared. If both runs consume different numbers of samples in a step, as after a change of the number of ranks,
-whole passes over the data set are compared. If the order of samples differs between fault-free runs, samples are not
-compared.
+A rank of an observed trainer logs for each step the indices of its samples (`samples`), or a digest of its inputs.
+Those of all ranks together are compared with the fault-free run's, for each pass over the data set, without rolled-back
+steps. A run may repeat a sample as often as the fault-free run does, for example as padding. If both consume equally
+many samples in each step, their common steps are compared; if not, as after a change of the number of ranks, whole
+passes. If the order of samples differs between fault-free runs, samples are not compared.
 """
 
 import itertools

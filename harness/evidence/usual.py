@@ -1,11 +1,10 @@
 """Measures how long steps usually take in the fault-free runs, and how much slower the judged run was.
 
-*Degraded* means a time interval in which a fault slowed the job without stopping it. *Pace* means the time of all
-undisturbed steps after the last recovery, divided by the time of the same steps in the fault-free run at the same world
-size. Pauses between steps count in the judged run and in the fault-free run. The median step time is compared, too,
-because a pause in the fault-free run does not change the median. Because a busy host also slows a healthy job, three
-more values are measured: the pace before the first fault, the pace of the run's fastest steps, and that of the slowest
-steps without a fault.
+*Degraded* is a time interval in which a fault slowed the job without stopping it. *Pace* is the time of all undisturbed
+steps after the last recovery, pauses included, divided by that of the same steps in the fault-free run at the same
+world size. The median step is compared, too, as no pause in the fault-free run changes it. Because a busy host also
+slows a healthy job, the pace before the first fault, of the fastest steps, and of the slowest steps without a fault are
+measured.
 """
 
 import enum

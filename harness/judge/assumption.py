@@ -1,9 +1,8 @@
 """Defines assumptions: conditions that must hold before the judge can trust or compare the evidence of a run.
 
-Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The page docs/guarantees.md
-shows the docstring of each assumption. If an assumption does not hold in a run, each finding that rests on it is
-*inconclusive*, and the report gives the reason. Each breach of a guarantee names the evidence that shows this breach
-(`Ground`). Each assumption names the kinds of evidence that become doubtful if the assumption does not hold.
+Each file of `harness/judge/assumptions/` defines one, named after the file; docs/guarantees.md shows its docstring. If
+it does not hold in a run, each finding that rests on it is *inconclusive*, with the reason. A breach names the evidence
+that shows it (`Ground`), and an assumption names the kinds of evidence that become doubtful without it.
 """
 
 import functools

@@ -1,10 +1,8 @@
 """Files in folders that a node can write. Nothing there is followed, waited for, or read without a limit.
 
-Whoever writes in a folder can swap any part of a path for a link at any moment. So a path is walked from a folder
-that is ours, one name at a time, and each name is opened without following it. A file is opened only if it is a
-regular one: a pipe would make us wait, a device could do anything.
-
-`root` is always a folder in which only we write; paths are relative to it.
+Whoever writes in a folder can swap any part of a path for a link at any moment. So a path, relative to a folder `root`
+in which only we write, is walked one name at a time, each opened without following it. Only a regular file is opened: a
+pipe would make us wait, a device could do anything.
 """
 
 import contextlib

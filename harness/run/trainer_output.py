@@ -1,11 +1,9 @@
 """Follows the files that a trainer writes by itself, and turns them into events of the node that wrote them.
 
 The files are the trainer's: regular ones only, no link followed, bounded in number, length and pace, and every event is
-checked before it is written. The events stand in the run's event log like those of a trainer that tells them itself, so
-that triggers and judges see no difference, but for the header's `uncertainty_ns` where the source tells no times.
-
-Text that is not understood is left out with a note; a half-written line is read again once it is whole. A file that is
-no longer read is missing evidence: the harness tells `reader.failed`.
+checked before it is written. The events stand in the run's log like those of a trainer that tells them itself, but for
+the header's `uncertainty_ns` where the source tells no times. Text that is not understood is left out with a note; a
+half-written line is read again. A file that is no longer read is missing evidence: the harness tells `reader.failed`.
 """
 
 import contextlib

@@ -1,12 +1,11 @@
 """Derives from the log when each process ran, in which process groups, and which steps were not rolled back.
 
-A *life* is one worker process. A *world* is one process group. A process that survives the loss of a peer may be in
-several process groups, one for each `rendezvous`. An *epoch* here is a training period: the steps of one process group
-up to a rollback, or until a new group takes over. A *stretch* is the series of steps that one process did in one
-training period. A step is *complete* when every rank of its process group that has a log has done this step. The
-*lineage* is the chain of training periods that led to the job's final state. The chain goes from the last training
-period back to the one that wrote the checkpoint from which the last one started, and so on to the start. A step
-*survives* if the job's final state includes the step; otherwise it was rolled back.
+A *life* is one worker process, and a *world* one process group; a process that survives a peer may be in several, one
+for each `rendezvous`. An *epoch* here is a training period: the steps of one group up to a rollback, or until a new
+group takes over. A *stretch* is the steps of one process in one epoch. A step is *complete* when every rank of its
+group that has a log has done it. The *lineage* is the chain of epochs that led to the job's final state: from the last
+one back to the one that wrote the checkpoint from which it started, and so on. A step *survives* if the final state
+includes it; else it was rolled back.
 """
 
 import bisect

@@ -1,10 +1,9 @@
 """Finds the phase of the whole job at each moment of a run, such as `detect` or `restore`.
 
-A mark is a change at one instant, such as: a fault strikes, a worker notices a failure, an old process has ended. A
-training period consists of the steps of one process group without a rollback. Within a training period, the phase is
-`recompute` until a step passes the furthest step that the job had reached before, and then `running`. A *gap* lies
-between the last complete step of one training period and the first complete step of the next. In a gap, the marks up to
-each moment decide the phase at this moment. The phases cover the whole run without overlap.
+A mark is a change at one instant, such as: a fault strikes, a worker notices a failure, an old process has ended. While
+the steps of one process group go on, the phase is `recompute` until a step passes the furthest step so far, and then
+`running`. A *gap* lies between the last complete step of one training period and the first of the next: there, the
+marks so far decide the phase. The phases cover the whole run without overlap.
 """
 
 import bisect

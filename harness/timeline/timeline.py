@@ -1,10 +1,8 @@
 """Builds the timeline of a run from its event log: processes, steps, faults, GPUs and the phases of the whole job.
 
 The code is pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
-Columns are numpy arrays, so that ten million steps fit into memory and are scored in seconds.
-
-The module `reading` puts all files of the log on one clock. `sorted_events` groups events by subject. `lineage` finds
-the steps that were not rolled back. `phase_marks` and `phases` find the phases of the job.
+Columns are numpy arrays, so that ten million steps fit into memory. `reading` puts all files on one clock,
+`sorted_events` groups events, `lineage` finds surviving steps, and `phase_marks` and `phases` the phases.
 """
 
 import bisect

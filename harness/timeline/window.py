@@ -1,12 +1,10 @@
 """The window of one rehearsal: the part of a job's log by which the rehearsal is judged.
 
-A rehearsal is one scenario whose faults strike a longer job. The window of a rehearsal reaches from the event
-`rehearsal.started` to the event `rehearsal.finished`, or to the end of the job, whichever comes first. If an outage or
-a fault lies partly in the window, the window is widened to contain it. The window also contains each step that a
-rollback in the window undid. If two rehearsals share an outage, the outage lies in the windows of both, and names the
-faults of both. The log is first cut at the window's end, as if the job had ended there. The timeline of the cut log is
-then narrowed to the window. Events before the window count if they matter in the window, such as checkpoints to
-restore. Events after the window do not count.
+A rehearsal is one scenario whose faults strike a longer job. Its window reaches from `rehearsal.started` to
+`rehearsal.finished` or the end of the job, and is widened to contain each outage and fault that lies partly in it, and
+each step that a rollback in it undid. An outage of two rehearsals lies in both windows, and names the faults of both.
+The log is first cut at the window's end, as if the job had ended there; the timeline of that log is then narrowed.
+Earlier events count if they matter in the window, such as checkpoints to restore.
 """
 
 import pathlib

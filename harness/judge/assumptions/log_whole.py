@@ -1,11 +1,10 @@
 """The log holds each line that was written, and can be read.
 
-Gaps in the line numbers of a log show which lines are missing. No process is blamed for log lines that were lost to a
-full disk. In a log without line numbers, one missing step counts as a lost line if the process had the time for this
-step and all ranks have equal weights afterwards. The run is inconclusive if the harness's own log lacks lines. A
-fault-free run whose log lacks lines is not used for comparison. If a log was shipped twice, or holds each line twice,
-each line counts once. Log lines that are not in order of time are sorted by time. A log without a complete line is no
-flaw if its process was killed, and the job completed no step while the process ran.
+Gaps in the line numbers of a log show which lines are missing. No process is blamed for lines that were lost to a full
+disk. Without line numbers, one missing step counts as a lost line if the process had the time for it and all ranks have
+equal weights afterwards. The run is inconclusive if the harness's own log lacks lines; a fault-free run that lacks
+lines is not used. Copies of a log or line count once, and lines count in order of time. A log without a complete line
+is no flaw if its process was killed, and the job completed no step while it ran.
 """
 
 from collections.abc import Sequence

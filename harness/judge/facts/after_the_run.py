@@ -1,8 +1,7 @@
 """The restore drill and the second restart: two new starts of the job's command, on a copy of the run's saves.
 
-The *restore drill* starts the job from the run's last save, and ends when this save is restored. The *second restart*
-starts the job from the run's second-to-last save, and goes on until the job ends. Each drill (restore drill or second
-restart) has its own log. A guarantee that applies to drills judges a drill's log like the log of a run.
+The *restore drill* starts from the last save, and ends when it is restored. The *second restart* starts from the one
+before, and goes on until the job ends. Each has its own log, which guarantees that apply to drills judge like a run's.
 """
 
 from collections.abc import Iterator, Mapping

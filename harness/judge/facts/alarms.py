@@ -1,10 +1,8 @@
 """Finds abnormal steps of a training, and checks the trainer's alarms about abnormal steps.
 
 A spike is a rise of the loss or gradient norm that lasts several steps. Judge and trainer find spikes by the same rule.
-After a spike, a trainer is allowed to roll steps back and to leave out the samples around the spike once. A trainer
-that leaves out samples must report them, and its logged steps must show a spike as the reason.
-
-An alarm is a trainer's report of abnormal steps. Logged steps must confirm alarms raised while no fault is active.
+After a spike, a trainer may roll steps back and leave out the samples around the spike once. It must report them, and
+its logged steps must show the spike. Logged steps must also confirm alarms that are raised while no fault is active.
 """
 
 import bisect

@@ -1,8 +1,7 @@
 """Compares the run's last steps with the same steps of the second restart, which the harness makes after the run.
 
-The second restart must equal the run bit for bit if the run equals its fault-free run. If the second restart repeats no
-more steps than lie before the first fault, run and fault-free run need to be equal only before this fault. If the run
-differs from its fault-free run, the second restart is allowed to differ from the run 3 times as much.
+They must be equal bit for bit if the run equals its fault-free run; before the first fault is enough if there are as
+many steps as are repeated. If the run differs from its fault-free run, they may differ 3 times as much.
 """
 
 from collections.abc import Iterator, Mapping

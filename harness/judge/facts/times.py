@@ -1,9 +1,7 @@
 """Finds impossible times: logged times that contradict each other or the harness's observations.
 
-A step cannot begin before the job has the node, before the process begins, or before the process's previous step ends.
-No part of a step takes longer than the step. If ranks wait for each other, no rank ends a step before every rank began
-it. A worker cannot take the place of a worker that has not ended. A save or recovery cannot be logged long before the
-harness sees it. A contradiction that a fault-free run also has is ignored, because the trainer always logs in this way.
+The docstring of the assumption `times-possible` lists them. A contradiction that a fault-free run also has is ignored,
+because the trainer always logs in this way.
 """
 
 import functools

@@ -1,13 +1,12 @@
 """Each restart takes the newest sound checkpoint, and passes over only damaged checkpoints.
 
-The newest checkpoint has the highest step of all checkpoints that were committed before the restart began to load. If
-each rank saves a part, the checkpoint is committed once the last rank has committed its part. A restart may take a
-checkpoint older than the newest if the job decided to roll back, if a fault may have damaged all newer checkpoints, or
-if the restart reports that it passed over each of them. The run fails if a restart passed over a checkpoint that the
-harness had seen complete and that no fault can have damaged. The run fails if a job restarts from scratch although a
-checkpoint had been committed. Exported weights, and the dump of a worker that ends by an error, count as checkpoints
-only if the job makes no other saves. The run is inconclusive if a checkpoint
-was committed while a fault hid the store, the harness never saw it, and a later restart took an older one silently.
+The newest checkpoint has the highest step of all that were committed (by the last rank, if each saves a part) before
+the restart began to load. A restart may take an older one if the job decided to roll back, if a fault may have damaged
+all newer ones, or if the restart reports that it passed over each of them. The run fails if the harness had seen a
+passed-over checkpoint complete and no fault can have damaged it, or if a job restarts from scratch although a
+checkpoint had been committed. Exported weights, and the dump of a worker that ends by an error, count only if the job
+makes no other saves. The run is inconclusive if a checkpoint was committed while a fault hid the store, the harness
+never saw it, and a later restart took an older one silently.
 """
 
 from harness.judge.facts.restarts import Choice, Restart, choices

@@ -1,15 +1,13 @@
 """Judges the job after its last recovery: its speed, its GPUs in use, how regularly it saves, and how soon it exits.
 
-The number of GPUs that the job *uses* is its number of ranks times the number of GPUs per rank in the fault-free run.
-The job *has* the GPUs that stay allocated to it until the end of the run, but for spares. A new GPU counts as unused
-only after a waiting time: three times as long as the fault-free run took from its first allocation to its first step.
-The waiting time begins once the new GPU is allocated and the launcher on its node has logged a line.
+The job *uses* as many GPUs for each rank as the fault-free run. It *has* the GPUs that it keeps until the end of the
+run, but for spares. A new GPU counts as unused only three times as long after it was allocated, and its launcher logged
+a line, as the fault-free run took from its first allocation to its first step.
 
-A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
-committed a checkpoint less than half an interval before the due step, or after it and before the next due step. A due
-save that was not made was *missed* only if nothing disturbed the job at that time. A save at another step is due, too,
-once a process began it or reported that it failed, and it was made if a checkpoint of this very step was committed.
-Saves at other steps are not counted if the fault-free run has saves that were begun and never committed.
+A save is *due* at each step at which the fault-free run committed a checkpoint. It was *made* if the run committed one
+less than half an interval before, or after it and before the next due step. It was *missed* if it was not made though
+nothing disturbed the job. A save at another step is due, too, once it was begun or failed, and made if it was
+committed; not if the fault-free run has saves that were begun and never committed.
 """
 
 from collections.abc import Callable, Sequence
