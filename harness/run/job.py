@@ -238,14 +238,9 @@ class RunningJob:
             observer.status(self._status(now_ns))
             if stop.asked:
                 return Outcome("interrupted", stop.reason)
-            if (
-                outcome := self._saved()
-                or self._finished()
-                or self._done()
-                or self._capped(now_ns)
-                or self._aborted(now_ns)
-            ):
-                return outcome
+            ended = self._saved() or self._finished() or self._done() or self._capped(now_ns) or self._aborted(now_ns)
+            if ended:
+                return ended
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:

@@ -41,13 +41,8 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 def _node_marks(story: Story) -> Iterator[Event]:
     """Yields a mark when a node is allocated or lost. A node that a fault takes is lost when the fault strikes."""
-    struck = {
-        key_of(target): fault.injected
-        for fault in reversed(story.faults)
-        if fault.kills and fault.injected is not None
-        for target in fault.targets
-        if target.get("rank") is None
-    }
+    kills = [fault for fault in reversed(story.faults) if fault.kills and fault.injected is not None]
+    struck = {key_of(node): kill.injected for kill in kills for node in kill.targets if node.get("rank") is None}
     allocated = {(slot.node, slot.incarnation): slot.allocated for slot in story.slots}
     yield from (Event(at, Mark.NODE) for at in allocated.values())
     for event in story.harness:

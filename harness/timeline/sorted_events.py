@@ -175,17 +175,13 @@ class Story:
         return sorted(found, key=lambda each: each["at"])
 
     def launchers(self) -> list[Launcher]:
-        return [
-            Launcher(
-                key_of(agent.header),
-                agent.header["at"],
-                tuple(event for event in agent.events if _met(event)),
-                next((event.get("code") for event in agent.events if event["event"] == "agent.exiting"), None),
-                any(event["event"] == "agent.exiting" for event in agent.events),
-                agent.gaps,
-            )
-            for agent in self.agents
-        ]
+        found = []
+        for agent in self.agents:
+            met = tuple(event for event in agent.events if _met(event))
+            exits = [event.get("code") for event in agent.events if event["event"] == "agent.exiting"]
+            code = exits[0] if exits else None
+            found.append(Launcher(key_of(agent.header), agent.header["at"], met, code, bool(exits), agent.gaps))
+        return found
 
     def launched(self, life: Life) -> int:
         """Returns when the launcher's last rendezvous before the worker's start ended, if no exit came since."""

@@ -466,10 +466,8 @@ def _cut_off(timeline: Timeline) -> bool:
     given_back = min((slot.released for slot in timeline.slots if slot.kept), default=timeline.end)
     until = given_back if timeline.aborted is None else timeline.aborted
     noticed = bool(((timeline.evidence > last) & (timeline.evidence <= until)).any())
-    at_work = any(
-        fault.injected is not None and fault.injected <= until and (fault.healed is None or fault.healed > last)
-        for fault in timeline.faults
-    )
+    acted = [fault for fault in timeline.faults if fault.injected is not None and fault.injected <= until]
+    at_work = any(fault.healed is None or fault.healed > last for fault in acted)
     return not noticed and not at_work and until - last <= _patience_ns(timeline)
 
 
@@ -547,14 +545,10 @@ def _brought_back(
 ) -> list[FaultRecord]:
     """Returns the faults that took a node which returns in this outage, unless they were undone before its loss."""
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
-    return [
-        fault
-        for fault in timeline.faults
-        if fault.injected is not None
-        and any(
-            (key := key_of(target)) in back
-            and target.get("rank") is None
-            and (fault.kills or fault.healed is None or fault.healed >= gone.get(key, timeline.end))
-            for target in fault.targets
-        )
-    ]
+    found = []
+    for fault in timeline.faults:
+        until = NEVER if fault.kills or fault.healed is None else fault.healed
+        nodes = back & {key_of(target) for target in fault.targets if target.get("rank") is None}
+        if fault.injected is not None and any(until >= gone.get(key, timeline.end) for key in nodes):
+            found.append(fault)
+    return found

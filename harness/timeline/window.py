@@ -194,18 +194,14 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
     """Returns begin and end of the window, widened to contain each outage and fault that lies partly in the window."""
     begin, end = found.begin, job.end if found.end is None or found.outcome not in _OUTCOMES else found.end
     struck = {fault.id: fault.injected for fault in job.faults if fault.injected is not None}
-    spans = [
-        (
-            min((struck.get(fault, episode.t_stop) for fault in episode.faults), default=episode.t_stop),
-            job.end if episode.t_regained is None else episode.t_regained,
-        )
-        for episode in job.episodes
-    ]
-    spans += [
-        (fault.injected, max(fault.healed or job.end, fault.recovered or 0, *(each["at"] for each in fault.effects)))
-        for fault in job.faults
-        if fault.injected is not None
-    ]
+    spans = list[Span]()
+    for episode in job.episodes:
+        first = min((struck.get(fault, episode.t_stop) for fault in episode.faults), default=episode.t_stop)
+        spans.append((first, job.end if episode.t_regained is None else episode.t_regained))
+    for fault in job.faults:
+        if fault.injected is not None:
+            last = max(fault.healed or job.end, fault.recovered or 0, *(each["at"] for each in fault.effects))
+            spans.append((fault.injected, last))
     while touching := [span for span in spans if span[0] <= end and span[1] >= begin]:
         grown = min(begin, *(lo for lo, _ in touching)), max(end, *(hi for _, hi in touching))
         if grown == (begin, end):
