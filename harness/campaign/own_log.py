@@ -70,7 +70,7 @@ class _SavesSource(LineSource):
 
 
 class _LargeSource(LineSource):
-    """Reads numbers that are too large for a step, like `saved checkpoint step_100000000000000000000.pt`."""
+    """Finds numbers that are too large to be a step, as in `saved checkpoint step_100000000000000000000.pt`."""
 
     chars_max = readers.EXPRESSION_CHARS_MAX
 

@@ -62,7 +62,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A filter; `None` matches anything. `commit`: may be the beginning of one; `since_s`: seconds since 1970."""
+    """A filter of runs; `None` matches all. `commit`: its first letters are enough; `since_s`: seconds since 1970."""
 
     scenario: str | None = None
     backend: str | None = None

@@ -57,7 +57,7 @@ class StoredKind(Protocol):
         """Reads the result. Raises `ReportError` if it was not judged, or its report cannot be read."""
 
     def values(self, folder: pathlib.Path) -> Any:
-        """Returns the result for programs."""
+        """Returns the result as JSON data."""
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
         """Judges it again, from the event log alone. Returns the result, and a function that writes its reports."""
@@ -150,7 +150,7 @@ def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, flo
 
 
 class _Planned(msgspec.Struct):
-    """The part of a plan that tells the trainer."""
+    """The part of a plan that names the trainer."""
 
     workload: dict[str, object]
 

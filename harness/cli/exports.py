@@ -60,7 +60,7 @@ def exports() -> Mapping[str, Export]:
 
 
 def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options of these exports to a command. It gets those that were chosen as `chosen`."""
+    """Adds the options of these exports to a command, which gets the exports that the user chose as `chosen`."""
 
     def offer(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)

@@ -253,7 +253,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _kept(error: BaseException) -> str:
-    """Writes the traceback to a file and returns where it is, for developers."""
+    """Writes the traceback to a file, and returns a line that names it; empty if it cannot be written."""
     try:
         descriptor, name = tempfile.mkstemp(prefix="chaos-error-", suffix=".txt")
         with open(descriptor, "w", errors="replace") as file:

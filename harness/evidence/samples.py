@@ -122,7 +122,7 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The comparable rows of a run, one for each surviving step and rank: all ranks did the step and logged samples."""
+    """The rows of a run that can be compared: surviving steps of which all ranks logged their samples."""
 
     def __init__(self, run: Timeline, kind: Kind):
         self.run, self.kind, self.steps = run, kind, run.steps
@@ -323,7 +323,8 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Describes samples: how many of each rank, if all alike, their share, if of several passes, and their indices."""
+    """Describes samples by their indices, the number per rank if all ranks have equally many, and, if they come from
+    several passes over the data, their share of all samples consumed."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])

@@ -213,7 +213,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns a sort key for findings: the same for all findings on one family of guarantees, such as `restart`."""
+    """Returns the place of a finding in the report: the same for a whole family of guarantees, such as `restart`."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 

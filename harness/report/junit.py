@@ -73,7 +73,7 @@ def case(
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds one test case: a fail is a failure, an inconclusive result an error; `None` (not judged) is skipped."""
+    """Adds a test case. A fail counts as a failure, inconclusive as an error, and `None` (not judged) as skipped."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:

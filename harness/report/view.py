@@ -114,7 +114,7 @@ def beyond(report: Report) -> list[str]:
 
 
 def figures(report: Report) -> list[Figure]:
-    """Returns what decided a verdict other than pass, the four figures of every run, restarts and files after it."""
+    """Returns the figures at the top of a report: what decided against a pass, the four of every run, and the rest."""
     found = [*lasting_figures(report), *_restarts(report), *_files(report)]
     return [*_deciding(report, {figure.of for figure in found}), *found]
 

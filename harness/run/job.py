@@ -178,7 +178,7 @@ class RunningJob:
         return replace(workload, env=env, mounts=tuple(mounts))
 
     def run(self, observer: Observer, stop: StopRequest) -> Outcome:
-        """Runs the job from the first node to the last: this is the order of events of every run."""
+        """Runs the job, from the start of its nodes to the restarts after its end, and returns how it ended."""
         outcome = Outcome("failed", "the run did not start")
         self.start_ns = self._booked_ns = time.monotonic_ns()
         self._caps += [stop.cap] if stop.cap else []

@@ -161,7 +161,7 @@ class When(ReplaySpec):
         return self._replay
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """Returns the trigger with its trace, from this folder. Raises `UsageError`."""
+        """Returns the trigger with its trace read from `folder`. Raises `UsageError` if the trace cannot be read."""
         if self.trace is None:
             return self
         found = self.model_copy()
@@ -379,7 +379,7 @@ def _no_scenario(kind: str, where: str, command: str) -> str:
 
 
 def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """Returns a path as given, or the file of this name (`_named`). `what`: the kind of file, for messages."""
+    """Returns `name` if it is a path, else its file in `directory`. `what`: the kind of file, for messages."""
     given = pathlib.Path(name)
     is_path = given.suffix in (".yaml", ".yml") or os.sep in name or (os.path.lexists(given) and not given.is_dir())
     return given if is_path else _named(name, directory, what)

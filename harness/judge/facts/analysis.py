@@ -71,13 +71,13 @@ class Analysis(Evidence):
 
     @property
     def disturbances(self) -> Sequence[by_time.Window]:
-        """Returns these windows and those of the faults themselves, without those of benign faults alone."""
+        """Returns `windows` and the time of each fault, from its injection on, apart from faults that are benign."""
         struck = [fault for fault in self.run.faults if fault.injected is not None]
         acted = [(each.injected or 0, by_time.healed_at(self.run, each)) for each in struck if not each.benign]
         return [*self._windows(frozenset(each.id for each in struck if each.benign)), *acted]
 
     def _windows(self, but: frozenset[str]) -> Sequence[by_time.Window]:
-        """Returns `windows` without those that the faults with these ids account for."""
+        """Returns `windows` without those that only the faults with these ids explain."""
         episodes = [(e.t_stop, e.end) for e in self.run.episodes if not e.faults or not but.issuperset(e.faults)]
         slow = [(interval.begin, interval.end) for interval in self.slowed.degraded if interval.fault not in but]
         return [*episodes, *slow, *([] if self.fault_free_runs else usual.stood_frozen(self.run))]

@@ -72,7 +72,7 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups saves of processes by step and process group. A process that saves the step again begins a new one."""
+    """Groups saves of processes by step and process group. If a process saves a step again, a new group begins."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -127,7 +127,7 @@ def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[in
 
 
 def _unnoticed(run: Timeline, allowed: int) -> Expectation | None:
-    """Returns a failed line if a job stood still for over `allowed` (ns) over a fault, and nobody in it noticed."""
+    """Returns a failed line if a fault stopped the job for more than `allowed` ns, and the job did not notice."""
     for fault in run.faults:
         if fault.injected is None or fault.benign:
             continue

@@ -109,7 +109,7 @@ def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
 
 
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
-    """Returns the panel of losses, logarithmic if they span more than a factor of fifty."""
+    """Returns the panel of losses; its axis is logarithmic if they span more than a factor of fifty."""
     reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
     everything = np.concatenate([curves.ours.loss, *(loss for _, loss in curves.rolled_back), reference])
     finite = np.clip(everything[np.isfinite(everything)], -LOSS_MAX, LOSS_MAX)
