@@ -24,7 +24,6 @@ from harness.log import files, untrusted_files
 from harness.log.journal import is_closed, is_running
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.run_plan import Plan
-from harness.run import provenance
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
@@ -77,7 +76,7 @@ def _flaw(plan: Plan, made: pathlib.Path) -> str:
         run = timeline.load(made)
     except EventLogError as error:
         return str(error)
-    code = {"source_digest": provenance.source_digest(plan)}
+    code = {"source_digest": outcome_inputs.source_digest(plan.workload.trainer)}
     asked = Asked(plan.to_json(), code, resumes_at=0)
     return asked.broken_by(run) or ("it restarted" if len(run.epochs) > 1 else "")
 

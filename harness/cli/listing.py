@@ -91,8 +91,7 @@ def _list_scenarios(folder: pathlib.Path, json: bool) -> None:
 
 
 def guarantees(
-    name: Annotated[str, typer.Argument(help="Only this one, as `restart.newest`.")] = "",
-    json: JsonOption = False,
+    name: Annotated[str, typer.Argument(help="Only this one, as `restart.newest`.")] = "", json: JsonOption = False
 ) -> None:
     """List the guarantees that each run must keep; with a name, its details.
 
@@ -124,8 +123,7 @@ def _told(name: str, held: Guarantee) -> dict[str, Any]:
 
 
 def faults(
-    name: Annotated[str, typer.Argument(help="Only this one, with its parameters.")] = "",
-    json: JsonOption = False,
+    name: Annotated[str, typer.Argument(help="Only this one, with its parameters.")] = "", json: JsonOption = False
 ) -> None:
     """List the faults, and which backends inject them here; with a name, its parameters.
 

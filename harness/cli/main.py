@@ -51,10 +51,7 @@ FIRST_PAGE |= {"runs", "show", "compare", "score", "forecast", "heal"}
 COMMANDS = {
     "Run": {
         "run": ("cli.run", "Run a scenario and judge it."),
-        "gate": (
-            "gate.gate_command",
-            "Run a suite of scenarios and give one verdict. A scenario that must fail runs first.",
-        ),
+        "gate": ("gate.gate_command", "Run a suite and give one verdict. A scenario that must fail runs first."),
         "gameday": ("gameday.day_command", "Run a schedule of scenarios on one job, with a live page."),
         "init": ("adopt.init_command", "Watch your own training, unchanged, and write scenarios for it."),
         "matrix": ("matrix.matrix_command", "Restart a job on damaged saves, or from each save that matters."),
@@ -63,35 +60,17 @@ COMMANDS = {
         "list": ("cli.listing:list_", "List scenarios, suites and game days; the faults; or the keys of `expect:`."),
         "faults": ("cli.listing", "List the faults, and which backends inject them here; with a name, its parameters."),
         "guarantees": ("cli.listing", "List the guarantees that each run must keep; with a name, its details."),
-        "plan": (
-            "cli.scenarios",
-            "Say what a scenario would do, or print the request to the engine. Launches nothing.",
-        ),
-        "checkpoint": (
-            "preflight.checkpoint_command",
-            "Say which saves are whole, and of a damaged one which file and which tensor.",
-        ),
-        "preflight": (
-            "preflight.preflight_command",
-            "Say whether a cluster is fit for a job, or what stored results prove before a launch.",
-        ),
+        "plan": ("cli.scenarios", "Say what a scenario would do, or print the engine's request. Launches nothing."),
+        "checkpoint": ("preflight.checkpoint_command", "Say which saves are whole, and which file or tensor is bad."),
+        "preflight": ("preflight.preflight_command", "Test a cluster for a job, or say what stored results prove."),
         "doctor": ("cli.machine", "Say which backends, faults and scenarios work here, and what the rest lacks."),
     },
     "After a run": {
         "runs": ("cli.listing", "List the stored runs and their verdicts, newest first."),
         "show": ("cli.runs", "Show a stored run from its report.json, without judging it again."),
-        "compare": (
-            "gate.history_command",
-            "Say which phase, rank and kind of wasted GPU time explain the difference between two runs.",
-        ),
-        "score": (
-            "cli.runs",
-            "Judge a stored run again, by its event log; or the restarts of any job, by its own logs.",
-        ),
-        "forecast": (
-            "forecast.forecast_command",
-            "Say what this stack will cost at scale, from what runs measured and what others published of failures.",
-        ),
+        "compare": ("gate.history_command", "Say which phase, rank and waste explain how two runs differ."),
+        "score": ("cli.runs", "Judge a stored run again, by its event log; or any job's restarts, by its own logs."),
+        "forecast": ("forecast.forecast_command", "Say what this stack will cost at scale, by runs and failure rates."),
         "explain-failure": (
             "diagnosis.explain_command:explain_failure",
             "Say what broke first in a stored run, who it was, why, and what to do.",
@@ -100,16 +79,10 @@ COMMANDS = {
         "heal": ("cli.machine", "Undo what killed runs left behind on this machine, and name it."),
     },
     "More": {
-        "history": (
-            "gate.history_command",
-            "Show verdicts, recovery and waste over time, and where their level changed.",
-        ),
+        "history": ("gate.history_command", "Show verdicts, recovery and waste over time, and what changed."),
         "baseline": ("gate.gate_command", "Keep, list and show baselines, which gates are compared with."),
         "report": ("cli.runs", "Write a stored run's report files again. Exits 0 whatever the verdict."),
-        "export": (
-            "monitoring.export_command",
-            "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
-        ),
+        "export": ("monitoring.export_command", "Write a stored run in other formats. Exits 0 whatever the verdict."),
         "validate": ("cli.validate", "Check scenarios with all profiles, suites and plans of game days. Runs nothing."),
         "plugins": ("cli.plugins", "List the plug-ins that other packages added, and why one cannot be used."),
         "new": ("cli.new:app", "Write the repository of a plug-in, with its test."),

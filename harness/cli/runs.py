@@ -87,7 +87,7 @@ def score(
     json: Annotated[bool, typer.Option("--json", help="With --log, for programs: JSON on standard output.")] = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Judge a stored run again, by its event log; or the restarts of any job, by its own logs.
+    """Judge a stored run again, by its event log; or any job's restarts, by its own logs.
 
     Exits like `chaos run`. The report of a rehearsal lies in a folder of its own, `rehearsal-NAME` of the run's.
 

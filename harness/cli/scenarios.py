@@ -43,7 +43,7 @@ def plan(
     output: Annotated[str, typer.Option("--output", "-o", help="Of a kind of object: yaml or json.")] = "",
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Say what a scenario would do, or print the request to the engine. Launches nothing.
+    """Say what a scenario would do, or print the engine's request. Launches nothing.
 
     Example: chaos plan spot-evict --backend kubernetes --as jobset
     """

@@ -59,7 +59,7 @@ def forecast(
     seed: SeedOption = 1,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Say what this stack will cost at scale, from what runs measured and what others published of failures.
+    """Say what this stack will cost at scale, by runs and failure rates.
 
     Simulates the whole job many times: expected failures, days and GPU-hours with an interval, what wastes them, the
     best checkpoint interval and number of spares. What was not measured is an assumption, and listed as one. Exits 0

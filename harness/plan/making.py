@@ -16,17 +16,7 @@ from harness.errors import ScenarioError, choice
 from harness.faults.contract import Target
 from harness.mesh import LAST, Mesh
 from harness.node.emitter import Axis
-from harness.plan.run_plan import (
-    NS_MAX,
-    OCCURRENCES_MAX,
-    TARGETS_MAX,
-    Abort,
-    Header,
-    Limits,
-    Plan,
-    PlannedFault,
-    When,
-)
+from harness.plan.run_plan import NS_MAX, OCCURRENCES_MAX, TARGETS_MAX, Abort, Header, Limits, Plan, PlannedFault, When
 from harness.spec.document import dotted
 from harness.spec.scenario import Abort as AbortSpec
 from harness.spec.scenario import Count, FaultSpec, NotRank, Percent, Scenario, Selector

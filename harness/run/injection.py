@@ -211,8 +211,7 @@ class Injection:
         return None if found is None else found.rank
 
     def strike(self) -> None:
-        found = self._holds.caught(self.firing.planned.id)
-        if found is not None:
+        if found := self._holds.caught(self.firing.planned.id):
             found.grant()
 
     def release(self, node: Node, reason: str) -> None:

@@ -111,8 +111,6 @@ class Rehearsal:
             thread.join(max(0.0, deadline - time.monotonic()))
         for injection in reversed(self._injections):
             injection.heal()
-        for identity in self.firings:
-            job.holds.release(identity)
         if not self.over:
             self._finish(job, "never_began" if self.begun_ns is None else "job_ended")
 

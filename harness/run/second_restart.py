@@ -133,11 +133,7 @@ def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
 
 
 def _set_lists_back(
-    run_dir: pathlib.Path,
-    saved: Checkpoint,
-    removed: list[FoundCheckpoint],
-    kept: FoundCheckpoint,
-    indexes: Indexes,
+    run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], kept: FoundCheckpoint, indexes: Indexes
 ) -> None:
     """Makes each file beside the checkpoints that names a removed one hold what it held before the last save."""
     place = CheckpointFolder.look(run_dir, saved.folder)

@@ -257,9 +257,7 @@ class Readings:
 
     def _moment(self, life: _WorkerLog, told: Told, now_ns: int) -> int:
         """Returns the told time on the harness's clock, between the last told time and the present (the default)."""
-        at = now_ns
-        if told.wall_ns is not None:
-            at = now_ns - (time.time_ns() - told.wall_ns)
+        at = now_ns if told.wall_ns is None else now_ns - (time.time_ns() - told.wall_ns)
         return max(life.last_ns, min(at, now_ns))
 
     def _fail(self, path: str, why: str) -> None:

@@ -193,18 +193,8 @@ class When(ReplaySpec):
         return self
 
 
-_TRIGGERS = (
-    ("step",),
-    ("after",),
-    ("every",),
-    ("rate",),
-    ("trace",),
-    ("phase",),
-    ("step", "phase"),
-    ("phase", "following"),
-    ("following",),
-    ("after", "following"),
-)
+_ALLOWED = "step after every rate trace phase step+phase phase+following following after+following"
+_TRIGGERS = [tuple(each.split("+")) for each in _ALLOWED.split()]
 
 
 class FaultSpec(NamedFault):
