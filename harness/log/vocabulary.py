@@ -499,7 +499,12 @@ _HARNESS: _Events = {
         _flag("replaced", "whether a node that it takes comes back; none: it takes none"),
         _flag("sticks", "whether it strikes each new life of its nodes, too, so that the job may leave them out"),
         _size("spoilt_steps", "it spoils the batches of so many steps", "steps", STEP_MAX),
-        *(_flag(f"{may}s", f"whether it may {may}; only without `may`") for may in May if may is not May.MOVE),
+        _flag("kills", "whether it may kill; only without `may`"),
+        _flag("stops", "whether it may stop; only without `may`"),
+        _flag("spoils", "whether it may spoil; only without `may`"),
+        _flag("drifts", "whether it may drift; only without `may`"),
+        _flag("diverges", "whether it may diverge; only without `may`"),
+        _flag("leaks", "whether it may leak; only without `may`"),
     ),
     "fault.taking": ("The target is killed now.", _FAULT, *_place(optional=True)),
     "fault.notice_read": (

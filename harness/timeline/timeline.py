@@ -29,19 +29,7 @@ from harness.timeline.phases import Episode, Event, Gap, Mark, Segment, clipped,
 from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, acted_at, diagnoses, key_of
 from harness.units import Duration
 
-__all__ = [
-    "PHASES",
-    "Episode",
-    "Epoch",
-    "FaultRecord",
-    "Process",
-    "Progress",
-    "Segment",
-    "Slot",
-    "Steps",
-    "Stretch",
-    "Timeline",
-]
+__all__ = ["PHASES", "Episode", "Epoch", "FaultRecord", "Progress", "Segment", "Slot", "Stretch", "Timeline"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

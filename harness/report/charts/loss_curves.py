@@ -164,19 +164,17 @@ def _step_axis(x: svg.Scale, bottom: float) -> Markup:
 
 
 def _resumes(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
-    parts = []
-    for step in curves.resumes[:200]:
-        title = svg.tag("title", f"Resumed after step {step:,}")
-        parts.append(svg.tag("g", title, svg.line(x(step), top, x(step), bottom, "resume")))
-    return svg.join(parts)
+    return svg.join(
+        svg.tag(
+            "g", svg.tag("title", f"Resumed after step {step:,}"), svg.line(x(step), top, x(step), bottom, "resume")
+        )
+        for step in curves.resumes[:200]
+    )
 
 
 def _struck(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
-    parts = []
-    for fault, step in curves.struck[:STRUCK_MAX]:
-        title = svg.tag("title", f"{fault} struck in step {step:,.0f}")
-        parts.append(svg.tag("g", title, svg.line(x(step), top, x(step), bottom, "injected")))
-    return svg.join(parts)
+    titled = ((svg.tag("title", f"{name} struck in step {at:,.0f}"), x(at)) for name, at in curves.struck[:STRUCK_MAX])
+    return svg.join(svg.tag("g", title, svg.line(at, top, at, bottom, "injected")) for title, at in titled)
 
 
 def _rolled_back(curves: Curves, panel: Panel) -> Markup:
