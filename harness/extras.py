@@ -1,7 +1,5 @@
 """The command that installs an extra of this package, also if the package came from a folder and is in no index."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import json
@@ -25,9 +23,7 @@ def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
 
 def how_to_install(extra: str = "") -> str:
     """The command, with an extra, for this copy: a checkout, one that was installed from a place, or a wheel's file.
-
-    The bare name is never printed: on the public index nobody owns it, so anybody could.
-    """
+    The bare name is never printed: on the public index nobody owns it, so anybody could."""
     wanted = f"[{extra}]" if extra else ""
     if (_ROOT / "pyproject.toml").is_file():
         return "pip install -e " + shlex.quote(f"{_ROOT}{wanted}")

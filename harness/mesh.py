@@ -1,7 +1,5 @@
 """The job's mesh: the number of ranks along each axis, and the place of a rank. Ranks count in row-major order."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The base of all models that people write in YAML: no unknown key, no NaN, and a number is a number."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, WithJsonSchema

@@ -3,8 +3,6 @@
 Another package brings its own by entry points: docs/plugins.md is that contract, and `CONTRACT` is its version.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.metadata
@@ -35,11 +33,8 @@ _GROUPS = {package: group for group, package in OPEN.items()}
 
 @dataclass(frozen=True)
 class Family:
-    """The plug-ins of one package, and those that others add to it. Each is a module that defines `attribute`.
-
-    With `part`, each plug-in of the package is a folder, and its module `part` defines the attribute. Nothing is
-    imported before it is loaded.
-    """
+    """The plug-ins of one package, and those that others add to it. Each is a module that defines `attribute` or, with
+    `part`, a folder whose module `part` does. Nothing is imported before it is loaded."""
 
     kind: str  # as messages say it: "fault"
     package: str
@@ -120,8 +115,7 @@ installed = functools.cache(importlib.metadata.entry_points)
 
 @functools.cache
 def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """Returns those of this group by name; none where this package was not installed. Raises `UsageError` if two have
-    the same name."""
+    """Returns those of this group by name. Raises `UsageError` if two have the same name."""
     known: dict[str, importlib.metadata.EntryPoint] = {}
     for each in sorted(installed().select(group=group), key=lambda point: (point.name, point.value)):
         if (other := known.setdefault(each.name, each)) is not each:

@@ -1,7 +1,5 @@
 """Observers of a campaign: they hear which job comes next, and how it ended."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,10 +34,10 @@ class Stage:
 
 
 class CampaignObserver(Silent):
-    """Hears of a campaign in the order of events, and does nothing. A subclass must return at once."""
+    """Is told of a campaign in the order of events, and does nothing. Methods of a subclass must return at once."""
 
     def stage(self, stage: Stage) -> None:
-        """Hears that this job is needed now."""
+        """Hears that the campaign is at this job now."""
 
     def stage_ended(self, stage: Stage, how: str) -> None:
         """Hears how a job ended: its outcome, or `cached` if it did not have to run."""

@@ -1,6 +1,4 @@
-"""Reads scenarios and stored plans from files, and checks them, with the bounds of each score."""
-
-from __future__ import annotations
+"""Reads scenarios and stored plans from files, and checks them and the bounds that they set."""
 
 import pathlib
 from collections.abc import Mapping

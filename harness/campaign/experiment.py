@@ -1,7 +1,5 @@
 """Runs one scenario: fault-free runs, then the run with faults. All evidence ends up in one folder."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import random
@@ -53,10 +51,8 @@ def run_experiment(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> tuple[pathlib.Path, bool]:
-    """Runs the needed jobs. Returns the run's folder, and whether the user stopped it.
-
-    If the workload does not even finish without a fault, the folder is that of the fault-free run.
-    """
+    """Runs the needed jobs. Returns the run's folder, and whether the user stopped it. If the workload does not even
+    finish without a fault, the folder is that of the fault-free run."""
     guarantees()  # a plug-in that cannot be used is refused now, not after the run
     return _Experiment(plan, reports, backend, observer, stop or StopRequest()).run()
 
@@ -134,9 +130,7 @@ class _Experiment:
         return folder, outcome
 
     def _renew(self) -> bool:
-        """Makes the fault-free runs once more, as the host was busier or quieter then.
-
-        If one does not complete, the run keeps the old ones. Returns whether the user stopped it."""
+        """Makes the fault-free runs anew, as the host had another load then. Returns whether the user stopped it."""
         try:
             with borrowed(self.reports, self.plan.run_id, self._not_removed) as fresh:
                 outcome = self._make_anew(fresh)
@@ -164,9 +158,7 @@ class _Experiment:
         return None
 
     def _resume(self) -> None:
-        """Makes fault-free runs that change size where the run did, if it did.
-
-        Then makes more of all kinds while the run is outside of their band and too few are there to accuse it."""
+        """Makes fault-free runs that change size as the run did, and more while too few could accuse the run."""
         run, fault_free = timeline.load(self.run_dir), self.run_dir / FAULT_FREE
         at = resize(self.plan, run, timeline.load(fault_free))
         resumed = at and Resumed(self.plan, at, run, self.reports, self.backend, self.observer, self.stop)

@@ -6,8 +6,6 @@
 Stored runs are put in place and replaced by renaming alone. Remains of dead processes are swept.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -26,7 +24,6 @@ from harness.log import files, untrusted_files
 from harness.log.journal import is_closed, is_running
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.run_plan import Plan
-from harness.run import provenance
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
@@ -50,12 +47,10 @@ def ensure_fault_free(
     anew: bool = False,
     repeat: int = 0,
 ) -> tuple[pathlib.Path, Outcome | None]:
-    """Returns the folder of a completed run of `plan` (without faults), and its outcome if it ran now.
-
-    What was kept is used where its seal holds and it did what it was asked; with `anew` it is replaced once a new run
-    has completed. One that did something else is made again once. `repeat` tells runs of one and the same plan apart.
-    A run that did not complete is not kept: its folder is handed back for the report, with its outcome.
-    """
+    """Returns the folder of a completed run of `plan` (without faults), and its outcome if it ran now. What was kept is
+    used where its seal holds and it did what it was asked; with `anew` it is replaced once a new run has completed. One
+    that did something else is made again once. `repeat` tells runs of one and the same plan apart. A run that did not
+    complete is not kept: its folder is handed back for the report, with its outcome."""
     digest = plan.outcome_digest() + (f"-{repeat}" if repeat else "")
     kept = cache(reports) / digest
     if not anew and seal.holds(kept) and not _flaw(plan, kept):
@@ -81,7 +76,7 @@ def _flaw(plan: Plan, made: pathlib.Path) -> str:
         run = timeline.load(made)
     except EventLogError as error:
         return str(error)
-    code = {"source_digest": provenance.source_digest(plan)}
+    code = {"source_digest": outcome_inputs.source_digest(plan.workload.trainer)}
     asked = Asked(plan.to_json(), code, resumes_at=0)
     return asked.broken_by(run) or ("it restarted" if len(run.epochs) > 1 else "")
 
@@ -140,10 +135,7 @@ def expects_band(plan: Plan) -> bool:
 
 
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
-    """Removes the stored fault-free runs of `plan`, so that the next run makes new ones. Reports keep their own.
-
-    Raises `FaultError` if one cannot be removed.
-    """
+    """Removes the stored fault-free runs of `plan`: the next run makes new ones. Raises `FaultError`."""
     for digest in {other.plan.outcome_digest() for other in fault_free_plans(plan).values()}:
         for kept in (cache(reports) / digest, *cache(reports).glob(f"{digest}-*")):
             _set_aside(kept)
@@ -193,10 +185,7 @@ def borrowed(
 
 
 def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes folders of dead processes from the cache. Returns their names, and a message for each that stays.
-
-    A folder that may be in use stays, and so does a run that is not healed yet.
-    """
+    """Removes folders of dead, healed runs from the cache. Returns their names, and a message for each that stays."""
     removed, failed = list[str](), list[str]()
     for folder in sorted(cache(reports).glob("*.*")):
         try:

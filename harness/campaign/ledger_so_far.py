@@ -6,8 +6,6 @@ It is the judge's own ledger, without a second definition of an account. The job
 the name of a harness event: the time from the first such event on has a second ledger.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -53,10 +51,8 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: st
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> dict[str, Any]:
-    """Returns GPU-seconds by account, the derived figures, and the CPU time of this computation.
-
-    Raises `ChaosError` for an unreadable log.
-    """
+    """Returns GPU-seconds by account, the derived figures, and the CPU time of this computation. Raises `ChaosError`
+    for an unreadable log."""
     at = time.time()
     log = reading.read(run_dir / "events")
     events = log.harness.events if log.harness else []

@@ -1,7 +1,5 @@
 """Reads a trainer's own logs after the fact: the steps that it did, and did again after a restart."""
 
-from __future__ import annotations
-
 import array
 import math
 import pathlib
@@ -72,7 +70,7 @@ class _SavesSource(LineSource):
 
 
 class _LargeSource(LineSource):
-    """Reads numbers that are too large for a step, like `saved checkpoint step_100000000000000000000.pt`."""
+    """Finds numbers that are too large to be a step, as in `saved checkpoint step_100000000000000000000.pt`."""
 
     chars_max = readers.EXPRESSION_CHARS_MAX
 
@@ -162,9 +160,7 @@ def _figure(told: Told, name: str) -> float:
 
 
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
-    """Reads the logs of one job, the oldest first. A further file, or a step that is not later, is a restart.
-
-    Raises `UsageError` for an unreadable file."""
+    """Reads the logs of one job, oldest first; a file, or a step no later, is a restart. Raises `UsageError`."""
     if reader.whole:
         raise UsageError(f"--read {reader.name}: its files hold the whole history without repeated steps")
     reading = _Reading()

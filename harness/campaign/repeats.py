@@ -6,8 +6,6 @@ all of them pass, the question is how sure that makes us. For every bound that t
 number of further runs that would settle it.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Container, Mapping, Sequence
@@ -35,7 +33,7 @@ class RepeatVerdict:
 
     verdict: Verdict
     reasons: tuple[str, ...]
-    assessments: Mapping[str, Assessment] = field(default_factory=dict)
+    assessments: Mapping[str, "Assessment"] = field(default_factory=dict)
 
 
 def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
@@ -89,7 +87,7 @@ def _failures(cards: Sequence[Scorecard]) -> str:
     return f"flaky: {failed} of {failed + passed} runs failed; {rate}"
 
 
-def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:
+def _assessments(cards: Sequence[Scorecard]) -> dict[str, "Assessment"]:
     """Assesses the bounds that the scenario sets itself; defaults are not assessed by their tail."""
     lines = (line for card in cards for line in card.expectations if line.name.partition(".")[0] in _expected(card))
     shares = grouped((line.name, line.share) for line in lines if line.share is not None)
@@ -101,7 +99,7 @@ def _expected(card: Scorecard) -> Container[str]:
     return told if isinstance(told, dict) else ()
 
 
-def _doubt(name: str, found: Assessment) -> str:
+def _doubt(name: str, found: "Assessment") -> str:
     tail = f"with 95 % confidence 9 of 10 runs use at most {100 * found.tail:.0f} % of the bound, not 100 %"
     typical = f"median: {100 * found.median:.0f} %"
     if found.more is None:
@@ -119,10 +117,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def tolerance_factor(runs: int) -> float:
-    """Returns how many standard deviations above the mean 90 % of a normal population lie, with 95 % confidence.
-
-    Exact up to ten values; beyond that the approximation of Natrella 1963, within 1 %.
-    """
+    """Returns how many standard deviations above the mean 90 % of a normal population lie, with 95 % confidence."""
     if runs < 2:
         return math.inf
     if runs - 2 < len(_FACTORS):

@@ -1,24 +1,19 @@
 """Fault-free runs that stop at a save and go on from it, to judge a run whose world changed its size.
 
 Rounding takes a run of another size from its first step on far away from the fault-free run, much further than a run
-that changes its size late. A wrong optimizer would hide in between. So these runs are made after the run, once the save
-of its restart is known, and are kept like other fault-free runs:
+that changes its size late. A wrong optimizer would hide in between. So these runs are made once the save of the run's
+restart is known, and are kept like other fault-free runs:
 
     resumed-before    as many nodes as planned, up to that save
     resumed-same      goes on from a copy of it with as many nodes: the resume by itself must change nothing
     resumed-1 … 3     go on from a copy of it with as many nodes as the run had then: how far rounding takes it
     resumed-at-40     the same from another save, where a repeat from the first one would be the same bit for bit
 
-`resumed-same` is judged first: the others resume, too, so a wrong resume would widen its own band. There is one run of
-the third kind if the steps before the save are the fault-free run's bit for bit, else three. They cost the steps up to
-the save once, and the steps after it two or four times. A later growth of the world is not repeated: it would need a
-save that only a notice leaves.
-
-Each is checked when it is made and when a kept one is taken (`harness.evidence.made_as_asked`). A run
-that did something else is made again once; then the judge names it.
+`resumed-same` is judged first, as a wrong resume would widen its own band. There is one run of the third kind if the
+steps before the save are the fault-free run's bit for bit, else three. A later growth of the world is not repeated: it
+would need a save that only a notice leaves. A run that did something else than asked (`harness.evidence.made_as_asked`)
+is made again once; then the judge names it.
 """
-
-from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Collection
@@ -120,9 +115,7 @@ class Resumed:
         return names
 
     def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
-        """Runs up to the save of this step, or on from it where the run `before` stopped.
-
-        A run that did not do as asked is made a second time."""
+        """Runs up to the save of this step, or on from that of `before`; twice, if it did not do as asked."""
         nodes = None if name in (BEFORE, SAME) else self.at.nodes
         plan = self.plan.without_faults(f"{self.plan.run_id}-{name}", nodes)
         stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)

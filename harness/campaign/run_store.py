@@ -1,7 +1,5 @@
 """Finds the runs of a reports folder by scenario, backend, commit, verdict and time."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime
@@ -64,7 +62,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A filter; `None` matches anything. `commit`: may be the beginning of one; `since_s`: seconds since 1970."""
+    """A filter of runs; `None` matches all. `commit`: its first letters are enough; `since_s`: seconds since 1970."""
 
     scenario: str | None = None
     backend: str | None = None
@@ -110,8 +108,7 @@ class Store:
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
     def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
-        """Returns the judged runs of one scenario each that say something of the trainer, newest first. A copied run
-        counts once, with the worst verdict of its copies."""
+        """Returns the judged runs that say something of the trainer, newest first; the worst of copies counts."""
         judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
         return self._once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
 
@@ -125,10 +122,9 @@ class Store:
         return list(once.values())
 
     def by_logs(self, wanted: Wanted, most: int, since_s: float = 0) -> tuple[list[ByLog], list[StoredRun]]:
-        """Returns the newest `most` runs that fit, each judged again from its log, as a report may have been edited.
-        The second result holds runs that may fit, and whose log cannot be judged. `notes` names these runs, and each
-        run whose stored report is missing or says otherwise. Left out are runs at work, and runs whose report and plan
-        are older than `since_s`."""
+        """Returns the newest `most` runs that fit, each judged again from its log, and runs that may fit but whose log
+        cannot be judged. `notes` names the latter, and each run whose stored report is missing or says otherwise. Runs
+        at work, and runs older than `since_s` by report and plan, are left out."""
         stored = {run.run_id: run for run in self.runs()}
         names = {*stored, *(path.parent.name for path in self.reports.glob("[!.]*/events") if path.is_dir())}
         found, silent, older = dict[str, ByLog](), list[StoredRun](), 0
@@ -172,10 +168,7 @@ class Store:
         return found
 
     def find(self, name: str) -> pathlib.Path:
-        """Returns the folder of a run by path, id, beginning of its id, or `last` for the newest.
-
-        Raises `UsageError` for a first look, and if there is no such run.
-        """
+        """Returns a run's folder by path, id, its beginning, or `last`. Raises `UsageError`, also for a first look."""
         if name != "last":
             for given in (pathlib.Path(name), self.reports / name):
                 files = (given / "report.json", given / "plan.json")
@@ -213,9 +206,7 @@ def usable(
     name: str, reports: pathlib.Path, read: Callable[[pathlib.Path], T], passed_over: list[str]
 ) -> tuple[pathlib.Path, T]:
     """Returns the folder of a run, as `Store.find` does, and the result of `read`; `last`: the newest readable run.
-
-    Notes in `passed_over` why newer runs were not used. Raises `UsageError` if none can be used.
-    """
+    Notes in `passed_over` why newer runs were not used. Raises `UsageError` if none can be used."""
     if name != "last":
         folder = Store(reports).find(name)
         return folder, read(folder)
@@ -300,8 +291,7 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
 
 
 def by_log(folder: pathlib.Path) -> ByLog:
-    """Judges a stored run again, from its log alone. Raises `ReportError` if the log cannot be judged or has an
-    impossible date, and `NotARun` for a first look."""
+    """Judges a stored run from its log alone. Raises `ReportError` if that cannot be, `NotARun` for a first look."""
     try:
         card = judge(load_evidence(folder), folder.name)
     except (ChaosError, OSError) as error:

@@ -5,8 +5,6 @@ of the reports: a node elsewhere that shares the reports cannot make a seal. `do
 this does not stop.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac
@@ -27,10 +25,8 @@ _BLOCK = 2**20
 
 
 def state_folder() -> pathlib.Path:
-    """Returns this user's folder on this host that no node may write: `CHAOS_STATE`, else in /var/tmp.
-
-    Raises `ChaosError` if somebody else owns it or could write it.
-    """
+    """Returns this user's folder on this host that no node may write: `CHAOS_STATE`, else in /var/tmp. Raises
+    `ChaosError` if somebody else owns it or could write it."""
     folder = pathlib.Path(os.environ.get(STATE_ENV) or f"/var/tmp/chaos-{os.geteuid()}")
     try:
         with contextlib.suppress(FileExistsError):

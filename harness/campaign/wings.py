@@ -5,8 +5,6 @@ folder. It may have files that people write: `chaos validate` knows them by a ke
 before a launch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import enum
 import pathlib
@@ -59,7 +57,7 @@ class StoredKind(Protocol):
         """Reads the result. Raises `ReportError` if it was not judged, or its report cannot be read."""
 
     def values(self, folder: pathlib.Path) -> Any:
-        """Returns the result for programs."""
+        """Returns the result as JSON data."""
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
         """Judges it again, from the event log alone. Returns the result, and a function that writes its reports."""
@@ -67,9 +65,8 @@ class StoredKind(Protocol):
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of files that people write. `key`: a top-level key that only such files have; `folder`: their usual place.
-    `check`: takes the file and the folder of scenarios, returns a summary in words, and raises `UsageError` with every
-    mistake found."""
+    """A kind of files that people write. `key`: a top-level key of only these; `folder`: their usual place. `check`:
+    takes the file and the scenarios' folder, returns a summary, and raises `UsageError` with every mistake found."""
 
     name: str
     key: str
@@ -138,9 +135,7 @@ def sweep_of(name: str) -> Sweep:
 
 
 def latest_s() -> float:
-    """Returns the latest time that a result may claim: a later one would stay the newest for years.
-
-    Servers have clocks of their own, so a minute is allowed."""
+    """Returns the latest time that a result may claim: within a minute, as servers have clocks of their own."""
     return time.time() + 60.0
 
 
@@ -155,7 +150,7 @@ def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, flo
 
 
 class _Planned(msgspec.Struct):
-    """The part of a plan that tells the trainer."""
+    """The part of a plan that names the trainer."""
 
     workload: dict[str, object]
 

@@ -1,7 +1,5 @@
 """The default folders of scenarios and reports: in a checkout, or installed."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import pathlib
 

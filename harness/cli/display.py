@@ -1,7 +1,5 @@
 """The terminal as an observer: one line that moves on a terminal, a few plain lines elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import time

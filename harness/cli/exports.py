@@ -4,8 +4,6 @@ An export is an entry point of the group `chaos_harness.exports`: one file that 
 pyproject.toml. Other packages may bring exports of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
@@ -50,9 +48,7 @@ Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the val
 
 @functools.cache
 def exports() -> Mapping[str, Export]:
-    """Returns all exports by name; nothing where this package was not installed.
-
-    An export that cannot be loaded is named on stderr and left out: `chaos heal` must work beside a broken package."""
+    """Returns all exports by name. One that cannot be loaded is named on stderr, and hinders no command."""
     found = {}
     for name, point in entry_points(GROUP).items():
         try:
@@ -64,7 +60,7 @@ def exports() -> Mapping[str, Export]:
 
 
 def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options of these exports to a command. It gets those that were chosen as `chosen`."""
+    """Adds the options of these exports to a command, which gets the exports that the user chose as `chosen`."""
 
     def offer(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
@@ -91,9 +87,7 @@ def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]]
 
 
 def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:
-    """Returns for each chosen export the function that exports a run's folder.
-
-    Raises `UsageError` for a value that is wrong, `CannotRunError` without the extra."""
+    """Returns the functions that export a run's folder. Raises `UsageError`, and `CannotRunError` without the extra."""
     found = []
     for name, (export, value) in chosen.items():
         if export.stored is not None:

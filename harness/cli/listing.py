@@ -57,7 +57,7 @@ def list_(
     json: JsonOption = False,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """List the scenarios, suites and game days; the faults; or the keys of `expect:`.
+    """List scenarios, suites and game days; the faults; or the keys of `expect:`.
 
     Example: chaos list --bounds
     """
@@ -91,8 +91,7 @@ def _list_scenarios(folder: pathlib.Path, json: bool) -> None:
 
 
 def guarantees(
-    name: Annotated[str, typer.Argument(help="Only this one, as `restart.newest`.")] = "",
-    json: JsonOption = False,
+    name: Annotated[str, typer.Argument(help="Only this one, as `restart.newest`.")] = "", json: JsonOption = False
 ) -> None:
     """List the guarantees that each run must keep; with a name, its details.
 
@@ -124,10 +123,9 @@ def _told(name: str, held: Guarantee) -> dict[str, Any]:
 
 
 def faults(
-    name: Annotated[str, typer.Argument(help="Only this one, with its parameters.")] = "",
-    json: JsonOption = False,
+    name: Annotated[str, typer.Argument(help="Only this one, with its parameters.")] = "", json: JsonOption = False
 ) -> None:
-    """List the faults, and which backends can inject them here; with a name, its parameters.
+    """List the faults, and which backends inject them here; with a name, its parameters.
 
     Example: chaos faults nic_loss
     """

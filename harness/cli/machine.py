@@ -1,7 +1,5 @@
 """Commands on this machine: `chaos doctor`, which finds which backends and faults work here, and `chaos heal`."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import os
@@ -66,10 +64,7 @@ def examine() -> tuple[list[Finding], dict[str, Capability]]:
 def scenarios_here(
     names: Sequence[str], scenarios: pathlib.Path, capabilities: Mapping[str, Capability]
 ) -> list[tuple[str, dict[str, str]]]:
-    """Returns each scenario with an empty text per backend, or the reason why it cannot run there.
-
-    Without names, all that are shipped. Raises `UsageError` for one that is wrong or unknown.
-    """
+    """Returns each scenario (by default all shipped) and why it cannot run on each backend. Raises `UsageError`."""
     paths = [find_scenario(name, scenarios) for name in names] or sorted(scenarios.glob("*.yaml"))
     usable = {name: capability for name, capability in capabilities.items() if capability.available}
     found = []
@@ -88,10 +83,7 @@ def scenarios_here(
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
-    """Returns each fault: name, description, and per backend `yes` or the reason against it.
-
-    A plug-in that cannot be used has its row, too, and hinders no other.
-    """
+    """Returns each fault, also one that cannot be used: name, description, and per backend `yes` or why not."""
     rows = []
     for name in fault_names():
         try:
@@ -116,11 +108,8 @@ def gpus_found() -> list[Finding]:
     """Tells of the GPUs of this machine, if NVML answers or hangs."""
     unwell = nvml.unwell()
     facts = {} if unwell else nvml.facts()
-    return (
-        [Finding("GPUs", not unwell, "; ".join(unwell) or f"{facts['gpus']} well", needed=False)]
-        if unwell or facts
-        else []
-    )
+    words = "; ".join(unwell) or (f"{facts['gpus']} well" if facts else "")
+    return [Finding("GPUs", not unwell, words, needed=False)] if words else []
 
 
 def programs_found() -> list[Finding]:
@@ -146,7 +135,7 @@ def doctor(
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Say which backends, faults and scenarios work on this machine, and what is missing for the rest.
+    """Say which backends, faults and scenarios work here, and what the rest lacks.
 
     What is missing comes first, of each kind, then what killed runs left. The last line says whether this machine is
     ready.

@@ -51,56 +51,26 @@ FIRST_PAGE |= {"runs", "show", "compare", "score", "forecast", "heal"}
 COMMANDS = {
     "Run": {
         "run": ("cli.run", "Run a scenario and judge it."),
-        "gate": (
-            "gate.gate_command",
-            "Run a suite of scenarios and give one verdict. A scenario that must fail runs first.",
-        ),
+        "gate": ("gate.gate_command", "Run a suite and give one verdict. A scenario that must fail runs first."),
         "gameday": ("gameday.day_command", "Run a schedule of scenarios on one job, with a live page."),
         "init": ("adopt.init_command", "Watch your own training, unchanged, and write scenarios for it."),
         "matrix": ("matrix.matrix_command", "Restart a job on damaged saves, or from each save that matters."),
     },
     "Before a run": {
-        "list": (
-            "cli.listing:list_",
-            "List the scenarios, suites and game days; the faults; or the keys of `expect:`.",
-        ),
-        "faults": (
-            "cli.listing",
-            "List the faults, and which backends can inject them here; with a name, its parameters.",
-        ),
+        "list": ("cli.listing:list_", "List scenarios, suites and game days; the faults; or the keys of `expect:`."),
+        "faults": ("cli.listing", "List the faults, and which backends inject them here; with a name, its parameters."),
         "guarantees": ("cli.listing", "List the guarantees that each run must keep; with a name, its details."),
-        "plan": (
-            "cli.scenarios",
-            "Say what a scenario would do, or print what would be asked of the engine. Launches nothing.",
-        ),
-        "checkpoint": (
-            "preflight.checkpoint_command",
-            "Say which saves are whole, and of a damaged one which file and which tensor.",
-        ),
-        "preflight": (
-            "preflight.preflight_command",
-            "Say whether a cluster is fit for a job, or what stored results prove before a launch.",
-        ),
-        "doctor": (
-            "cli.machine",
-            "Say which backends, faults and scenarios work on this machine, and what is missing for the rest.",
-        ),
+        "plan": ("cli.scenarios", "Say what a scenario would do, or print the engine's request. Launches nothing."),
+        "checkpoint": ("preflight.checkpoint_command", "Say which saves are whole, and which file or tensor is bad."),
+        "preflight": ("preflight.preflight_command", "Test a cluster for a job, or say what stored results prove."),
+        "doctor": ("cli.machine", "Say which backends, faults and scenarios work here, and what the rest lacks."),
     },
     "After a run": {
         "runs": ("cli.listing", "List the stored runs and their verdicts, newest first."),
         "show": ("cli.runs", "Show a stored run from its report.json, without judging it again."),
-        "compare": (
-            "gate.history_command",
-            "Say which phase, rank and kind of wasted GPU time explain the difference between two runs.",
-        ),
-        "score": (
-            "cli.runs",
-            "Judge a stored run again, from its event log alone; or the restarts of any job, from its own logs.",
-        ),
-        "forecast": (
-            "forecast.forecast_command",
-            "Say what this stack will cost at scale, from what runs measured and what others published of failures.",
-        ),
+        "compare": ("gate.history_command", "Say which phase, rank and waste explain how two runs differ."),
+        "score": ("cli.runs", "Judge a stored run again, by its event log; or any job's restarts, by its own logs."),
+        "forecast": ("forecast.forecast_command", "Say what this stack will cost at scale, by runs and failure rates."),
         "explain-failure": (
             "diagnosis.explain_command:explain_failure",
             "Say what broke first in a stored run, who it was, why, and what to do.",
@@ -109,29 +79,14 @@ COMMANDS = {
         "heal": ("cli.machine", "Undo what killed runs left behind on this machine, and name it."),
     },
     "More": {
-        "history": (
-            "gate.history_command",
-            "Show verdicts, recovery and waste over time, and where their level changed.",
-        ),
+        "history": ("gate.history_command", "Show verdicts, recovery and waste over time, and what changed."),
         "baseline": ("gate.gate_command", "Keep, list and show baselines, which gates are compared with."),
         "report": ("cli.runs", "Write a stored run's report files again. Exits 0 whatever the verdict."),
-        "export": (
-            "monitoring.export_command",
-            "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
-        ),
-        "validate": (
-            "cli.validate",
-            "Check scenarios with all their profiles, suites, and plans of game days, without running anything.",
-        ),
-        "plugins": (
-            "cli.plugins",
-            "List the plug-ins that other packages added, and what is wrong with one that cannot be used.",
-        ),
+        "export": ("monitoring.export_command", "Write a stored run in other formats. Exits 0 whatever the verdict."),
+        "validate": ("cli.validate", "Check scenarios with all profiles, suites and plans of game days. Runs nothing."),
+        "plugins": ("cli.plugins", "List the plug-ins that other packages added, and why one cannot be used."),
         "new": ("cli.new:app", "Write the repository of a plug-in, with its test."),
-        "schema": (
-            "cli.validate",
-            "Print the JSON Schema of scenario files, for editors; with --events that of the event log.",
-        ),
+        "schema": ("cli.validate", "Print the JSON Schema of scenario files or, with --events, of the event log."),
     },
 }
 
@@ -166,7 +121,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
                 _without_bool(each.get_params(typer.Context(each)))
             return command
 
-    class Commands(TyperGroup):
+    class Group(TyperGroup):
         def __init__(self, **attributes: Any):
             super().__init__(**attributes)
             for panel, commands in COMMANDS.items():
@@ -182,14 +137,10 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
         def get_params(self, ctx: Any) -> list[Any]:
             return _without_bool(super().get_params(ctx))
 
-    app = typer.Typer(
-        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, cls=Commands
-    )
+    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, cls=Group)
 
     def chaos(
-        version: bool = typer.Option(
-            False, "--version", help="Print the version.", is_eager=True, callback=_print_version
-        ),
+        version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_version),
         every: bool = typer.Option(False, "--all", help="With --help: list all commands."),
     ) -> None:
         """Takes the options before the name of a command."""
@@ -198,7 +149,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
     return app
 
 
-def _print_version(wanted: bool) -> None:
+def _version(wanted: bool) -> None:
     if wanted:
         import importlib.metadata
 
@@ -275,7 +226,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _kept(error: BaseException) -> str:
-    """Writes the traceback to a file and returns where it is, for developers."""
+    """Writes the traceback to a file, and returns a line that names it; empty if it cannot be written."""
     try:
         descriptor, name = tempfile.mkstemp(prefix="chaos-error-", suffix=".txt")
         with open(descriptor, "w", errors="replace") as file:

@@ -1,7 +1,5 @@
 """The command `chaos new`."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.resources
 import pathlib
@@ -63,8 +61,7 @@ def fault(
 
 @app.command()
 def guarantee(
-    name: Annotated[str, typer.Argument(help="FAMILY_NAME: small letters, digits and _.")],
-    folder: Folder = None,
+    name: Annotated[str, typer.Argument(help="FAMILY_NAME: small letters, digits and _.")], folder: Folder = None
 ) -> None:
     """Write the repository of a guarantee: one on the loss, to be replaced by your own sentence.
 

@@ -1,7 +1,5 @@
 """The output of commands. Text from a scenario, a log or a node never becomes markup and never steers a terminal."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 from collections.abc import Iterable, Sequence

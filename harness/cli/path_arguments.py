@@ -1,7 +1,5 @@
 """Folders and files that the command line names: checked before a command begins, so that nothing is half done."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import stat
@@ -34,8 +32,7 @@ def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
 
 
 def file_to_write(option: str) -> Callable[[pathlib.Path | None], pathlib.Path | None]:
-    """Takes a file's path whose folder is there or can be made. A device or a pipe there is left alone: writing could
-    wait for ever, and a whole new file would take its place."""
+    """Takes the path of a file that can be made or replaced; a device or a pipe is refused."""
 
     def check(given: pathlib.Path | None) -> pathlib.Path | None:
         if given is not None:

@@ -1,7 +1,5 @@
 """The command `chaos plugins`."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import typer
@@ -40,7 +38,7 @@ class Plugin(NamedTuple):
 
 
 def plugins(json: JsonOption = False) -> None:
-    """List the plug-ins that other packages added, and what is wrong with one that cannot be used.
+    """List the plug-ins that other packages added, and why one cannot be used.
 
     Exits with 2 if one cannot be used.
 

@@ -1,7 +1,5 @@
 """The command `chaos run`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
@@ -34,9 +32,7 @@ def run(
     backend: options.BackendOption = "local",
     seed: options.SeedOption = 1,
     profile: options.ProfileOption = None,
-    repeat: Annotated[
-        int | None, typer.Option(min=1, help="How many runs are judged together; default: as in the scenario.")
-    ] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Runs judged together; default: the scenario's.")] = None,
     fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Repeat the fault-free run.")] = False,
     label: options.LabelOption = None,
     max_gpu_hours: options.GpuHoursOption = None,

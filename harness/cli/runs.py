@@ -1,7 +1,5 @@
 """Commands on a stored run: `chaos show`, `score` and `report`."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import urllib.parse
@@ -80,9 +78,7 @@ def score(
         list[str] | None,
         typer.Argument(help="A run's folder, its id or the beginning of it, or 'last'. With --log: further logs."),
     ] = None,
-    rehearsal: Annotated[
-        str | None, typer.Option(help="Judge this rehearsal of the job by its own part of the log alone.")
-    ] = None,
+    rehearsal: Annotated[str | None, typer.Option(help="Judge this rehearsal by its part of the log alone.")] = None,
     log: Annotated[
         list[pathlib.Path] | None,
         typer.Option(help="Instead of a run: a log of any job, the oldest first; several are allowed."),
@@ -91,7 +87,7 @@ def score(
     json: Annotated[bool, typer.Option("--json", help="With --log, for programs: JSON on standard output.")] = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Judge a stored run again, from its event log alone; or the restarts of any job, from its own logs.
+    """Judge a stored run again, by its event log; or any job's restarts, by its own logs.
 
     Exits like `chaos run`. The report of a rehearsal lies in a folder of its own, `rehearsal-NAME` of the run's.
 

@@ -1,7 +1,5 @@
 """The command `chaos plan`: describes a scenario's acts, or renders the request to the engine."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -40,12 +38,12 @@ def plan(
     seed: SeedOption = 1,
     profile: ProfileOption = None,
     as_: Annotated[
-        str, typer.Option("--as", help="What would be asked of the engine: yaml, json, or a kind like jobset.")
+        str, typer.Option("--as", help="The request to the engine: yaml, json, or a kind like jobset.")
     ] = "",
     output: Annotated[str, typer.Option("--output", "-o", help="Of a kind of object: yaml or json.")] = "",
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Say what a scenario would do, or print what would be asked of the engine. Launches nothing.
+    """Say what a scenario would do, or print the engine's request. Launches nothing.
 
     Example: chaos plan spot-evict --backend kubernetes --as jobset
     """

@@ -1,7 +1,5 @@
 """Arguments and options that several commands share."""
 
-from __future__ import annotations
-
 import math
 import os
 import pathlib
@@ -49,14 +47,10 @@ ReportsOption = Annotated[
     pathlib.Path,
     typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS", show_default="reports/", callback=_note_reports),
 ]
-_LOOKED_UP = "Where scenarios are looked up."
 ScenariosOption = Annotated[
     pathlib.Path,
     typer.Option(
-        help="Where scenarios are looked up.",
-        envvar="CHAOS_SCENARIOS",
-        show_default="shipped",
-        callback=_note_scenarios,
+        help="Where scenarios are.", envvar="CHAOS_SCENARIOS", show_default="shipped", callback=_note_scenarios
     ),
 ]
 LabelOption = Annotated[
@@ -64,9 +58,7 @@ LabelOption = Annotated[
 ]
 GpuHoursOption = Annotated[
     float | None,
-    typer.Option(
-        "--max-gpu-hours", help="Stop when all jobs of this command together used so much; never a pass then."
-    ),
+    typer.Option("--max-gpu-hours", help="Stop when all jobs of this command used so much; never a pass then."),
 ]
 _page_file = path_arguments.file_to_write("--page")
 PageOption = Annotated[

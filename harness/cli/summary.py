@@ -1,7 +1,5 @@
 """The option `--summary`: reports in Markdown, appended to a file that a CI job shows."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable
 from typing import Annotated

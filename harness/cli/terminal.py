@@ -1,7 +1,5 @@
 """The last words of a run on the terminal: verdict, headline, the scores and where the report is."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 
@@ -51,8 +49,7 @@ def print_report(report: Report, page: pathlib.Path | None, console: Console) ->
 
 
 def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
-    """Prints the end of a result of several runs: the verdicts of its parts, its own, and where its report is, if it
-    could be written."""
+    """Prints the verdicts of several runs and of their parts, and where the report is, if it could be written."""
     for part in result.parts:
         sign = f"[{STYLES[part.verdict]}]{part.verdict.value:13}[/]" if part.verdict else f"{'not judged':13}"
         out.print(f"  {sign} {safe(part.name)}: {safe((part.reasons or [''])[0])}", soft_wrap=True)

@@ -1,7 +1,5 @@
 """The commands `chaos validate` and `chaos schema`. Editors and hooks call them often, so they load no judging code."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import sys
@@ -23,7 +21,7 @@ def validate(
     files: Annotated[list[str], typer.Argument(help="Files of scenarios, suites or game days; or names of scenarios.")],
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Check scenarios with all their profiles, suites, and plans of game days, without running anything.
+    """Check scenarios with all profiles, suites and plans of game days. Runs nothing.
 
     What a file is, its content says; where that does not tell, its folder does.
 
@@ -57,10 +55,8 @@ def check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
     return "ok" if expects_something(spec.expect) else f"ok{blind}"
 
 
-def schema(
-    events: Annotated[bool, typer.Option("--events", help="Of the event log, not of scenario files.")] = False,
-) -> None:
-    """Print the JSON Schema of scenario files, for editors; with --events that of the event log."""
+def schema(events: Annotated[bool, typer.Option("--events", help="Of the event log.")] = False) -> None:
+    """Print the JSON Schema of scenario files or, with --events, of the event log."""
     if events:
         from harness.log import checked_lines  # which imports numpy
 

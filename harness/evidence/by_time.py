@@ -21,8 +21,7 @@ def healed_at(run: Timeline, fault: FaultRecord) -> int:
 
 
 def disturbed(run: Timeline) -> list[Window]:
-    """Returns the merged time windows of outages and active faults. Steps soon after a disturbance can be slow, too. An
-    outage ends when a step passes the furthest step so far, so all steps that a restart repeats are in its window."""
+    """Returns the merged windows of outages, to a step beyond the furthest so far, and of active faults."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:

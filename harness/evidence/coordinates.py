@@ -24,8 +24,7 @@ def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> 
 
 
 def replicas(run: Timeline) -> Ints:
-    """Returns a group number for each process; all processes of a group should hold equal weights. Processes without
-    logged mesh coordinates form one group."""
+    """Returns a group number for each process: those of one group, or all without coordinates, have equal weights."""
     places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
     return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)
 
@@ -33,14 +32,11 @@ def replicas(run: Timeline) -> Ints:
 def layouts(run: Timeline) -> frozenset[str]:
     """Returns each logged way to split the model between ranks, such as `tp 2`, without axes of data parallelism."""
     told = [each.coordinates for each in run.processes if each.coordinates]
-    parts = [
-        [f"{axis} {size}" for axis, (_, size) in sorted(each.items()) if axis not in DATA and size > 1] for each in told
-    ]
+    parts = [[f"{axis} {n}" for axis, (_, n) in sorted(each.items()) if axis not in DATA and n > 1] for each in told]
     return frozenset(", ".join(each) or "whole replicas" for each in parts)
 
 
 def new_layout(run: Timeline, others: Sequence[Timeline]) -> str:
-    """Returns a split of the model between ranks, such as `tp 2`, that the run used and none of the runs `others` used.
-    Returns an empty text if no split is new, or if one of the runs `others` did not log its split."""
+    """Returns a split of the model, such as `tp 2`, that only the run used, if each of `others` logged its own."""
     known = [layouts(each) for each in others]
     return min(layouts(run) - frozenset().union(*known), default="") if known and all(known) else ""

@@ -102,8 +102,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
-    """Yields the deaths during the run that no known cause, such as an injected fault, explains. An exit with code 0
-    also counts as a death if the worker exited before the run's last step began."""
+    """Yields the deaths during the run, also exits with 0 before the last step, that no known cause explains."""
     released = max((slot.released for slot in run.slots), default=run.end)
     over = released if run.aborted is None else min(released, run.aborted)  # the harness itself causes later ends
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -124,10 +123,9 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Returns the logged notices to leave the job that a known cause confirms. A notice that only the trainer reports
-    explains no death. The harness gives a notice when a fault will take a node, or asks a rank to end. An engine gives
-    a notice when the engine decides to take a node. A notice to a slow rank is confirmed if a fault slows the rank's
-    node at that time. A notice to a peer is confirmed if at that time a known cause made another worker leave."""
+    """Returns the logged notices to leave the job that a known cause confirms: a fault that takes a node or asks a rank
+    to end, or an engine that takes a node. For a notice to a slow rank, the cause is a fault that slows its node; to a
+    peer, one that made another worker leave. A notice that only the trainer reports explains no death."""
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") in GAVE_UP}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
@@ -185,8 +183,7 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 def _vanished(run: Timeline) -> Iterator[End]:
     """Yields the ends of workers that disappeared: other workers did steps without them, but no log has their exit.
-    Workers that never did a step are left out, because a launcher without a log may have given up this start and tried
-    again."""
+    Workers without a step are left out, as a launcher without a log may have given up this start and tried again."""
     ends = [(slot.released, slot.key) for slot in run.slots]
     ends += [(exit_["at"], key_of(exit_)) for exit_ in run.exits if exit_["rank"] is None]
     over = {node: at for at, node in sorted(ends, reverse=True)}  # the first end of each node
@@ -240,9 +237,7 @@ class _Inquest:
         self._leaves = Spans(_times_to_leave(run))
         struck = [fault for fault in run.faults if fault.injected is not None]
         lemons = [fault for fault in struck if fault.sticks][::-1]
-        self._lemons = {
-            target.get("node"): acted_at(fault) for fault in lemons for target in fault.targets
-        }  # first strike
+        self._lemons = {target.get("node"): acted_at(each) for each in lemons for target in each.targets}  # first one
         killers, stoppers = [each for each in struck if each.kills], [each for each in struck if each.stops]
         acted = [(at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)]
         by_moment = sorted(acted, key=operator.itemgetter(0))
@@ -319,10 +314,9 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields the causes of peers' deaths after a fault that can stop a job: the fault's end, and the end of each
-        target that outlived the fault. A process survived the fault if it begins a step at least a minute after the
-        fault and after the next committed checkpoint. Launchers notice a worker's missing heartbeats within a minute.
-        Some trainers notice a failed save only when the next save ends."""
+        """Yields the causes of peers' deaths after a fault that can stop a job: its end, and the end of each target
+        that outlived it. A process survived it if it begins a step after the next commit, when some trainers notice a
+        failed save, and a minute after the fault, within which launchers notice missing heartbeats."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
@@ -332,8 +326,7 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Returns the time of the last log line of a worker, or of a node's workers. Exits are logged later than they
-        happen, and a launcher ends after its workers."""
+        """Returns the last log line of a worker, or of a node's workers. Exits are logged later than they happen."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return max(seen, default=death.at if death.rank is None else death.started)
 

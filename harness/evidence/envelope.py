@@ -1,20 +1,18 @@
 """The tolerance interval of mode `envelope`: the limits within which a run is allowed to differ from a fault-free run.
 
-The judged run and further fault-free runs (*repeats*) are compared with one fault-free run, in stretches of steps.
-Three limits for the judged run follow from the differences between the repeats and the fault-free run:
+The judged run and further fault-free runs (*repeats*) are compared with one fault-free run, in stretches of steps:
 
-* In each step, the limit `single` allows 3 times the repeats' largest difference up to this step. The limit `single` is
-  also at most 5 times the repeats' largest difference in the same and the two neighbouring stretches of steps, because
-  one run can drift sooner than another.
-* For the mean difference in a stretch of steps, the limit `lasting` allows 5 times the repeats' largest mean so far. A
-  stretch's mean is far below its largest difference, so `lasting` finds a lasting deviation long before `single`.
-* In the n-th step after a run diverges, the limit `soon` allows 10 times the repeats' largest difference in the first n
-  steps after the repeats diverged. Runs that differ by rounding alone stay close to each other for many steps. A
-  difference above the limit `soon` is inconclusive, because rounding errors grow faster in some phases of a training.
+* In each step, `single` allows 3 times the repeats' largest difference up to this step, at most 5 times that in the
+  same and the two neighbouring stretches, because one run can drift sooner than another.
+* For the mean difference in a stretch, `lasting` allows 5 times the repeats' largest mean so far. A mean is far below
+  the largest difference, so `lasting` finds a lasting deviation long before `single`.
+* In the n-th step after a run diverges, `soon` allows 10 times the repeats' largest difference in their first n steps:
+  runs that differ by rounding alone stay close for long. More is inconclusive, because rounding errors grow faster in
+  some phases of a training.
 
-Each limit allows at least the possible rounding error (see `_rounding`). Limits from a single repeat would fail up to 1
-in 10 healthy runs, because a single repeat can be close to the fault-free run by chance. Limits from fewer than
-`ENOUGH` repeats therefore fail no run, and the harness makes more fault-free runs.
+Each limit allows at least the possible rounding error (see `_rounding`). A single repeat can be close to the fault-free
+run by chance, and would fail up to 1 in 10 healthy runs. So limits from fewer than `ENOUGH` repeats fail no run, and
+the harness makes more fault-free runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,8 +94,7 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """Returns for each stretch of steps after the runs diverged the smallest lasting loss deviation that is sure to
-        be found. A deviation that exceeds the limit `lasting` plus the run's present difference is sure to be found."""
+        """Returns by stretch, once the runs diverged, the smallest lasting loss deviation that is sure to be found."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -142,8 +139,7 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Returns a text if the run exceeds the limits before any fault struck, or an empty text if it does not. A run that
-    exceeds the limits without a fault shows that the tolerance interval is too narrow for this job."""
+    """Returns a text if the run exceeds the limits before any fault struck, so that the band is too narrow for it."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -184,8 +180,7 @@ class Resumed:
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """Returns two texts on how a resume without a fault changes values: one for a resume with an unchanged number of
-    ranks, one for a resume with a changed number of ranks. A text is empty if the resume changes no value."""
+    """Returns how a resume without a fault changes values on as many ranks, and on other ranks; empty: it does not."""
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.

@@ -54,8 +54,7 @@ class Effect:
     @property
     def acted(self) -> bool:
         """Returns True if all planned victims were hit, or if an amount, such as a delay in ms, is above 0. If 0 is
-        expected, at most 0 must be measured, and a fault that hit 0 of 0 victims (unit ending in "gone") did not
-        act."""
+        expected, at most 0 must be measured; 0 of 0 victims (unit ending in "gone") is no effect."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:
@@ -65,8 +64,7 @@ class Effect:
 
     @property
     def is_over(self) -> bool:
-        """Returns True if the measurement shows that the fault's effect ended. All processes or nodes that the fault
-        hit must have recovered. A rate or other amount must be as close to normal as the fault's own rule asks."""
+        """Returns True if the effect ended: all hit processes or nodes are back, or the fault's own rule says so."""
         return self.acted if self.counted else self.ok
 
     @property

@@ -60,10 +60,9 @@ def settle(
     windows: Sequence[Window],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
-    """Assigns the time of all GPU slots to accounts. `windows` are outages and slow intervals that faults caused, and
-    `own_steps` step times for numbers of ranks that no fault-free run has. A step belongs to the window in which it
-    ended; time outside of steps is split at the edges of windows. Raises `AssertionError` if a slot's accounts do not
-    add up."""
+    """Assigns the time of all GPU slots to accounts. `windows`: outages and slow intervals that faults caused;
+    `own_steps`: step times at sizes that no fault-free run has. A step belongs to the window in which it ended; other
+    time is split at the edges of windows. Raises `AssertionError` if a slot's accounts do not add up."""
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
     of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)
@@ -136,9 +135,8 @@ class _StepShares:
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
-        """Returns how long a fault made each step stand still, for numbers of ranks that no fault-free run has. The
-        result is the time for which a process was frozen or, if larger, the step's excess over the longest usual step.
-        A step's excess over the longest usual step is 0 unless the step took over `LONE_FACTOR` times as long."""
+        """Returns how long a fault made each step stand still, at sizes that no fault-free run has: the time for which
+        a process was frozen or, for a step of over `LONE_FACTOR` times the longest usual one, its excess if larger."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)

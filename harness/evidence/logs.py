@@ -92,8 +92,7 @@ def _drill(folder: pathlib.Path) -> Timeline | str:
 
 
 def part_of(whole: Evidence) -> Evidence:
-    """Returns the evidence for one rehearsal (a fault test within a longer job). Each fault-free run is cut to the
-    steps of the rehearsal. Fault-free runs that stop at or resume from a save (field `resumed`) are not included."""
+    """Returns the evidence of one rehearsal: fault-free runs are cut to its steps, and those that resume left out."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
@@ -141,10 +140,9 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Returns why differences from the fault-free run do not count as errors: the run differs already at a step that
-    ended well before the first fault, and in nearly all steps from then on, because a nondeterministic trainer never
-    regains equal values. If the very first compared step differs, later steps need not differ. In a run without planned
-    faults and restarts, any step can be the first to differ. Empty if they count."""
+    """Returns why differences from the fault-free run are no errors, or an empty text: the run differs already at a
+    step well before the first fault (in a run without faults and restarts, at any step) and, unless that is the very
+    first step, in nearly all steps from then on, as a trainer that is not deterministic does."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

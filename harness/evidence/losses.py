@@ -19,8 +19,7 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 @dataclass(frozen=True)
 class Curve:
-    """The logged values of each step that was not rolled back, from the lowest rank that logs a loss. If two compared
-    runs split the model between ranks in different ways, the loss is the mean over all ranks."""
+    """The logged values of each surviving step, of the lowest rank that logs a loss, or its mean (see `surviving`)."""
 
     step: Ints
     loss: Floats
@@ -46,8 +45,7 @@ class Curve:
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:
-    """Returns the logged values of each step that was not rolled back. If `of_all` is True, the loss is the mean of all
-    ranks that log a loss, weighted by each rank's number of samples."""
+    """Returns the values of each surviving step. `of_all`: the loss is the mean of all ranks, by their samples."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
@@ -77,8 +75,7 @@ def counted(steps: Steps) -> Bools:
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Returns one of `rows` for each step, in order of steps. The row is that of the lowest rank that ever logs a loss
-    or, if this rank did not do the step, of the lowest rank that did."""
+    """Returns one of `rows` for each step, in order: of the lowest rank that ever logs a loss, else of the lowest."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
     speaker = int(telling.min(initial=np.iinfo(np.int64).max))
@@ -121,8 +118,7 @@ class Comparison:
 
     @property
     def final_gap_percent(self) -> float | None:
-        """Returns by how many percent the mean loss of the last steps exceeds the fault-free run's mean loss of these
-        steps. The result is `None` if the fault-free run's last losses are not finite, or have a mean of 0."""
+        """Returns by how many percent the mean of the last losses exceeds the fault-free run's; `None`: unknown."""
         mine, other = self._last_losses
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
             return None
@@ -130,8 +126,7 @@ class Comparison:
 
     @property
     def final_scatter_percent(self) -> float:
-        """Returns half the width of the 99 % confidence interval of `final_gap_percent`, from the means of equally long
-        stretches of steps. Returns 0 if the last steps are too few to be split into stretches."""
+        """Returns half the 99 % confidence interval of `final_gap_percent`, by batch means; 0: too few steps."""
         mine, other = self._last_losses
         length = len(mine) // limits.BLOCKS  # Schmeiser, Batch size effects in the analysis of simulation output, 1982
         if length < 2:
@@ -186,8 +181,7 @@ def distance(a: Floats, b: Floats) -> Floats:
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
-    """Returns the steps that both runs did and neither rolled back, and for each step the largest loss difference of
-    any rank. Two NaNs differ by 0, and a NaN and a number differ by infinity."""
+    """Returns the steps that survive in both runs, and the largest loss difference of any rank in each."""
     rows, others = paired(run, fault_free)
     step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
@@ -233,8 +227,7 @@ def terms(run: Timeline) -> int:
 
 
 def rounding(values: Floats, terms: int) -> Floats:
-    """Returns how far two 32-bit sums of the same `terms` numbers can differ if the numbers are added in different
-    orders. The result grows with the square root of `terms`, because rounding errors are random."""
+    """Returns how far two 32-bit sums of the same `terms` numbers can differ, if added in different orders."""
     # Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019
     return np.asarray(np.sqrt(terms) * ulps(values) / 2)
 
@@ -252,9 +245,8 @@ def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> In
 
 
 def by_scale(skipped: Bools) -> Bools:
-    """Marks the skipped updates, in order, that dynamic loss scaling explains. By default, `torch.amp.GradScaler`
-    starts at 2^16; each skipped update halves the scale, and 2000 applied updates in a row double it. At a scale of 1,
-    infinite gradients have another cause, so only a limited number of updates is explained."""
+    """Marks the skipped updates, in order, that loss scaling explains, as in `torch.amp.GradScaler`: each halves the
+    scale of 2^16, 2000 applied updates double it, and at a scale of 1 infinite gradients have another cause."""
     excused = np.zeros(len(skipped), np.bool_)
     left, before = limits.HALVINGS, 0
     for row in np.flatnonzero(skipped).tolist():

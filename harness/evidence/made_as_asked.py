@@ -111,8 +111,7 @@ class Resize(NamedTuple):
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns the first restart that changed the number of nodes. The result's `step` is the newest step before the
-    restart that the fault-free run saved, or else the newest step at which a save was planned."""
+    """Returns the first restart on another number of nodes, and the newest fault-free (or planned) save before it."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)

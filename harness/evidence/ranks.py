@@ -37,8 +37,7 @@ def of_ranks(ranks: Sequence[int], size: int) -> str:
 
 
 def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
-    """Compares weights between ranks that should hold equal weights, by the digests that the ranks logged. Returns the
-    number of steps in which several ranks logged a digest, and, in order of time, the steps with differing digests."""
+    """Returns in how many steps several ranks logged a digest, and the steps in which those of replicas differ."""
     steps = run.steps
     rows = np.flatnonzero(steps.weights != 0)
     if not len(rows):
@@ -65,8 +64,7 @@ def _apart(steps: Steps, rows: Ints) -> Abnormal:
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
-    """Returns the rows of `run`, up to step `last`, for which the same rank logs the value `name` for the same step of
-    `fault_free`, too. The second result marks those rows in which the values in `run` and `fault_free` are equal."""
+    """Returns the rows, up to step `last`, whose `name` is logged in both runs, and which of these are equal."""
     rows, others = paired(run, fault_free)
     both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
     rows, others = rows[both], others[both]
@@ -81,9 +79,8 @@ def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
-    """Returns the first step whose weights equal an earlier step's despite optimizer updates in between, and that
-    earlier step, or `None` if no step repeats old weights. Rolled-back steps are ignored. A step with a learning rate
-    of 0 does not count as an update."""
+    """Returns the first surviving step whose weights equal an earlier step's in spite of updates in between, and that
+    earlier step, or `None`. A step with a learning rate of 0 does not count as an update."""
     rows = by_rank(steps).row
     updates = np.unique(steps.step[rows][(steps.applied[rows] != 0) & (steps.lr[rows] != 0)])
     rows = rows[steps.weights[rows] != 0]
@@ -95,8 +92,7 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
 
 
 def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
-    """Returns a list with one step: the first step after the fault in which the rank logs a digest of its weights. The
-    list is empty if the rank logs no digest between the fault and the next restart."""
+    """Returns the first step after the fault in which the rank logs a digest of its weights, if before a restart."""
     rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
     rows = rows[np.argsort(steps.begin[rows], kind="stable")]
     told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
@@ -118,8 +114,7 @@ def samples_counted(run: Timeline) -> Ints:
 
 
 def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
-    """Returns, in order, the steps in which all ranks together consumed more or fewer samples than the batch has. The
-    text on each step names the rank with the fewest samples."""
+    """Returns the steps in which all ranks together consumed more or fewer samples than the batch has, in order."""
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(asked, cell, steps.count[rows])
@@ -138,8 +133,7 @@ def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
 
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Returns three arrays with one element for each step: the number of ranks, the row of the rank with the fewest
-    samples, and the row of the rank with the most samples. `rows` is the result of `samples_counted`."""
+    """Returns by step of `rows` the number of ranks, and the rows of the ranks with the fewest and the most samples."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
@@ -168,8 +162,7 @@ def telling(steps: Steps, name: str) -> Bools:
 
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
-    """Returns True if ranks disagree on the value `name` in most of the steps for which several ranks log the value. If
-    no two ranks log the value for one step, returns True if some rank, but not the lowest, usually logs the value."""
+    """Returns True if ranks mostly disagree on `name` or, if no two log it together, a higher rank usually logs it."""
     rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
     lowest = int(steps.rank[rows].min(initial=len(telling)))
     rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
@@ -197,8 +190,7 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 
 
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
-    """Returns the first step in which ranks marked in `telling` disagree on the value `name`, and two of the ranks that
-    disagree, or `None` if the ranks agree in each step. Rolled-back steps are ignored."""
+    """Returns the first surviving step in which ranks of `telling` disagree on `name`, and two of them; else `None`."""
     rows = _rows_of(steps, telling)
     # Other checks find missing values of these figures.
     if name in ("first", "count", *CURVES):
@@ -213,16 +205,14 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
-    """Yields, for each of loss, gradient norm and learning rate, the rows that lack the value although the same rank
-    logs the value for the same step of the fault-free run."""
+    """Yields each of `CURVES` with the rows that lack it although the same rank logs it in the fault-free run."""
     rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
-    """Returns the first row whose value `name` differs from that of the same rank in the fault-free run, or `None`. The
-    lowest rank is skipped, because other checks compare the lowest rank with the fault-free run."""
+    """Returns the first row, without the lowest rank's, whose `name` is not the fault-free run's; else `None`."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

@@ -67,8 +67,7 @@ PHASE_NEEDS = {
 
 
 def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
-    """Returns the kinds of evidence that the plan promises, or `None` if the plan has no list `tells` for its trainer.
-    The reference trainer needs no list, and promises all kinds of evidence except samples and weights."""
+    """Returns the kinds of evidence that the plan promises, or `None`. The reference trainer promises nearly all."""
     trainer = (plan.get("workload") or {}).get("trainer", "reference")
     if trainer == "reference":
         return frozenset(TELLS) - NOT_OF_REFERENCE
@@ -121,9 +120,8 @@ def _never_saved(evidence: Evidence) -> bool:
 
 
 def _was_due(run: Timeline, kind: str) -> bool:
-    """Returns True if the run had an occasion to log the kind of evidence `kind`. The kind `weights` is due once a
-    worker logs its first step. The kind `checkpoints` is due once the job goes beyond the first planned checkpoint. The
-    kind `exits` is due if a node's command ended with a clean exit code, or if the job completed."""
+    """Returns True if the run had an occasion to log evidence of this kind: `weights` at a worker's first step,
+    `checkpoints` beyond the first planned one, `exits` at a clean exit of a node's command or of the job."""
     if kind == "weights":
         firsts = np.array([process.first_step or 0 for process in run.processes])
         return bool((run.steps.step == firsts[run.steps.process]).any())
@@ -158,8 +156,7 @@ class _Lives:
 
 
 def _ceased(evidence: Evidence, kind: str) -> str:
-    """Returns a text on the lowest rank with a process that logged no value of this kind in too many of its last steps,
-    or an empty text. Other checks find missing values in steps before a process's last logged value."""
+    """Returns a text on the lowest rank with a process that logged no such value in too many of its last steps."""
     run, lives = evidence.run, _Lives(evidence.run, kind)
     usual = None if evidence.fault_free is None else _Lives(evidence.fault_free, kind)
     told = np.diff(lives.cuts)
@@ -190,8 +187,7 @@ def _too_long(gaps: Sequence[int]) -> float:
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields a pair (item, reason) for each item, such as the sample order, that the harness does not judge. An item is
-    not judged if the log lacks it, if the scenario has no limit for it, or if the harness cannot see the store."""
+    """Yields (item, reason) for each item that is not judged: it is not logged, not bounded, or not visible."""
     if why := next(iter(evidence.run.unseen), "") or unseen_store(evidence.run):
         yield "checkpoints in their store", why
     here = stood_in_for(told(evidence.run))
@@ -222,8 +218,7 @@ def unmeasured_phase(run: Timeline, phase: str) -> str:
 
 
 def from_scratch(run: Timeline) -> str:
-    """Returns a text if a job that logged no checkpoint started again from its first step although a checkpoint had
-    been planned by then, or else an empty text."""
+    """Returns a text if a job without a logged save began anew though one was planned by then; else an empty text."""
     every = run.saves_every
     kept = any(event["event"] == COMMITTED for event in run.checkpoints)
     kept |= any(process.restored_step for process in run.processes)
@@ -253,8 +248,7 @@ def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, in
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:
-    """Returns why nothing that depends on logged steps can be judged, or an empty text if it can. A job that logs no
-    step is still judged if the fault-free run logs steps, because such a job did no step."""
+    """Returns why no steps can be judged, or an empty text. A job without steps can, if the fault-free run has some."""
     if not len(run.steps) and (fault_free is None or not len(fault_free.steps)):
         return NO_STEPS
     return APART if run.apart else ""

@@ -1,20 +1,16 @@
 """Finds which samples a run repeated, skipped or consumed in another step than the fault-free run did.
 
-For each step, a rank of an observed trainer logs the indices of its samples (`samples`), or a digest of its inputs. The
-samples of all ranks together are compared with those of the fault-free run, for each pass over the data set.
-Rolled-back steps are ignored. A run may repeat a sample as often as the fault-free run does, for example as padding by
-the sampler. If the run and the fault-free run consume equally many samples in each step, the steps that both runs did
-are compared. If both runs consume different numbers of samples in a step, as after a change of the number of ranks,
-whole passes over the data set are compared. If the order of samples differs between fault-free runs, samples are not
-compared.
+A rank of an observed trainer logs for each step the indices of its samples (`samples`), or a digest of its inputs.
+Those of all ranks together are compared with the fault-free run's, for each pass over the data set, without rolled-back
+steps. A run may repeat a sample as often as the fault-free run does, for example as padding. If both consume equally
+many samples in each step, their common steps are compared; if not, as after a change of the number of ranks, whole
+passes. If the order of samples differs between fault-free runs, samples are not compared.
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -111,8 +107,7 @@ def consumed(evidence: Evidence) -> Consumed | None:
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Finds repeated and skipped samples by the logged positions of samples in the data. A step's samples must begin
-    where the previous step's samples ended, except for samples that the trainer left out because of a loss spike."""
+    """Finds repeated and skipped samples: each step's samples must begin where those before or left-out ones ended."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
@@ -127,8 +122,7 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The comparable rows of a run's steps, one for each step and rank. A row is comparable if all ranks did the step
-    and logged their samples, and if the step was not rolled back."""
+    """The rows of a run that can be compared: surviving steps of which all ranks logged their samples."""
 
     def __init__(self, run: Timeline, kind: Kind):
         self.run, self.kind, self.steps = run, kind, run.steps
@@ -159,8 +153,7 @@ Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
 
 
 def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
-    """Returns the steps that both runs did, and the rows of each run for these steps. A row is left out if the same
-    rank consumed equal samples in this step of the other run."""
+    """Returns the steps that both runs did, and each run's rows of these in which the same rank's samples differ."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
     ours, other = mine.row[left], theirs.row[right]
@@ -198,9 +191,8 @@ def _moved(sides: Sides, later: int = NEVER) -> Ints:
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares the samples of the steps that the run and the fault-free run did. The lowest rank of the fault-free run
-    shows in which pass over the data set a step is, because a restarted trainer may count passes from 0 again. If no
-    rank logs passes over the data set, repeated samples show where a pass begins."""
+    """Compares the samples of the steps that both runs did, by pass over the data set: as the fault-free run's lowest
+    rank counts passes, since a restarted trainer may count from 0 again, or else from where samples repeat."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -213,12 +205,12 @@ def _by_steps(step: Ints, sides: Sides) -> Consumed:
     return replace(found, others=int((~again).sum()), moved=len(moved), first_moved=first_moved)
 
 
-def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
+def _found(mine: _History, repeated: "_Bag", skipped: "_Bag") -> Consumed:
     again, never = _in_words(repeated, mine), _in_words(skipped, mine)
     return Consumed(mine.kind, len(repeated.item), len(skipped.item), repeated_where=again, skipped_where=never)
 
 
-def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
+def _consumed_again(beyond: "_Bag", mine: _History, step: Ints, pass_of: Ints) -> Bools:
     """Marks the samples in `beyond` that the run consumed more than once in the same pass over the data set."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
@@ -236,27 +228,25 @@ def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> 
 
 @dataclass(frozen=True)
 class _Bag:
-    """Consumed samples, each with its rank and its part: the step, or the pass over the data set, within which samples
-    are compared."""
+    """Consumed samples, each with its rank and its part: the step, or the pass over the data, to compare within."""
 
     part: Ints
     item: Ints
     rank: Ints
 
     @classmethod
-    def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
+    def of(cls, history: _History, rows: Ints, part: Ints) -> Self:
         """Collects the samples in the rows `rows`. `part` holds each row's part: a step or a pass over the data set."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
-    def at(self, rows: Ints | Bools) -> _Bag:
-        return _Bag(self.part[rows], self.item[rows], self.rank[rows])
+    def at(self, rows: Ints | Bools) -> Self:
+        return type(self)(self.part[rows], self.item[rows], self.rank[rows])
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Returns the samples that `ours` holds more often than `others` does, and those that `others` holds more often
-    than `ours` does. If one bag holds two more copies of a sample than the other bag, the last two copies in that bag
-    are returned."""
+    """Returns the samples that `ours` holds more often than `others` does, and those of `others` likewise. If one bag
+    holds two more copies of a sample than the other, its last two copies are returned."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -274,9 +264,8 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares each pass over the data set that the run and the fault-free run completed. A pass over the data set is
-    complete if the run began the next pass. Samples of a pass that only one of the two runs consumed are ignored if
-    they are fewer than the ranks, because padding depends on the number of ranks."""
+    """Compares each pass over the data set that both runs completed by beginning the next. Samples of a pass that only
+    one run consumed are ignored if they are fewer than the ranks: that may be padding."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
     if not len(both):
@@ -320,8 +309,7 @@ def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """Returns the last step of each pass over the data set but the last, by the logged number of the pass or, if the
-    log has no such number, by the logged positions of samples in the data set."""
+    """Returns the last step of each pass but the last, by its logged number, or else by sample positions; or `None`."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass
@@ -335,8 +323,8 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Describes samples by their indices, with the number per rank if each rank has equally many, and with their share
-    of all consumed samples if they are from several passes over the data set."""
+    """Describes samples by their indices, the number per rank if all ranks have equally many, and, if they come from
+    several passes over the data, their share of all samples consumed."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])

@@ -1,11 +1,10 @@
 """Measures how long steps usually take in the fault-free runs, and how much slower the judged run was.
 
-*Degraded* means a time interval in which a fault slowed the job without stopping it. *Pace* means the time of all
-undisturbed steps after the last recovery, divided by the time of the same steps in the fault-free run at the same world
-size. Pauses between steps count in the judged run and in the fault-free run. The median step time is compared, too,
-because a pause in the fault-free run does not change the median. Because a busy host also slows a healthy job, three
-more values are measured: the pace before the first fault, the pace of the run's fastest steps, and that of the slowest
-steps without a fault.
+*Degraded* is a time interval in which a fault slowed the job without stopping it. *Pace* is the time of all undisturbed
+steps after the last recovery, pauses included, divided by that of the same steps in the fault-free run at the same
+world size. The median step is compared, too, as no pause in the fault-free run changes it. Because a busy host also
+slows a healthy job, the pace before the first fault, of the fastest steps, and of the slowest steps without a fault are
+measured.
 """
 
 import enum
@@ -74,9 +73,8 @@ class Band:
 
 
 class Usual:
-    """Usual durations, from the fault-free runs `runs`. At a world size that no fault-free run has, the judged job's
-    steps before any fault show the usual step time. The steps before a fault are few, and can reveal only a
-    standstill."""
+    """Usual durations, from the fault-free runs `runs`. At a world size that none has, the judged job's own steps
+    before any fault show the step time: they are few, and reveal only a standstill."""
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
         self.runs, self._own = runs, None if own is None else own.beside.job or own
@@ -210,8 +208,7 @@ class _Relative:
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if no median of five steps in a row, from index `first` to shortly after index `stop`, was much
-        slower than the median of the steps before `first`."""
+        """Returns True if no running median from step `first` until shortly after `stop` was far above that before."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -231,8 +228,7 @@ class Slowed:
     @cached_property
     def degraded(self) -> list[Degraded]:
         """Returns time intervals in which a fault slowed the job without stopping it: from the injection to the last
-        slow step before the fault was undone, plus slow steps that follow closely. Steps in outages are not
-        measured."""
+        slow step before it was undone, plus slow steps that follow closely. Outages are not measured."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
@@ -255,17 +251,15 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Returns the slow intervals that show the whole effect of a fault. At a world size that no fault-free run has,
-        an interval counts only if the fault may stop the job, because only standstills can be measured there."""
+        """Returns the slow intervals that show a fault's whole effect. By the job's own steps, only standstills do."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
         """Returns faults that stopped nothing and whose slowdown cannot be measured: no fault-free run has the world
-        size; or most steps under the fault were slower than any moving median of fault-free runs, but not enough to
-        count as slow; or the job was so fast before that steps twice as slow would not count, and it did not clearly
-        stay fast."""
+        size; most steps were above any moving median of fault-free runs, but not slow enough; or the job was so fast
+        before that steps twice as slow would not count, and it did not clearly stay fast."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
@@ -285,8 +279,7 @@ class Slowed:
 
     @property
     def another_pace(self) -> bool:
-        """Returns True if the job was much slower or faster than the fault-free runs before a fault that kills nothing.
-        Fault-free runs of a pace other than the job's had a busier or quieter host and do not show the job's speed."""
+        """Returns True if the job was much slower or faster than the fault-free runs before a gentle fault."""
         gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
@@ -446,10 +439,9 @@ class _Same:
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Returns a lower confidence bound of the pace: the larger of the bounds for the median and the mean. The true
-        median is below the bound for the median with a chance of 5 % (an order statistic; normal approximation). The
-        true mean is below the bound for the mean with a chance of 2.5 %. A single pause raises the variance and so
-        lowers the bound for the mean. Pauses at each save and steadily growing step times do not raise the variance."""
+        """Returns a lower confidence bound of the pace: the larger one of the median (5 % chance, an order statistic in
+        normal approximation) and of the mean (2.5 %). A single pause raises the variance and so lowers the bound for
+        the mean; pauses at each save and steadily growing step times do not."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
@@ -461,8 +453,7 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Returns the pace of each sequence of consecutive steps that holds a quarter of all steps. The pace of a
-        sequence of steps is its duration, divided by the sum of the times of the same steps in `beside`."""
+        """Returns the pace of each row of steps that is a quarter of all: its time, divided by the same in `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -485,8 +476,7 @@ def _scatter(kind: Floats) -> float:
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
-    """Returns the steps in `rows` that also occur in a fault-free run (one of `references`). Each step is compared with
-    the slowest fault-free run at world size `size`, or at any world size if `size` is `None`."""
+    """Returns the steps in `rows` beside the slowest of `references` that did them at this `size` (`None`: at any)."""
     usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:
@@ -510,8 +500,7 @@ def _worst(prior: Floats, references: Sequence[Times]) -> float:
 
 
 def exit_ns(run: Timeline) -> int | None:
-    """Returns how many ns after the last step (or the last disturbance, if later) the last node command ended. Returns
-    `None` if no node command ended after the last step and disturbance, or if the job did not complete."""
+    """Returns how many ns after the last step or disturbance a completed job's last node command ended, or `None`."""
     if not len(run.progress) or run.outcome != "completed":
         return None
     last = int(run.progress.end[-1])

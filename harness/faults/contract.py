@@ -182,7 +182,7 @@ class Context(Protocol):
         """Returns the rank of a process that waits at a strike planned in `Fault.holds`."""
 
     def strike(self) -> None:
-        """Lets the caught process go on into its strike."""
+        """Lets the process that `caught` returned go on: the planned strike then hits it."""
 
     def release(self, node: Node, reason: str) -> None:
         """Notes that the node is gone: its GPUs are no longer allocated to the job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -58,7 +59,7 @@ def forecast(
     seed: SeedOption = 1,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Say what this stack will cost at scale, from what runs measured and what others published of failures.
+    """Say what this stack will cost at scale, by runs and failure rates.
 
     Simulates the whole job many times: expected failures, days and GPU-hours with an interval, what wastes them, the
     best checkpoint interval and number of spares. What was not measured is an assumption, and listed as one. Exits 0
@@ -68,39 +69,42 @@ def forecast(
     """
     if vectors:
         raise typer.Exit(_vectors(json))
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: write a whole number from 0")
-    question = Question(
-        gpus=int(number(gpus, "--gpus", 1, GPUS_MAX, whole=True)),
-        days=number(days, "--days", 0.01, DAYS_MAX),
-        gpus_per_node=int(number(gpus_per_node, "--gpus-per-node", 1, 1024, whole=True)),
-        samples=int(number(samples, "--samples", 10, SAMPLES_MAX, whole=True)),
-        seed=seed,
-    )
+    question = _question(gpus, days, gpus_per_node, samples, seed)
     measured = read_runs(runs or [], reports)
     for why in measured.passed_over:
         note(f"passed over: {why}")
-    job, source = _job(question, measured, rates, failures, trace)
-    for change in set_ or ():
-        job = job.changed(change)
-        if change.startswith("failure_rate"):
-            source = source[0], f"{source[1]}; how often, --set {change} says"
+    job, source = _job(question, measured, rates, failures, trace, set_ or ())
     prices = _prices(price, spot_price, deadline, tokens_per_second, question, measured)
     found = answer.forecast(question, job, source, measured, what_if or [], prices)
     if page is not None:
         write_page(page, forecast_page.render(found))
     if json:
         print_json(answer.to_json(found))
-        return
-    _print(found)
-    if page is not None:
-        say(f"Page: {page}", "dim")
+    else:
+        _print(found, page)
+
+
+def _question(gpus: str, days: str, gpus_per_node: str, samples: str, seed: int) -> Question:
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: write a whole number from 0")
+    return Question(
+        gpus=int(number(gpus, "--gpus", 1, GPUS_MAX, whole=True)),
+        days=number(days, "--days", 0.01, DAYS_MAX),
+        gpus_per_node=int(number(gpus_per_node, "--gpus-per-node", 1, 1024, whole=True)),
+        samples=int(number(samples, "--samples", 10, SAMPLES_MAX, whole=True)),
+        seed=seed,
+    )
 
 
 def _job(
-    question: Question, measured: Measured, rates: str | None, failures: str | None, trace: pathlib.Path | None
+    question: Question,
+    measured: Measured,
+    rates: str | None,
+    failures: str | None,
+    trace: pathlib.Path | None,
+    changes: Sequence[str],
 ) -> tuple[Job, tuple[str, str]]:
-    """Returns the job, and the name of its failure rates with their source."""
+    """Returns the job with the `changes` of `--set`, and the name of its failure rates with their source."""
     if failures is not None and trace is not None:
         raise UsageError("--failures and --trace both say how failures follow each other; write one of them")
     name, table = load_rates(rates or DEFAULT)
@@ -109,7 +113,12 @@ def _job(
         name, table = told.name, of_trace
     table = table.of_nodes_with(question.gpus_per_node)
     job = job_of(question.nodes, question.days * DAY_S, table, load_gaps(failures or "poisson"), measured)
-    return with_trace(job, told) if told else job, (name, table.source)
+    job, source = with_trace(job, told) if told else job, table.source
+    for change in changes:
+        job = job.changed(change)
+        if change.startswith("failure_rate"):
+            source += f"; how often, --set {change} says"
+    return job, (name, source)
 
 
 def _prices(
@@ -139,7 +148,7 @@ def _prices(
     )
 
 
-def _print(found: answer.Forecast) -> None:
+def _print(found: answer.Forecast, page: pathlib.Path | None) -> None:
     say(answer.sentence(found), "bold")
     for words in forecast_page.rests_on(found):
         say(words)
@@ -150,6 +159,8 @@ def _print(found: answer.Forecast) -> None:
             say(words)
         if section.rows:
             print_figures(section.head, section.rows, section.all_text)
+    if page is not None:
+        say(f"Page: {page}", "dim")
 
 
 def _vectors(json: bool) -> int:

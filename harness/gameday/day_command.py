@@ -147,7 +147,7 @@ def _say_what_losses_will_not_show(day: DayPlan) -> None:
 
 
 def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:
-    """Prints the schedule, refuses a day that must go wrong, and names open questions."""
+    """Prints the schedule and what could not be checked. Raises `UsageError` if the job ends before the schedule."""
     for line in schedule(day, step_s or None):
         say(line)
     say("Times are the earliest ones. Nothing was launched.")

@@ -84,7 +84,7 @@ def gate(
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Run a suite of scenarios and give one verdict. A scenario that must fail runs first.
+    """Run a suite and give one verdict. A scenario that must fail runs first.
 
     The exit code is that of the worst verdict. With --against, a regression in recovery time, waste, checkpoint stall
     or success is a fail, and too little evidence is inconclusive.

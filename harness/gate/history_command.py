@@ -39,7 +39,7 @@ def history(
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Show verdicts, recovery and waste over time, and where their level changed.
+    """Show verdicts, recovery and waste over time, and what changed.
 
     With --slo: exits with 0 when every objective is met, 1 when one is missed, 3 with too little evidence.
 
@@ -107,7 +107,7 @@ def compare(
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Say which phase, rank and kind of wasted GPU time explain the difference between two runs.
+    """Say which phase, rank and waste explain how two runs differ.
 
     Exits 0 whatever the difference.
 

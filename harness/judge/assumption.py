@@ -1,9 +1,8 @@
 """Defines assumptions: conditions that must hold before the judge can trust or compare the evidence of a run.
 
-Each file of `harness/judge/assumptions/` defines one assumption, named after the file. The page docs/guarantees.md
-shows the docstring of each assumption. If an assumption does not hold in a run, each finding that rests on it is
-*inconclusive*, and the report gives the reason. Each breach of a guarantee names the evidence that shows this breach
-(`Ground`). Each assumption names the kinds of evidence that become doubtful if the assumption does not hold.
+Each file of `harness/judge/assumptions/` defines one, named after the file; docs/guarantees.md shows its docstring. If
+it does not hold in a run, each finding that rests on it is *inconclusive*, with the reason. A breach names the evidence
+that shows it (`Ground`), and an assumption names the kinds of evidence that become doubtful without it.
 """
 
 import functools
@@ -22,10 +21,9 @@ Reasons = Iterator[str]  # violations of an assumption, in words
 
 @dataclass(frozen=True)
 class Spoils:
-    """One way in which a broken assumption makes evidence doubtful. `why` returns the reason why this run's evidence is
-    doubtful, or an empty text if the evidence is sound. `settles` is advice on how to remove the doubt, with `{run}`
-    for the command that repeats the run. If `alone` is True, the report shows only the reason for the doubt. If
-    `either_way` is True, the doubt makes breaches and passed expectations inconclusive; otherwise, only breaches."""
+    """One way in which a broken assumption makes evidence doubtful. `why` returns the reason, or an empty text if this
+    run's evidence is sound. `settles` is advice on how to remove the doubt, with `{run}` for the command that repeats
+    the run. `alone`: the report shows only the reason. `either_way`: the doubt spoils passed expectations, too."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -36,11 +34,10 @@ class Spoils:
 
 @dataclass(frozen=True)
 class Assumption:
-    """A condition on a run's evidence. `broken` yields reasons why the assumption does not hold; the first makes the
-    whole run inconclusive. `spoils` says which evidence a broken assumption makes doubtful. `holds_for` names the kinds
-    of run (such as a restore drill) in which `broken` is called. If several assumptions make evidence doubtful, the
-    report names the assumption with the lowest `order`. `broken` is not called if a guarantee whose name begins with
-    `family` (such as `restart`) is certainly broken. `settles` says how to get a conclusive verdict."""
+    """A condition on a run's evidence. `broken` yields reasons why it does not hold; the first makes the run
+    inconclusive. It is called in the kinds of run `holds_for`, unless a guarantee of the family `family` (such as
+    `restart`) is certainly broken. `spoils` says which evidence a broken assumption makes doubtful; if several do, the
+    report names the one with the lowest `order`. `settles` says how to get a conclusive verdict."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()

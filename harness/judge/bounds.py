@@ -68,9 +68,7 @@ class FailFastBounds(Bounds):
     """If a job cannot go on, it must end soon after the first fault, and its error must name the cause."""
 
     max: DurationNs = Field(description="From the first fault until the last command has ended.")
-    says: str | None = Field(
-        None, min_length=1, max_length=200, description="Words of the job's error, in capital or small letters."
-    )
+    says: str | None = Field(None, min_length=1, max_length=200, description="Words of the job's error, in any case.")
 
 
 class MemoryBounds(Bounds):
@@ -97,9 +95,7 @@ class RecoveryBounds(Bounds):
     """Upper limits on the duration of each recovery, and of each phase of a recovery (such as the restore)."""
 
     max: DurationNs | None = Field(None, description="From the stop until the progress is regained.")
-    first_step_max: DurationNs | None = Field(
-        None, description="From the stop until the first step after it, repeated or new."
-    )
+    first_step_max: DurationNs | None = Field(None, description="From the stop until the next step, repeated or new.")
     phases: Mapping[Phase, DurationNs] = Field({}, description="Of each phase, all its parts in one outage together.")
 
 
@@ -124,18 +120,14 @@ class ContinuityBounds(Bounds):
         description="`itself`: steps that were done again after a restart must be what they were the first time.",
     )
     max_ulp: float = Field(16.0, description="With `mode: ulp`: units in the last place.")
-    max_final_gap: Percent = Field(
-        1.0, description="With `mode: final`: of the mean loss of the last fifth of the steps."
-    )
+    max_final_gap: Percent = Field(1.0, description="With `mode: final`: of the mean loss in the last fifth of steps.")
     max_nonfinite_steps: int = Field(0, description="With `mode: final`: steps with a loss that is not finite.")
     samples: Literal["judged", "reported"] = Field(
         "judged", description="`reported`: which were repeated or never seen is in the report, and not judged."
     )
     max_samples_repeated: int = Field(0, description="Samples that were seen twice in one pass.")
     max_samples_skipped: int = Field(0, description="Samples that were never seen.")
-    max_spike: float | None = Field(
-        None, description="Of the loss at a resume: its rise, less the fault-free run's at the same step."
-    )
+    max_spike: float | None = Field(None, description="Of the loss at a resume: its rise, less the usual rise there.")
 
     @property
     def moves_samples(self) -> bool:
@@ -191,9 +183,7 @@ class LastCheckpointBounds(Bounds):
 class FilesBounds(Bounds):
     """The job must leave the files other than checkpoints, such as exports, that the fault-free run leaves."""
 
-    max_missing: int = Field(
-        0, ge=0, description="Files beside the saves that the fault-free run left, and this one did not."
-    )
+    max_missing: int = Field(0, ge=0, description="Files beside the saves that only the fault-free run left.")
 
 
 class NoticesBounds(Bounds):
@@ -212,15 +202,11 @@ class MetricBounds(Bounds):
     checkpoint_success_min: Percent | None = Field(None, description="Of the checkpoints that were begun.")
     resume_success_min: Percent | None = Field(None, description="Of the restarts that were tried.")
     max_false_alarms: int | None = Field(None, description="Alarms that no fault explains.")
-    max_restarts: int | None = Field(
-        None, ge=0, description="Of the rank whose process was started anew most often, whatever the cause."
-    )
+    max_restarts: int | None = Field(None, ge=0, description="Of the rank started anew most often, whatever the cause.")
     max_restarts_without_progress: int | None = Field(
         None, description="Restarts in a row that went on from no later step than one before: no save came in time."
     )
-    steps_rolled_back_max: int | None = Field(
-        None, description="Steps lost at a rollback; 0: a notice is long enough to lose nothing."
-    )
+    steps_rolled_back_max: int | None = Field(None, description="Steps lost at a rollback; 0: none, as after a notice.")
 
 
 _SWITCHED = (  # score judged by default; its name in lists of items that are not judged; when a scenario sets `off`

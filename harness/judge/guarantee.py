@@ -28,10 +28,9 @@ FACTS = "a save of evidence.saves.all, a restart of evidence.restarts, a restore
 
 @dataclass(frozen=True)
 class Breach:
-    """A violation of a guarantee, in words. `by` is the certainty of the least certain fact that shows the breach.
-    `grounds` is the evidence for the breach, which a broken assumption can make doubtful. `of` is the subject of the
-    breach, such as a fault's id. For each subject, the report shows only one breach. If `idle` is True, the breach
-    concerns only rolled-back steps of a process, and is dropped if a fault killed this process."""
+    """A violation of a guarantee, in words. `by` is the certainty of its least certain fact. `grounds` is the evidence
+    that a broken assumption can make doubtful. `of` is its subject, such as a fault's id: the report shows one breach
+    of each. If `idle` is True, it concerns only rolled-back steps of a process, and is dropped if a fault killed it."""
 
     words: str
     by: By
@@ -45,8 +44,7 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """Returns a breach that `facts` show. If `facts` is empty, the breach counts as seen by the harness itself. Raises
-    `TypeError` for arguments of other kinds."""
+    """Returns a breach that `facts` show; without facts, the harness saw it. Raises `TypeError` for wrong arguments."""
     if not isinstance(words, str) or not words.strip():
         raise TypeError(f"breach(words): words is {words!r:.60}; write a sentence that says what is wrong")
     for each in facts:
@@ -77,16 +75,14 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A condition that must hold in each run. `breaches` yields each violation of the guarantee. If a run has no
-    breach, `nothing` returns why this proves nothing (such as no restart), or an empty text if the guarantee held.
-    `rests_on` names evidence without which the guarantee is not judged. A guarantee that is not judged leaves the
-    verdict as it is, and the report says why. `explained_by` names guarantees (such as `restart.newest`) whose breach
-    may cause a breach of this one. `holds_for` names the kinds of run in which the guarantee is checked. A breach in a
-    restore drill or second restart is inconclusive and leaves the guarantee open, because only the restart's own log
-    shows the breach. The value `off` of the key `switch` in `expect:` switches the guarantee off. A plug-in leaves
-    `switch` out: its key is its own name. If `needs_steps` is True, the guarantee is judged only if the job's steps are
-    known. If `until_the_end` is True, a breach is inconclusive in a fault test that people stopped early. If
-    `of_a_fault` is True, a breach shows that a fault did not act as planned."""
+    """A condition that must hold in each run. `breaches` yields each violation. If there is none, `nothing` returns why
+    this proves nothing (such as no restart), or an empty text if the guarantee held. Without the evidence `rests_on`,
+    or known steps if `needs_steps` is True, the guarantee is not judged: the verdict stays as it is, and the report
+    says why. A breach of the guarantees `explained_by` may cause a breach of this one. It is checked in the kinds of
+    run `holds_for`. A breach in a restore drill or second restart is inconclusive, because only the restart's own log
+    shows it. `expect: {SWITCH: off}` switches it off; for a plug-in, `switch` is its own name, and left out. If
+    `until_the_end` is True, a breach is inconclusive in a fault test that people stopped early. If `of_a_fault` is
+    True, a breach shows that a fault did not act as planned."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
@@ -133,8 +129,7 @@ ORDER: Mapping[str, int] = {
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
-    """Returns all guarantees by name, sorted by family (the part of a name before the dot). In a family, guarantees on
-    samples come first: other samples give other losses."""
+    """Returns all guarantees by name, family by family; those on samples first, as other samples give other losses."""
     place = {file: ORDER.get(file.partition("_")[0], len(FAMILY.names())) for file in FAMILY.names()}
     files = sorted(place, key=lambda file: (place[file], "samples" not in file, file))
     return {dotted(file): load_guarantee(file) for file in files}

@@ -91,8 +91,7 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """Returns a line of the report that compares a measured value with a limit. If `reason` is not empty, the line's
-    verdict is *fail*. If nothing was measured, `observed` is `None`, and the line is inconclusive."""
+    """Returns a line of the report: a `reason` makes it *fail*, and `observed=None` (not measured) inconclusive."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
@@ -101,8 +100,7 @@ def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Gr
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit on a measured value, in `unit`: an upper limit, or a lower limit if `least` is True. The function `show`
-    formats a number for the report. If the value was not measured, the report's line on this limit is inconclusive."""
+    """A limit in `unit`: an upper one or, with `least`, a lower one. `show` formats a number for the report."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -215,7 +213,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns a sort key for findings: the same for all findings on one family of guarantees, such as `restart`."""
+    """Returns the place of a finding in the report: the same for a whole family of guarantees, such as `restart`."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 

@@ -61,9 +61,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Ground:
-    """Evidence for a breach or for the result of an expectation. Each field that is not empty narrows the evidence. The
-    field `of` may be any time window (begin, end), in ns: the assumption `host-idle` then looks at this window. Without
-    `of`, `host-idle` looks at the whole run."""
+    """Evidence for a breach or for the result of an expectation. Each field that is not empty narrows it. With a time
+    window (begin, end) in ns as `of`, the assumption `host-idle` looks at this window, and else at the whole run."""
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process
@@ -75,8 +74,7 @@ class Ground:
 
 
 class Finding(NamedTuple):
-    """One statement about a run: a verdict, and the reason for this verdict in words. `code` names the subject of the
-    finding (such as a guarantee), and `doubt` names the reason if the finding is inconclusive."""
+    """A verdict with its reason in words. `code` names its subject, such as a guarantee."""
 
     verdict: Verdict
     text: str
@@ -90,9 +88,8 @@ def unknown(code: str, text: str) -> Finding:
 
 
 def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
-    """Returns the texts of the findings, the most severe first. Findings of equal severity keep their order. A finding
-    that explains others counts as at least as severe as these, and comes before them. The function `explained_by` maps
-    the code of a finding to the codes of its possible causes."""
+    """Returns the texts of the findings, the most severe first, and else in their order. A finding that explains others
+    comes before them, as severe as they are. `explained_by` maps a finding's code to those of its possible causes."""
     explains: dict[str, int] = {}
     for each in findings:
         for cause in explained_by(each.code):

@@ -1,13 +1,11 @@
 """Turns breaches of guarantees and broken assumptions into findings. Only this module decides verdicts on guarantees.
 
-A breach fails the run if the harness saw the breach, or if a process logged it against itself. If a breach shows that a
-fault did not act as planned, the verdict is invalid instead of fail. A breach is inconclusive if a broken assumption
-makes the evidence for it doubtful, or if it follows only from contradictory reports or missing evidence. Breaches in a
-restart that the harness made after the run are inconclusive. For each fault or other subject, only the worst breach of
-a guarantee is reported. Guarantees whose names begin with the same word, such as `restart`, are a family. Only the
-worst findings of each family of guarantees are reported. A breach is not reported if its cause is a breach of the same
-family that is equally bad or worse. If the cause of a breach is of another family than the breach, the cause is
-reported first.
+A breach fails the run (or makes it invalid, if a fault did not act as planned) if the harness saw it, or if a process
+logged it against itself. It is inconclusive if a broken assumption makes its evidence doubtful, if it follows only from
+contradictory reports or missing evidence, or if it is from a restart that the harness made after the run. Only the
+worst breach of each subject, such as a fault, and of each family of guarantees, such as `restart`, is reported. A
+breach is not reported if its cause is a breach of the same family that is at least as bad; a cause of another family
+comes first.
 """
 
 import os

@@ -4,8 +4,6 @@ A record is a dictionary of which every declared field has its type and keeps it
 kept as it is. `null` in an optional field of an event is the same as no field; a header holds no `null`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -16,7 +14,7 @@ import msgspec
 from harness.log import sample_indices, vocabulary
 from harness.log.files import visible
 from harness.log.planned_size import PlannedSize
-from harness.log.vocabulary import Event, Field
+from harness.log.vocabulary import EVENTS, Event, Field
 from harness.node.emitter import SCHEMA_VERSION
 
 DEPTH_MAX = 32
@@ -67,18 +65,16 @@ def struct(name: str, fields: Sequence[Field], about: str = "", untold: Any = No
     return msgspec.defstruct(name, told, omit_defaults=True, kw_only=True, namespace={"__doc__": about}, **more)
 
 
-FIELDS = {each.name: (*vocabulary.COMMON, *each.fields) for each in vocabulary.EVENTS}
+FIELDS = {each.name: (*vocabulary.COMMON, *each.fields) for each in EVENTS}
 TIMES = tuple(field for field in vocabulary.COMMON if field.name != "event")
 Header = struct("header", vocabulary.HEADER, "The first line of a file.", untold=msgspec.UNSET)
 Unknown = struct("unknown", vocabulary.COMMON, "An event of another name is ignored.")
-DECLARED: dict[tuple[str, str], Event] = {(role, each.name): each for each in vocabulary.EVENTS for role in each.roles}
+DECLARED: dict[tuple[str, str], Event] = {(role, each.name): each for each in EVENTS for role in each.roles}
 TYPES: dict[str, type[msgspec.Struct]] = {
     each.name: struct(each.name, (*TIMES, *each.fields), each.in_words, tag=each.name, tag_field="event")
-    for each in vocabulary.EVENTS
+    for each in EVENTS
 }
-_OPTIONAL = {
-    each.name: frozenset(field.name for field in (*TIMES, *each.fields) if field.optional) for each in vocabulary.EVENTS
-}
+_OPTIONAL = {each.name: frozenset(field.name for field in (*TIMES, *each.fields) if field.optional) for each in EVENTS}
 _READERS = frozenset(("at", "key", "process", "node", "incarnation", "rank", "local_rank", "pid"))
 _FOREIGN = {key: _READERS - {field.name for field in event.fields} for key, event in DECLARED.items()}
 
@@ -126,10 +122,7 @@ def header(record: Record) -> Record:
 
 
 def event(record: Record, role: str) -> Record:
-    """Checks any other line of a writer of this role. Raises `Damaged`.
-
-    An event that is not declared for the role has only the fields of all events checked.
-    """
+    """Checks any other line of this role. Raises `Damaged`. An undeclared event has only its common fields checked."""
     name = record.get("event")
     if not isinstance(name, str) or (role, name) not in DECLARED:
         _converted(record, Unknown, vocabulary.COMMON, "event")

@@ -1,7 +1,5 @@
 """The meaning of a fault for a verdict: the fault states it, `fault.injected` holds it, the judge reads it there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum

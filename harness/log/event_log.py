@@ -4,8 +4,6 @@ Who wrote a file, and where, is told by its place (`harness.log.files`); a first
 evidence.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re
@@ -45,8 +43,7 @@ def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record
 
 
 def named(source: EventFile) -> tuple[tuple[str, int], int | None, int] | None:
-    """Returns what a file's name tells of its process, if anything: the node with its incarnation, the rank (`None`: a
-    launcher), and the start on the process's own monotonic clock."""
+    """Returns what a file's name tells: node and incarnation, rank (`None`: a launcher), start on its own clock."""
     name = _FILE_NAME.fullmatch(source.file)
     if name is None or source.folder not in (None, name["node"]):
         return None
@@ -100,11 +97,9 @@ class _Followed:
 
 @dataclass
 class Tail:
-    """Follows a growing event log: each `poll()` returns the whole lines written since, with their header.
-
-    What is damaged is left out, counted in `odd` and, the first of it, told in `notes`: following must not stop for
-    it. The log is judged later by `reading`, which does not let it pass.
-    """
+    """Follows a growing event log: each `poll()` returns the whole lines written since, with their header. What is
+    damaged is left out, counted in `odd` and, the first of it, told in `notes`: following must not stop for it. The log
+    is judged later by `reading`, which does not let it pass."""
 
     directory: pathlib.Path
     odd: int = 0

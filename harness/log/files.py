@@ -7,8 +7,6 @@
 Only regular files are opened, no link is followed, no open waits, and sizes and numbers are limited.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib
@@ -17,6 +15,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 from harness.errors import EventLogError
 
@@ -77,16 +76,14 @@ class EventFile:
         return PLAN_BYTES_MAX if self.is_harness else LINE_BYTES_MAX
 
     @classmethod
-    def of(cls, path: pathlib.Path) -> EventFile:
+    def of(cls, path: pathlib.Path) -> Self:
         """Returns a file of the flat layout by its path."""
         return cls(path.parent, None, path.name)
 
 
 def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
-    """Returns all writers' files in order of their paths, and one message for each other entry.
-
-    Raises `EventLogError` where `events` is no folder.
-    """
+    """Returns all writers' files in order of their paths, and one message for each other entry. Raises `EventLogError`
+    where `events` is no folder."""
     sources, problems, here = list[EventFile](), list[str](), events
     try:
         for folder in _entries(events, None, sources, problems):
@@ -161,10 +158,8 @@ def open_source(source: EventFile) -> int:
 
 
 class Blocks:
-    """The file's whole lines, some at a time. Once all are read, `torn` tells whether half a line follows.
-
-    At most as much is read as the file held when it was opened. Raises `EventLogError`.
-    """
+    """The file's whole lines, some at a time. Once all are read, `torn` tells whether half a line follows. At most as
+    much is read as the file held when it was opened. Raises `EventLogError`."""
 
     def __init__(self, source: EventFile):
         self.source = source

@@ -4,8 +4,6 @@ One JSON object a line, in `undo.jsonl` of the run's folder: `{"undo": ACTION, "
 clean run `{"closed": true}`. Root reads it and acts on it, so a journal is only believed where nobody else can write.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -85,9 +83,7 @@ def is_running(run_dir: pathlib.Path) -> bool:
 
 def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
     """Returns the whole records, oldest first. A torn line was never acted upon, as acting comes after the fsync.
-
-    Raises `FaultError` for a journal that somebody else owns, or could have written.
-    """
+    Raises `FaultError` for a journal that somebody else owns, or could have written."""
     for line in _content(run_dir).split(b"\n"):
         try:
             record = json.loads(line)

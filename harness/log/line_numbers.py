@@ -4,8 +4,6 @@ A number that comes twice with the same line is a line that was shipped twice. W
 leaves no gap: a kill takes that.
 """
 
-from __future__ import annotations
-
 import array
 import itertools
 from collections.abc import Iterator
@@ -46,8 +44,7 @@ class LineGap:
 
 
 def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[str]]:
-    """Reads a file again whose numbers, of all lines but the header, are not 1, 2, 3, …: returns its gaps and
-    contradictions. Raises `EventLogError`."""
+    """Reads a file again whose lines are not 1, 2, 3, …: returns gaps and contradictions. Raises `EventLogError`."""
     rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
     lines = itertools.chain.from_iterable(files.Blocks(source))
     first = next(lines, b"")

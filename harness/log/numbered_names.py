@@ -1,7 +1,5 @@
 """Names of files that hold a number which differs from run to run: of a step, a time, a process, or drawn by chance."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Set

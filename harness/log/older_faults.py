@@ -3,8 +3,6 @@
 No other reader of a log knows a fault's name, or the names of its parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,10 +1,8 @@
 """The planned size of a job, from the plan in its log. The actual size is told by its ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,7 @@ class PlannedSize:
     ranks_per_node: int
 
     @classmethod
-    def of(cls, plan: Mapping[str, Any]) -> PlannedSize:
+    def of(cls, plan: Mapping[str, Any]) -> Self:
         workload = plan.get("workload") or {}
         nodes = int(workload.get("nodes") or 0) or None
         max_nodes = int(workload.get("max_nodes") or 0) or nodes

@@ -11,8 +11,6 @@ Every writer's times are shifted onto the harness's monotonic clock as soon as t
 `step` events are by far the most: they are decoded straight into columns and never live as dictionaries.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -185,10 +183,8 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
         # be imported a second time or memory is short; what they did not read is then read here.
         spawn = multiprocessing.get_context("spawn")
-        with (
-            contextlib.suppress(BrokenProcessPool),
-            ProcessPoolExecutor(mp_context=spawn, initializer=_end_with_its_parent) as pool,
-        ):
+        children = ProcessPoolExecutor(mp_context=spawn, initializer=_end_with_its_parent)
+        with contextlib.suppress(BrokenProcessPool), children as pool:
             for writer in pool.map(read_source, sources, chunksize=max(1, len(sources) // 1024)):
                 done += 1
                 yield writer
@@ -250,8 +246,7 @@ class _Part(NamedTuple):
 
 
 def _steps_of(parts: Sequence[_Part]) -> dict[str, Column]:
-    """Returns all steps in order of time, as threads and log shippers may exchange lines. A step without a told
-    begin began when the one before ended."""
+    """Returns all steps in order of time. A step without a told begin began when the one before it ended."""
     columns: list[dict[str, Column]] = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}]
     told = 0
     for part in parts:
@@ -269,8 +264,7 @@ def _steps_of(parts: Sequence[_Part]) -> dict[str, Column]:
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads lines from this number on: in bulk, or (if that fails) one by one, to name the bad line. A line that is the
-    header once more, as in a file that was shipped twice, is left out."""
+    """Reads lines from this number on: in bulk or, if that fails, one by one. Copies of the header are left out."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))

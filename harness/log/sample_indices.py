@@ -3,11 +3,9 @@
 A run is `[first, count]` or `[first, count, stride]`: `count` indices from `first` on, each `stride` (1) further.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -24,10 +22,8 @@ _decoder: msgspec.json.Decoder[list[list[int]] | None] = msgspec.json.Decoder(li
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of many steps. Those of number `i` are the rows `offsets[i]` to `offsets[i + 1]` of `runs`.
-
-    A row of `runs` is (first, count, stride).
-    """
+    """The samples of many steps. Those of number `i` are the rows `offsets[i]` to `offsets[i + 1]` of `runs`. A row of
+    `runs` is (first, count, stride)."""
 
     offsets: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     runs: Ints = field(default_factory=lambda: np.zeros((0, 3), np.int32))
@@ -40,13 +36,13 @@ class Samples:
         sums = np.concatenate([[0], np.cumsum(self.runs[:, 1], dtype=np.int64)])
         return np.asarray(sums[self.offsets[numbers + 1]] - sums[self.offsets[numbers]])
 
-    def equal(self, mine: Ints, other: Samples, theirs: Ints) -> Ints:
+    def equal(self, mine: Ints, other: Self, theirs: Ints) -> Ints:
         """Marks the steps that have the very same runs as the steps of `other` beside them."""
         pieces = [slice(at, at + _AT_ONCE) for at in range(0, len(mine), _AT_ONCE)]
         parts = [self._equal(mine[piece], other, theirs[piece]) for piece in pieces]
         return np.concatenate([np.zeros(0, np.bool_), *parts])
 
-    def _equal(self, mine: Ints, other: Samples, theirs: Ints) -> Ints:
+    def _equal(self, mine: Ints, other: Self, theirs: Ints) -> Ints:
         length = self.offsets[mine + 1] - self.offsets[mine]
         found = np.asarray(length == other.offsets[theirs + 1] - other.offsets[theirs])
         rows, length = np.flatnonzero(found), length[found]
@@ -71,10 +67,8 @@ def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
 
 
 def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
-    """Returns each step's number of its sample list, or `UNTOLD`, and all lists. `None` in `texts`: not written.
-
-    Raises `ValueError` for what is no list of runs.
-    """
+    """Returns each step's number of its sample list, or `UNTOLD`, and all lists. `None` in `texts`: not written. Raises
+    `ValueError` for what is no list of runs."""
     if not any(texts):
         return np.full(len(texts), UNTOLD, np.int32), Samples()
     numbers, told = list[int](), list[Ints]()

@@ -4,8 +4,6 @@ An answer names what broke (`Kind`), who it was, and what to do about it (`Decis
 `expect: {diagnosis: …}` compare answers with the `Truth` of each fault.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self

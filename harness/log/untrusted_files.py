@@ -1,13 +1,9 @@
 """Files in folders that a node can write. Nothing there is followed, waited for, or read without a limit.
 
-Whoever writes in a folder can swap any part of a path for a link at any moment. So a path is walked from a folder
-that is ours, one name at a time, and each name is opened without following it. A file is opened only if it is a
-regular one: a pipe would make us wait, a device could do anything.
-
-`root` is always a folder in which only we write; paths are relative to it.
+Whoever writes in a folder can swap any part of a path for a link at any moment. So a path, relative to a folder `root`
+in which only we write, is walked one name at a time, each opened without following it. Only a regular file is opened: a
+pipe would make us wait, a device could do anything.
 """
-
-from __future__ import annotations
 
 import contextlib
 import os
@@ -41,10 +37,8 @@ def below(path: str) -> str:
 
 @contextlib.contextmanager
 def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
-    """The open folder that holds `root/path`, and the last name of the path.
-
-    Raises `FaultError` where a part of the path is a link or no folder, `FileNotFoundError` where it is not there.
-    """
+    """The open folder that holds `root/path`, and the last name of the path. Raises `FaultError` where a part of the
+    path is a link or no folder, `FileNotFoundError` where it is not there."""
     *parents, name = _parts(path)
     with _walked(root, parents, root / path) as descriptor:
         yield descriptor, name
@@ -83,10 +77,8 @@ def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: 
 
 
 def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = None, mode: int = 0o755) -> None:
-    """Makes the folder `root/path`, and missing folders above it; the last one belongs to `owner` (user, group).
-
-    Raises `FaultError` where a link or a file is in its place.
-    """
+    """Makes the folder `root/path`, and missing folders above it; the last one belongs to `owner` (user, group). Raises
+    `FaultError` where a link or a file is in its place."""
     with _walked(root, _parts(path), root / path, made=mode) as descriptor:
         if owner is not None:
             os.fchown(descriptor, *owner)
@@ -124,10 +116,8 @@ def _is_regular(name: str, folder: int) -> bool:
 
 
 def remove_tree(root: pathlib.Path, path: str) -> None:
-    """Removes `root/path` and everything below it. A link is removed itself, never its target. Idempotent.
-
-    Removes as much as can be removed. Raises `FaultError` naming the first thing that is left.
-    """
+    """Removes `root/path` and everything below it. A link is removed itself, never its target. Idempotent. Removes as
+    much as can be removed. Raises `FaultError` naming the first thing that is left."""
     try:
         with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
             if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
@@ -143,10 +133,7 @@ def remove_tree(root: pathlib.Path, path: str) -> None:
 
 
 def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the regular file `root/path`.
-
-    Raises `FileNotFoundError` where it is not there, `FaultError` for anything else than a regular file.
-    """
+    """A descriptor of the regular file `root/path`. Raises `FileNotFoundError`, and `FaultError` for anything else."""
     with folder_of(root, path) as (parent, name):
         try:
             descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, 0o644, dir_fd=parent)

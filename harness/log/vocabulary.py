@@ -7,8 +7,6 @@ A reader ignores an event whose name it does not know, and a field that is not d
 A declared field with another type, or beyond its limits, is damaged evidence.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,7 +64,7 @@ class Field:
     most: int | None = None
     values: tuple[str, ...] = ()
     closed: bool = False
-    fields: tuple[Field, ...] = ()
+    fields: tuple["Field", ...] = ()
     column: str = ""
     otherwise: int | None = None  # what the column holds where the field is not told
 
@@ -307,10 +305,7 @@ _TRAINER: _Events = {
     ),
     "restored": (
         "The state was put back; the next step is the one after `step`.",
-        _step(
-            "the step whose state it is; 0: from scratch; not told: unknown, and steps are counted from 1 again",
-            optional=True,
-        ),
+        _step("the step of this state; 0: from scratch; not told: unknown, and steps begin at 1 again", optional=True),
         _text("source", "path of the checkpoint, `peer`, or `scratch`"),
         _CONTENT,
         _label("saved", "what it held when it was committed; another `content` is damage, or a save that was not seen"),
@@ -330,22 +325,13 @@ _TRAINER: _Events = {
         _column("first", "the global batch's first place in the shuffled order", "first"),
         _column("count", "how many places it has there", "count"),
         _column("rank_samples", "how many different samples this rank computed with in this step", "rank_samples"),
-        Field(
-            RUNS, "samples", "indices in the data set that this rank consumed in this step, in order", "samples", True
-        ),
+        Field(RUNS, "samples", "indices in the data set that this rank consumed in it, in order", "samples", True),
         _column("epoch", "which pass over the data set `samples` belong to", "data_pass", "", STEP_MAX),
-        _flag(
-            "applied",
-            "false: the update was skipped, as gradient scaling does over an overflow",
-            column="applied",
-            otherwise=1,
-        ),
+        _flag("applied", "false: the update was skipped, as over an overflow", column="applied", otherwise=1),
         _spent("data_ns", "time in this step blocked on data"),
         _spent("checkpoint_ns", "time in this step blocked on checkpointing"),
         _spent("sync_ns", "time of the gradient all-reduce, if measured"),
-        _label(
-            "weights", "digest of the weights that this step computed with; replicas have the same", column="weights"
-        ),
+        _label("weights", "digest of the weights of this step; replicas have the same", column="weights"),
         _spent("weights_ns", "time in this step spent on that digest"),
     ),
     "phase": ("A phase begins or ends.", _name("name", "the phase", values=_PHASES), _EDGE),
@@ -362,9 +348,7 @@ _TRAINER: _Events = {
         _text("path", "where it is"),
         _CONTENT,
         Field(TEXTS, "files", "its files as far as this process wrote them, relative to its folder", optional=True),
-        _name(
-            "tensors", "digest of what is in its tensors; not of random generators and single numbers", optional=True
-        ),
+        _name("tensors", "digest of its tensors, without random generators and single numbers", optional=True),
         Field(TEXTS, "holds", "whose state this process put into it", optional=True, values=("model", "optimizer")),
         _size("micro_batches", "of the step after it, how many had been done when it was begun", most=STEP_MAX),
         _size("micro_batches_a_step", "how many the last step before it took", most=STEP_MAX),
@@ -708,10 +692,7 @@ _GAME_DAY: _Events = {
         _outcome("how", "completed", "budget", "probe", "not_steady", "job_ended"),
         _REASON,
     ),
-    "gameday.over": (
-        "The day ends its job, whose last steps were done by then: its plan says `when_done: stop`.",
-        _REASON,
-    ),
+    "gameday.over": ("The day ends its job, whose last steps were done: its plan says `when_done: stop`.", _REASON),
 }
 
 

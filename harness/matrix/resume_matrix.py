@@ -309,8 +309,7 @@ class _Sweep:
         return tried
 
     def _restart(self, name: str, source: pathlib.Path, moment: Moment) -> tuple[pathlib.Path, Outcome]:
-        """Restarts the job, and restarts the job once more if the restarted job was not the planned job, or if a worker
-        started twice."""
+        """Restarts the job; a second time if the first restart did another task, or started a worker twice."""
         follow = self._follows(moment)
         for last in (False, True):
             place = self._place(name, source)

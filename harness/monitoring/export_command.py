@@ -13,7 +13,7 @@ from harness.plugins import not_installed
 
 @offering(lambda export: export.stored is not None)
 def export(run: RunArg, chosen: Chosen, reports: ReportsOption = REPORTS) -> None:
-    """Write a stored run in the formats of other tools. Exits 0 whatever the verdict.
+    """Write a stored run in other formats. Exits 0 whatever the verdict.
 
     Example: chaos export last --perfetto trace.json
     """

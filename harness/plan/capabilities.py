@@ -1,7 +1,5 @@
 """Compares the needs of a plan with the abilities of a backend on this machine."""
 
-from __future__ import annotations
-
 from harness.backends.contract import Capability, Verb, backend_names, load_backend
 from harness.errors import CannotRunError
 from harness.faults.contract import missing_here

@@ -3,8 +3,6 @@
 All randomness of a run is spent here.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -18,17 +16,7 @@ from harness.errors import ScenarioError, choice
 from harness.faults.contract import Target
 from harness.mesh import LAST, Mesh
 from harness.node.emitter import Axis
-from harness.plan.run_plan import (
-    NS_MAX,
-    OCCURRENCES_MAX,
-    TARGETS_MAX,
-    Abort,
-    Header,
-    Limits,
-    Plan,
-    PlannedFault,
-    When,
-)
+from harness.plan.run_plan import NS_MAX, OCCURRENCES_MAX, TARGETS_MAX, Abort, Header, Limits, Plan, PlannedFault, When
 from harness.spec.document import dotted
 from harness.spec.scenario import Abort as AbortSpec
 from harness.spec.scenario import Count, FaultSpec, NotRank, Percent, Scenario, Selector
@@ -101,11 +89,9 @@ def _plan_faults(scenario: Scenario, seed: int) -> tuple[PlannedFault, ...]:
         dice = random.Random(f"{seed}/{fault.id}")
         once = fault.when.times is None and fault.when.replay is None
         for number, (when, spec) in enumerate(_firings(fault, scenario.workload, seed, dice), 1):
-            identity = fault.id if once else f"{fault.id}.{number}"
+            name = fault.id if once else f"{fault.id}.{number}"
             aims = _resolve(spec, scenario.workload, dice)
-            planned.append(
-                PlannedFault(id=identity, fault=fault.kind, parameters=fault.action, when=when, targets=aims)
-            )
+            planned.append(PlannedFault(id=name, fault=fault.kind, parameters=fault.action, when=when, targets=aims))
             targets += len(aims)
             if len(planned) > OCCURRENCES_MAX:
                 raise ScenarioError([f"faults: more than the {OCCURRENCES_MAX:,} firings that are allowed in a plan"])

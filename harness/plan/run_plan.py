@@ -3,11 +3,9 @@
 It is written to `plan.json`, it is the first event of the log, and `chaos run --plan` plays it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -143,7 +141,7 @@ class Plan(_Model):
     limits: Limits = Limits()
 
     @model_validator(mode="after")
-    def _consistent(self) -> Plan:
+    def _consistent(self) -> Self:
         if problems := list(self._contradictions()):
             details = [
                 InitErrorDetails(type=PydanticCustomError("value_error", "{why}", {"why": why}), loc=path, input=None)
@@ -192,7 +190,7 @@ class Plan(_Model):
         return workload
 
     @classmethod
-    def from_json(cls, data: object) -> Plan:
+    def from_json(cls, data: object) -> Self:
         """Raises pydantic's `ValidationError`."""
         return cls.model_validate(data)
 
@@ -205,7 +203,7 @@ class Plan(_Model):
         """Returns a digest of everything that decides this plan's outcome without faults."""
         return outcome_digest(self.workload, self.seed, self.backend)
 
-    def with_steps(self, steps: int) -> Plan:
+    def with_steps(self, steps: int) -> Self:
         """Returns the same plan with so many steps. Raises `ScenarioError` if a trigger never comes then."""
         workload = self.workload.model_copy(update={"steps": steps})
         for fault in self.faults:
@@ -214,21 +212,21 @@ class Plan(_Model):
                 raise ScenarioError([f"fault {fault.id}: {never}"])
         return self.model_copy(update={"workload": workload})
 
-    def labelled(self, labels: Mapping[str, str]) -> Plan:
+    def labelled(self, labels: Mapping[str, str]) -> Self:
         """Returns the plan with these labels added to those of its scenario."""
         header = self.scenario.model_copy(update={"labels": {**self.scenario.labels, **labels}})
         return self.model_copy(update={"scenario": header})
 
-    def as_control(self) -> Plan:
+    def as_control(self) -> Self:
         """Returns the same plan, marked as a run that must fail."""
         header = self.scenario.model_copy(update={"tags": tuple(dict.fromkeys([*self.scenario.tags, CONTROL]))})
         return self.model_copy(update={"scenario": header})
 
-    def again(self, run_id: str) -> Plan:
+    def again(self, run_id: str) -> Self:
         """Returns the same plan under another id."""
         return self.model_copy(update={"run_id": run_id})
 
-    def without_faults(self, run_id: str, nodes: int | None = None) -> Plan:
+    def without_faults(self, run_id: str, nodes: int | None = None) -> Self:
         """Returns the fault-free run: same seed and workload; with `nodes`, on another number of nodes."""
         workload = self.workload.on_nodes(nodes or self.workload.max_nodes)
         return self.model_copy(update={"run_id": run_id, "workload": workload, "faults": (), "expect": {}})

@@ -1,7 +1,5 @@
 """A stored plan, read again: strict, bounded, and every mistake with its file and key."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import NoReturn

@@ -35,14 +35,14 @@ from harness.units import counted, parse_duration_ns
 NAMED_MAX = 3  # findings of one save that are shown
 HEAD = ("save", "step", "written, UTC", "size", "loss", "verified")
 
-WHAT = "Say which saves are whole, and of a damaged one which file and which tensor."
+WHAT = "Say which saves are whole, and which file or tensor is bad."
 
 checkpoint = typer.Typer(add_completion=False, no_args_is_help=True, help=WHAT)
 
 
 @checkpoint.callback()
 def _group() -> None:
-    """Say which saves are whole, and of a damaged one which file and which tensor."""
+    """Say which saves are whole, and which file or tensor is bad."""
 
 
 @checkpoint.command()
@@ -65,7 +65,7 @@ def verify(
     junit: JunitOption = None,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Say which saves are whole, and of a damaged one which file and which tensor.
+    """Say which saves are whole, and which file or tensor is bad.
 
     Nothing is unpickled and no framework is needed. Files of torch.save and shards of distributed checkpoints have a
     checksum for each tensor. Safetensors have none: their content is known only against a manifest (--keep) or a

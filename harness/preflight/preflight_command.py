@@ -78,7 +78,7 @@ def preflight(
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Say whether a cluster is fit for a job, or what stored results prove before a launch.
+    """Test a cluster for a job, or say what stored results prove.
 
     With a scenario, a program runs on its nodes, with its trainer's Python: are devices and software alike, is what the
     command names there, do clocks agree, is a rank, a link or a node's storage slow? Then the trainer runs without a

@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 def write_reports(
     scorecard: Scorecard, run_dir: pathlib.Path, sections_of: Callable[[Report], Sequence[Section]] = lambda _: ()
 ) -> dict[str, pathlib.Path]:
-    """Writes the four reports into `run_dir` and returns their paths by file name. `sections_of`: further sections for
-    the pages for people.
-
-    Each file is replaced as a whole: a reader sees the old one or the new one. All are rendered before the
-    first one is written, so that an error leaves the earlier set untouched.
-    """
+    """Writes the four reports, with further sections for people; returns their paths by file name. All are rendered
+    before the first is written, and each is replaced as a whole."""
     from harness.report import html_page, junit, markdown, run_report  # which the names of things do without
     from harness.report.strict_json import json_text
 
@@ -38,8 +34,7 @@ def write_reports(
 
 
 def write_files(contents: Mapping[str, str], folder: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Writes files, each as a whole and durably; returns their paths by name. Lone surrogates (from undecodable names)
-    become `?`."""
+    """Writes files, each as a whole and durably; returns their paths by name. Lone surrogates become `?`."""
     for name, text in contents.items():
         untrusted_files.replace(folder.resolve(), name, text.encode("utf-8", errors="replace"), durable=True)
     return {name: folder / name for name in contents}

@@ -1,7 +1,5 @@
 """The commands and pages that results print. A command runs as it stands: the same job, file and seed again."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Turns the evidence of a run into plain numbers for its charts of steps, and into words for its lists of events."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

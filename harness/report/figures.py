@@ -1,7 +1,5 @@
 """The figures of a run without bounds, in addition to those that the judge compares with bounds."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -108,8 +106,7 @@ def _pace(evidence: Analysis) -> dict[str, Any]:
 
 
 def _waste(evidence: Analysis) -> dict[str, Any]:
-    """Returns the figures of the ledger, with the effective training time ratio: productive GPU time over the planned
-    GPUs' time."""
+    """Returns the figures of the ledger, and ETTR: productive GPU time over the planned GPUs' time."""
     run, booked = evidence.run, evidence.ledger
     begin = min((slot.allocated for slot in run.slots), default=run.end)
     possible = (run.planned_size.world_size or 0) * (run.end - begin)  # 0: the plan is lost, or no GPU was allocated
@@ -152,13 +149,10 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
 
 
 def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
-    """Returns measured figures beside those that closed forms expect of these rates. A run with its faults is a sample
-    of one or two failures at chosen moments; the closed forms assume many at random moments: the two need not agree.
-
-    Measured: `failures` (episodes that regained progress), `mean_time_to_failure_s`, `restart_s` and `lost_s` for
-    each of them, `interval_s` of work between two checkpoints, `checkpoint_s` that each stops training for, and `ettr`
-    from the first step to the last. By closed form from these: `ettr_expected`, `lost_s_expected`, and the best
-    interval by Young and by Daly. `None` without a failure to measure."""
+    """Returns measured figures beside those that closed forms expect of these rates; `None` without a failure. A run
+    with its faults is a sample of one or two failures at chosen moments, and closed forms assume many at random
+    moments: they need not agree. `restart_s` and `lost_s` are for each failure, `interval_s` is work between two
+    checkpoints, `checkpoint_s` what each stops training for, and `ettr` from the first step to the last."""
     values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
     over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
     values["failures"] = len(over)

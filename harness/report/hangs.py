@@ -1,7 +1,5 @@
 """The place of each rank when the training hung, by PyTorch's flight recorder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +14,7 @@ Told = Mapping[str, Any]
 
 
 def hangs(run: Timeline) -> list[str]:
-    """Returns one sentence for each hang of a process group, and then the job's own answers about hangs, each in order
-    of time; the first `HANGS_SHOWN` of each."""
+    """Returns a sentence for each hang of a process group, and the job's own answers, the first `HANGS_SHOWN` each."""
     groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world

@@ -1,7 +1,5 @@
 """The HTML report: one file that needs no network, drawn from a `Report`, and its charts from the event log."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib
@@ -40,10 +38,7 @@ EPISODES_MAX = 3  # drawn; the table lists all
 
 
 def render(report: Report, analysis: Analysis | None = None, sections: Sequence[Section] = ()) -> str:
-    """The page. Charts and lists of log events need the analysis of the event log.
-
-    Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`.
-    """
+    """The page; charts and log events need the analysis. All from outside is escaped, by the template or `svg.tag`."""
     values = {**_page(report, analysis), **_log(report, analysis), "sections": sections}
     return fill("report.jinja", with_script=True, **values)
 

@@ -1,7 +1,5 @@
 """JUnit XML: one test case for each expectation and one for the verdict, as CI systems show them."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Sequence
@@ -75,7 +73,7 @@ def case(
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds one test case: a fail is a failure, an inconclusive result an error; `None` (not judged) is skipped."""
+    """Adds a test case. A fail counts as a failure, inconclusive as an error, and `None` (not judged) as skipped."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:

@@ -1,7 +1,5 @@
 """The ranks of a run as rows of a chart: steps, starts and exits as bars on a shared time axis."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,14 +49,13 @@ class Cast:
     usual_ns: float  # median of the surviving steps; 0 without any
     rows: Ints  # of the steps of all ranks, in `Timeline.steps`
     name: str = ""  # of the group that these ranks are, such as `pp 1`; empty: all ranks
-    folded: Sequence[Cast] = ()  # groups of ranks that have one row each
+    folded: Sequence["Cast"] = ()  # groups of ranks that have one row each
     died: Sequence[int] = ()  # when a process of the group did
 
 
 def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
-    """Chooses the ranks of a chart: all in order if they are at most `most`, otherwise the worst: hit by a fault, died,
-    lost the most time. Groups along the mesh's outermost axis stay together: only those with a rank that was hit have a
-    row for each of their ranks, if one is known, and the others one for each group."""
+    """Chooses the ranks of a chart: all if they are at most `most`, else the worst: hit, died, lost the most time.
+    Groups along the mesh's outermost axis stay together; if one was hit, each other group has one row."""
     steps = run.steps
     took = steps.end - steps.begin
     # Time in surviving steps, for each rank that did any step.
@@ -129,11 +126,8 @@ def ended(process: Process) -> int:
 
 
 def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
-    """Returns how many steps (in parts of a step) were done in each bin; shape (len(edges) - 1,), `edges` ascending.
-
-    A step counts evenly over its duration, so a bin is exact however it cuts the steps: the sum over all
-    steps of a clipped ramp, taken at the edges. No sorting, so ten million steps take a second.
-    """
+    """Returns how many steps were done in each bin; shape (len(edges) - 1,), `edges` ascending. A step counts evenly
+    over its duration: the sum over all steps of a clipped ramp, taken at the edges, in linear time."""
     rate = 1.0 / np.maximum(end - begin, 1e-9)
     done = _ramps(begin, rate, edges) - _ramps(end, rate, edges)
     return np.asarray(np.maximum(np.diff(done), 0.0))

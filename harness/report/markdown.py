@@ -1,7 +1,5 @@
 """The Markdown report, for a CI summary or a chat message."""
 
-from __future__ import annotations
-
 import functools
 import importlib.resources
 import re

@@ -1,7 +1,5 @@
 """The next steps after a verdict: each a command, or a line to write into the scenario."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Iterator, Mapping
@@ -104,8 +102,7 @@ def _takes_s(card: Scorecard) -> float:
 
 
 def _whole_s(evidence: Evidence) -> float:
-    """Returns the seconds of the run and of its fault-free run. A rehearsal was part of a job that may have ended
-    early: run again, it is a job with all its steps."""
+    """Returns the seconds of the run and its fault-free run; of a rehearsal, those of a job with all its steps."""
     job = evidence.run.beside.job
     if job is None:
         alone = evidence.fault_free or evidence.run

@@ -4,15 +4,13 @@ HTML, Markdown, JUnit and terminal text are drawn from a `Report`, so an old run
 again. Only the charts need the event log. Keys that the reader does not know are ignored; missing ones have defaults.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import os
 import pathlib
 import stat
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -221,7 +219,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return values
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Report:
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Raises `ReportError` for a value of another type or for a schema of another version."""
         if values.get("schema") != SCHEMA:
             raise ReportError(f"report.json has schema {values.get('schema')!r}; this version reads schema {SCHEMA}")

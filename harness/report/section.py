@@ -1,6 +1,4 @@
-"""A section of a page: words, and maybe a table. Wings have some for the report of a run."""
-
-from __future__ import annotations
+"""A section of a page: words, and maybe a table. Wings add sections to the report of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Section:
-    """The first column of the table is text, the others are numbers unless `all_text`. `top`: a sentence that stands
-    at the top of the page."""
+    """Words, and maybe a table of numbers after a first column of text. `all_text`: no column holds numbers. `top`: the
+    section stands at the top of the page."""
 
     title: str
     words: Sequence[str] = ()

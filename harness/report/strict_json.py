@@ -1,16 +1,12 @@
 """JSON that any reader takes, and that steers no terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-_CONTROL = re.compile(
-    "[\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
-)
+_ODD = re.compile("[\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]")
 
 
 def strict(value: Any) -> Any:
@@ -29,4 +25,4 @@ def strict(value: Any) -> Any:
 def json_text(values: Any) -> str:
     """Returns strict JSON for a file or a terminal: control characters are escaped."""
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
-    return _CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n"
+    return _ODD.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n"

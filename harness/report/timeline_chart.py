@@ -1,7 +1,5 @@
 """The timeline chart (acts of every rank, and faults) and the chart of one recovery."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -84,8 +82,7 @@ def timeline_chart(cast: ranks.Cast, narrow: bool = False) -> Markup:
 
 
 def recovery_chart(episode: Episode, cast: ranks.Cast, narrow: bool = False) -> Markup:
-    """Draws one recovery: a row for each phase with its seconds, above the lanes of the ranks, on the same axis. Time
-    counts from the moment progress stopped."""
+    """Draws one recovery: a row for each phase, above the lanes of the ranks. Time counts from the stop."""
     run = cast.run
     form = replace(layout(narrow, len(cast.lanes)), label=112.0 if narrow else 140.0, lane=12.0, pitch=17.0)
     stop, end = episode.t_stop, episode.end

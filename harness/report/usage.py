@@ -1,7 +1,5 @@
 """Bytes on each node's network links, and how busy its GPUs were."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The figures and tables of a `Report`, for HTML, Markdown and the terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -110,16 +108,13 @@ def beyond(report: Report) -> list[str]:
         return []
     if mute := [each.name for each in report.guarantees if each.state == "not judged"]:
         more = f" and {len(mute) - NAMED_MAX} more" if len(mute) > NAMED_MAX else ""
-        return [
-            f"This run says nothing of {counted(len(mute), 'guarantee')}: {', '.join(mute[:NAMED_MAX])}{more}.",
-            BEYOND,
-        ]
+        told = f"This run says nothing of {counted(len(mute), 'guarantee')}: {', '.join(mute[:NAMED_MAX])}{more}."
+        return [told, BEYOND]
     return [BEYOND] if report.not_judged else ["Not judged: nothing.", BEYOND]
 
 
 def figures(report: Report) -> list[Figure]:
-    """Returns the figures that decided a verdict other than pass; the four figures of every run; the results and costs
-    of restarts after the run, beside its own GPU-hours; and the files beside its saves."""
+    """Returns the figures at the top of a report: what decided against a pass, the four of every run, and the rest."""
     found = [*lasting_figures(report), *_restarts(report), *_files(report)]
     return [*_deciding(report, {figure.of for figure in found}), *found]
 
@@ -351,10 +346,7 @@ def baseline_words(report: Report) -> str:
 
 
 def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:
-    """Rounds to `digits` so that the lines add up to the rounded total (largest remainders go up).
-
-    Amounts that do not add up to the total in the first place are only rounded: a report must not hide that.
-    """
+    """Rounds so that the lines add up to the rounded total (largest remainders go up), if the amounts add up at all."""
     scale = 10**digits
     units = [math.floor(amount * scale + 1e-6) for amount in amounts]
     missing = round(total * scale) - sum(units)

@@ -1,7 +1,5 @@
 """Names, quantities and text from logs as people read them. Pure text: knows no report and no chart."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import re

@@ -1,7 +1,5 @@
 """The files that a job has written beside its saves: an export, an evaluation, a best model, a log."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import time
@@ -22,15 +20,13 @@ class File(NamedTuple):
     changed_ns: int
 
 
-def beside_the_saves(
-    run_dir: pathlib.Path, folders: Sequence[str], listing: Listing, run_id: str
-) -> Mapping[str, File]:
+def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], saves: Listing, run_id: str) -> Mapping[str, File]:
     """Returns the files in these folders by name, without unfinished ones. The run's own id in a name becomes
-    `{run_id}`. `listing`: the saves. A save without a step, as `best.pt`, belongs to no series, so each run must have
+    `{run_id}`. A save without a step, as `best.pt`, belongs to no series, so each run must have
     it. Raises `FaultError` if the harness may not read a folder, or if more lies there than it looks at."""
-    series = [each for each in listing.checkpoints if each.step is not None]
+    series = [each for each in saves.checkpoints if each.step is not None]
     own = {path for each in series for path in (each.path, *each.files)}
-    own |= {listing.pointer.path} if listing.pointer else set()
+    own |= {saves.pointer.path} if saves.pointer else set()
     found = dict[str, File]()
     for name in folders:
         place = CheckpointFolder.look(run_dir, name)

@@ -5,8 +5,6 @@ It has nodes of its own and a folder of its own, `RUN/drill/`; what is scored of
 restart (`harness.run.second_restart`) starts the command in the same way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib
@@ -74,7 +72,7 @@ class Watch(Silent):
     """Follows a restart, and ends it when enough is known or when the user wants to stop."""
 
     users: StopRequest
-    enough: Callable[[Watch], bool]
+    enough: Callable[["Watch"], bool]
     end: StopRequest = field(default_factory=StopRequest)
     progress: LiveProgress = field(default_factory=LiveProgress)
     ended_badly: bool = False  # a node's command
@@ -95,9 +93,7 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """Maps each rank to the step that it went on from, as it told; or else by its first step, `newest` at most.
-
-        A rank that tells no restore and begins with step 1 may count its own steps alone."""
+        """Maps each rank to the step that it restored, or else that before its first step, `newest` at most."""
         workers = self.progress.workers.items()
         told = {rank: worker.restored_step for rank, worker in workers}
         by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
@@ -112,8 +108,7 @@ class Watch(Silent):
 
 @dataclass(frozen=True)
 class Again:
-    """Everything needed to start the job's command again. `progress`: the run's; `begin_ns`: the run's begin;
-    `observer`: the run's."""
+    """Everything needed to start the job's command again. `progress`, `begin_ns`, `observer`: those of the run."""
 
     plan: Plan
     backend: Backend
@@ -150,7 +145,6 @@ class Again:
         nodes: int | None = None,
     ) -> Ended:
         """Runs the job on a copy in this folder, which `prepare` may change before; by default on all planned nodes.
-
         Raises `CannotDrill` if there is no copy, or if the user wants to stop."""
         plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
         limit_ns = min(int(limit_s * 1e9), plan.abort.wall_clock_ns)  # no longer than the run itself might have taken
@@ -169,8 +163,7 @@ class Again:
         return ended
 
     def log(self, name: str, folder: str, make: Callable[[], Any], failed: Callable[[str], Any]) -> None:
-        """Makes a drill, and logs its result and its cost, apart from the run's own GPU-hours. Errors are logged, too:
-        the run is over, and its result must not depend on a drill."""
+        """Makes a drill, and logs its result and its own cost. Errors are logged, too: the run is over."""
         begin_s = time.monotonic()
         self.emit(f"{name}.started", step=self.progress.committed_step)
         try:
@@ -185,8 +178,7 @@ class Again:
 
 
 def is_wanted(plan: Plan, committed_step: int) -> bool:
-    """Tells whether to make a drill: by default yes, but never without faults, without a told checkpoint, or if the
-    harness cannot see the checkpoints, as in a store that ends with the job."""
+    """Tells whether to make a drill: unless it is off, with faults, a told checkpoint, and saves that can be seen."""
     reached = plan.backend in REACHED and plan.workload.checkpoint.store == DIRECTORY
     return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached
 

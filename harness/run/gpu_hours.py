@@ -1,7 +1,5 @@
 """A cap on GPU time. A job that reaches it is stopped in order, and proves nothing: it is never a pass."""
 
-from __future__ import annotations
-
 NS_PER_HOUR = 3600 * 10**9
 
 

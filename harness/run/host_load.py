@@ -3,8 +3,6 @@
 All CPU time of the host (`/proc/stat`, with what a hypervisor took: *steal*) less that of the job's nodes.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import threading
@@ -72,9 +70,7 @@ class HostLoad:
 
     def _look(self) -> Look | None:
         try:
-            nodes = {
-                f"{node.name}.{node.incarnation}": node.cpu_use().used_ns for node in self._cluster.nodes if node.alive
-            }
+            nodes = {f"{n.name}.{n.incarnation}": n.cpu_use().used_ns for n in self._cluster.nodes if n.alive}
             ticks = [int(word) for word in STAT.read_text().splitlines()[0].split()[1 : COLUMNS + 1]]
         except (ChaosError, OSError, ValueError):  # a node that is just going
             return None

@@ -3,8 +3,6 @@
 A job that restarts from an earlier save may find its saves by such a file, which by then names a later one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """One fault at work: the context it acts in, and its life from the trigger to the healing."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import threading
@@ -213,8 +211,7 @@ class Injection:
         return None if found is None else found.rank
 
     def strike(self) -> None:
-        found = self._holds.caught(self.firing.planned.id)
-        if found is not None:
+        if found := self._holds.caught(self.firing.planned.id):
             found.grant()
 
     def release(self, node: Node, reason: str) -> None:

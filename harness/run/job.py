@@ -4,8 +4,6 @@ A job is a training on a backend that writes one event log; what is done to it a
 happens goes into the log; nothing is judged here.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import subprocess
@@ -90,13 +88,10 @@ def run_job(
     director: Direction | None = None,
     until_saved: int | None = None,
 ) -> Outcome:
-    """Runs the workload of `plan` with these rehearsals into `run_dir` (which may hold only a state to resume from).
-
-    A `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`:
-    the job stands still at the checkpoint of this step, and is ended; one that cannot be held, at the next look.
-
-    Raises `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
-    """
+    """Runs the workload of `plan` with these rehearsals into `run_dir` (which may hold only a state to resume from). A
+    `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`: the
+    job stands still at the checkpoint of this step, and is ended; one that cannot be held, at the next look. Raises
+    `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed."""
     plan = all_faults(plan, rehearsals)
     references = secrets.references(plan.launch().env)
     for name in ("events", "logs"):
@@ -183,7 +178,7 @@ class RunningJob:
         return replace(workload, env=env, mounts=tuple(mounts))
 
     def run(self, observer: Observer, stop: StopRequest) -> Outcome:
-        """Runs the job from the first node to the last: this is the order of events of every run."""
+        """Runs the job, from the start of its nodes to the restarts after its end, and returns how it ended."""
         outcome = Outcome("failed", "the run did not start")
         self.start_ns = self._booked_ns = time.monotonic_ns()
         self._caps += [stop.cap] if stop.cap else []
@@ -243,19 +238,13 @@ class RunningJob:
             observer.status(self._status(now_ns))
             if stop.asked:
                 return Outcome("interrupted", stop.reason)
-            if (
-                outcome := self._saved()
-                or self._finished()
-                or self._done()
-                or self._capped(now_ns)
-                or self._aborted(now_ns)
-            ):
-                return outcome
+            ended = self._saved() or self._finished() or self._done() or self._capped(now_ns) or self._aborted(now_ns)
+            if ended:
+                return ended
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
-        """Ends open acts of the rehearsals, the last one first, and gives the nodes back. The journal undoes whatever a
-        broken backend keeps."""
+        """Ends open acts, those of the last rehearsal first, and gives the nodes back; the journal undoes the rest."""
         try:
             with self.cluster:
                 self._host_load.close()
@@ -341,18 +330,15 @@ class RunningJob:
         if not bad and codes.count(EXIT_LEFT) == 0:
             return Outcome("completed", "every node's command ended with 0")
         if not bad and codes.count(0) >= self.plan.workload.min_nodes:
-            return Outcome(
-                "completed", f"{codes.count(0)} nodes ended with 0, {codes.count(EXIT_LEFT)} had left the job"
-            )
+            return Outcome("completed", f"{codes.count(0)} nodes ended with 0, {codes.count(EXIT_LEFT)} had left")
         node, code = (bad or [pair for pair in zip(living, codes, strict=True) if pair[1] != 0])[0]
         failed = [each for each, _ in bad] or [node]
         logs = [self.run_dir / "logs" / f"{each.name}.{each.incarnation}.log" for each in failed]
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
-        """Starts commands again, as after a requeue, once the taken nodes are back: after a save on a notice workers
-        may all end with 0, and their launcher may still wait. An engine with a scheduler does that itself. A job that
-        ends with 0 without a notice is over."""
+        """Starts commands again once the taken nodes are back: after a save on a notice workers may all end with 0, and
+        their launcher may still wait. An engine with a scheduler does that itself."""
         steps = self.plan.workload.steps
         faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
         noticed = {target.node_index for planned in faults for target in planned.targets}

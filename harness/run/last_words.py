@@ -4,16 +4,15 @@ A launcher starts failed workers again, and all their lives write into one log; 
 and a table of its own. Its message on each failed life marks where the next one begins.
 """
 
-from __future__ import annotations
-
-import os
 import pathlib
 import re
 import signal
-import stat
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
+
+from harness.errors import FaultError
+from harness.log.untrusted_files import tail
 
 TAIL_BYTES = 256 * 2**10
 LENGTH_MAX = 300
@@ -56,11 +55,11 @@ def first_error(logs: Sequence[pathlib.Path]) -> str:
 def words_of(log: pathlib.Path) -> Words:
     """Returns at most 300 characters of a log. The node's user may own that file, and may have written anything."""
     try:
-        lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
+        lines = [line.strip() for line in tail(log.parent, log.name, TAIL_BYTES).splitlines() if line.strip()]
     except FileNotFoundError:
         return Words(Telling.NOTHING, "it left no log")
-    except OSError as error:
-        return Words(Telling.NOTHING, f"its log cannot be read: {error.strerror or error}")
+    except (OSError, FaultError) as error:
+        return Words(Telling.NOTHING, f"its log cannot be read: {error}")
     if not lines:
         return Words(Telling.NOTHING, "its log is empty")
     life, failed = _last_life(lines)
@@ -103,13 +102,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _tail(log: pathlib.Path) -> str:
-    descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError("it is not a regular file")
-        file.seek(max(0, found.st_size - TAIL_BYTES))
-        return file.read(TAIL_BYTES).decode(errors="replace")

@@ -1,7 +1,5 @@
 """The live state of a job, by its events: its workers, their progress, and their latest steps."""
 
-from __future__ import annotations
-
 import collections
 import math
 from collections.abc import Mapping
@@ -55,11 +53,8 @@ class FailedWorker:
 
 @dataclass
 class LiveProgress:
-    """The job as its events tell it, live. Judged later by the timeline; this decides when to act, and is shown.
-
-    A trainer's events are not to be trusted: an odd one changes nothing here. A step costs constant time, whatever the
-    number of ranks.
-    """
+    """The job as its events tell it, live: it decides when to act, and is shown. A trainer's events are not to be
+    trusted: an odd one changes nothing. A step costs constant time, whatever the number of ranks."""
 
     workers: dict[int, Worker] = field(default_factory=dict)
     world_size: int = 0

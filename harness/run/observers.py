@@ -1,7 +1,5 @@
 """Observers of a job: a terminal, a web page, a test. An observer gets typed status and decides nothing."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The origin of a run's figures: facts on its trainer, data, image and software. Unknown facts are left out."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import pathlib
 import re
@@ -22,7 +20,7 @@ def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
     folder = code.resolve().parent if code else None
     software = _software() if plan.backend in _HERE else {}
     told = {
-        "source_digest": source_digest(plan),
+        "source_digest": outcome_inputs.source_digest(plan.workload.trainer),
         "trainer_commit": checkout.commit_of(folder) if folder else None,
         "trainer_diff": checkout.diff_digest(folder) if folder else None,
         "data_digest": data_digest() if plan.workload.data else None,
@@ -31,11 +29,6 @@ def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
         **software,
     }
     return {name: value for name, value in told.items() if value is not None}
-
-
-def source_digest(plan: Plan) -> str:
-    """Returns the digest of the trainer's code: two runs with the same digest ran the same files."""
-    return outcome_inputs.source_digest(plan.workload.trainer)
 
 
 def _software() -> dict[str, str | None]:

@@ -1,7 +1,5 @@
 """One scenario's faults on a job that is going: when each one fires, when the rehearsal is over, and its healing."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
@@ -27,11 +25,8 @@ class Before(Protocol):
 
 
 class Rehearsal:
-    """Begins with the job, or when the rehearsal that it `follows` is over.
-
-    It is over when all its faults have been healed, the job has recovered from them and has then done ten more steps,
-    or when it took too long. With `to_the_end` it is over when the job is.
-    """
+    """Begins with the job, or when the rehearsal that it `follows` is over. It is over when the job has recovered from
+    all its faults and done ten more steps, when it took too long or, with `to_the_end`, when the job is."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
         self.plan, self.name = plan, name or plan.scenario.name
@@ -116,8 +111,6 @@ class Rehearsal:
             thread.join(max(0.0, deadline - time.monotonic()))
         for injection in reversed(self._injections):
             injection.heal()
-        for identity in self.firings:
-            job.holds.release(identity)
         if not self.over:
             self._finish(job, "never_began" if self.begun_ns is None else "job_ended")
 
@@ -204,8 +197,7 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """Returns the plan with its faults called `name-id` (a fault `kill` of `rank-kill`: `rank-kill`), so that several
-    rehearsals can share one log."""
+    """Returns the plan with its faults called `name-id` (`kill` of `rank-kill`: `rank-kill`), to share a log."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"
@@ -221,11 +213,8 @@ def named(plan: Plan, name: str) -> Plan:
 def all_faults(plan: Plan, rehearsals: Sequence[Rehearsal]) -> Plan:
     """Returns the job's plan with the faults of all its rehearsals. Raises `UsageError` for a name used twice."""
     faults = tuple(planned for each in rehearsals for planned in each.plan.faults)
-    for what, names in (
-        ("rehearsal", Counter(each.name for each in rehearsals)),
-        ("fault", Counter(planned.id for planned in faults)),
-    ):
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
+    used = {"rehearsal": [each.name for each in rehearsals], "fault": [planned.id for planned in faults]}
+    for what, names in used.items():
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise UsageError(f"{what} {twice[0]!r} is used twice; names must differ within one job")
     return plan.model_copy(update={"faults": faults})

@@ -6,8 +6,6 @@ saved, as if it had never been made; the command must restore the one before, do
 results, and save the same. Its log is in `RUN/second-restart/`; `harness.judge` holds it against the run's.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import stat
@@ -135,11 +133,7 @@ def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
 
 
 def _set_lists_back(
-    run_dir: pathlib.Path,
-    saved: Checkpoint,
-    removed: list[FoundCheckpoint],
-    kept: FoundCheckpoint,
-    indexes: Indexes,
+    run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], kept: FoundCheckpoint, indexes: Indexes
 ) -> None:
     """Makes each file beside the checkpoints that names a removed one hold what it held before the last save."""
     place = CheckpointFolder.look(run_dir, saved.folder)
@@ -158,9 +152,7 @@ def _set_lists_back(
         if kept.name.encode() not in text or any(each.name.encode() in text for each in removed):
             raise NothingToShow(f"{path} names {named}, which was saved last")
         if lost := next((name for name in sorted(gone) if name.encode() in text and name.encode() not in now), None):
-            raise NothingToShow(
-                f"{path} named {lost} before the last save, and that is removed: let the job keep all its saves"
-            )
+            raise NothingToShow(f"{path} named {lost} before the last save, which is gone: let the job keep all saves")
         with os.fdopen(untrusted_files.open_file(run_dir, path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
             file.write(text)  # into the same file, whose owner may write it again
 

@@ -1,7 +1,5 @@
 """A request to stop a run. It is no exception: the job's loop looks at it, and everything is undone in order."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import time

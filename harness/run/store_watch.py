@@ -4,8 +4,6 @@ The notes go into the harness's own log, which no node can write, so the trainer
 checkpoint that lives for less than two looks, or is written again within them, is not seen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import threading

@@ -1,14 +1,10 @@
 """Follows the files that a trainer writes by itself, and turns them into events of the node that wrote them.
 
 The files are the trainer's: regular ones only, no link followed, bounded in number, length and pace, and every event is
-checked before it is written. The events stand in the run's event log like those of a trainer that tells them itself, so
-that triggers and judges see no difference, but for the header's `uncertainty_ns` where the source tells no times.
-
-Text that is not understood is left out with a note; a half-written line is read again once it is whole. A file that is
-no longer read is missing evidence: the harness tells `reader.failed`.
+checked before it is written. The events stand in the run's log like those of a trainer that tells them itself, but for
+the header's `uncertainty_ns` where the source tells no times. Text that is not understood is left out with a note; a
+half-written line is read again. A file that is no longer read is missing evidence: the harness tells `reader.failed`.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -260,11 +256,8 @@ class Readings:
         _append(life.out, event, life.last_ns)
 
     def _moment(self, life: _WorkerLog, told: Told, now_ns: int) -> int:
-        """Returns the time by the source, on the harness's monotonic clock, neither in the future nor before the last
-        told time; without a told time the present."""
-        at = now_ns
-        if told.wall_ns is not None:
-            at = now_ns - (time.time_ns() - told.wall_ns)
+        """Returns the told time on the harness's clock, between the last told time and the present (the default)."""
+        at = now_ns if told.wall_ns is None else now_ns - (time.time_ns() - told.wall_ns)
         return max(life.last_ns, min(at, now_ns))
 
     def _fail(self, path: str, why: str) -> None:

@@ -1,7 +1,5 @@
 """Decides when a planned fault fires: its conditions, and obstacles when it is due."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -24,7 +22,7 @@ class Firing:
     begun_step: int = 0  # the last complete step when its rehearsal began
     at_once: bool = False  # a person wants it now, whatever it waits for
 
-    def due(self, progress: LiveProgress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
+    def due(self, progress: LiveProgress, others: Mapping[str, "Firing"], start_ns: int, now_ns: int) -> bool:
         """Tells whether to fire now. Arms itself as soon as the only thing missing is the phase."""
         if self.at_once:
             return True

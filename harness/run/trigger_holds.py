@@ -5,8 +5,6 @@ that "after step 90" means after step 90, whatever the speed of the machine. Oth
 their events alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -40,11 +38,9 @@ class Claim:
 
 
 class TriggerHolds:
-    """The files through which trainers are held and released, in `<run>/holds/`: nodes read them.
-
-    What nodes claim is in `<run>/answers/<node>/`, where only that node writes. `until_saved`: who commits the save of
-    this step stands there until the job is ended, so that no later save is made.
-    """
+    """The files through which trainers are held and released, in `<run>/holds/`: nodes read them. What nodes claim is
+    in `<run>/answers/<node>/`, where only that node writes. `until_saved`: who commits the save of this step stands
+    there until the job is ended, so that no later save is made."""
 
     def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault], until_saved: int | None = None):
         self.run_dir = run_dir
@@ -129,15 +125,11 @@ class TriggerHolds:
         return entry
 
     def _holds(self, fault: PlannedFault) -> list[dict[str, Any]]:
+        matches: list[dict[str, Any]] = []
         if name := fault.when.phase:
-            matches: list[dict[str, Any]] = [
-                {"event": "phase", "name": name, "edge": "begin"},
-                {"event": "failpoint", "name": name},
-            ]
+            matches = [{"event": "phase", "name": name, "edge": "begin"}, {"event": "failpoint", "name": name}]
         elif fault.when.step is not None:
             matches = [{"event": "step", "step": fault.when.step}]
-        else:
-            return []
         return [{"match": match} | self._files(fault.id) for match in matches]
 
     def _files(self, name: str) -> dict[str, str]:

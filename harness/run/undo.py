@@ -7,8 +7,6 @@ Undoing is idempotent. A reverter process waits for the harness to end, however 
 `chaos heal` does the same later, for runs whose reverter died too.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect
@@ -75,10 +73,7 @@ PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
 def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Undoes the open records of dead runs. Returns the ids healed, and one message per thing that could not be.
-
-    A run that may be alive is left alone. A dry run changes nothing, here and below.
-    """
+    """Undoes the open records of dead runs. Returns the ids healed, and a message for each thing that could not be."""
     healed, failed = [], []
     for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
         run_dir = path.parent
@@ -95,11 +90,8 @@ def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[
 
 
 def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Ends things that dead runs and probes left, wherever their journals are or were. Returns kind and name of each
-    thing, and one message per thing that could not be.
-
-    Only things that name their maker are ended, once that process is gone.
-    """
+    """Ends things that dead runs and probes left, wherever their journals are, if they name a maker that is gone.
+    Returns kind and name of each thing, and one message per thing that could not be."""
     healed, problems = owner_names.sweep_folders(dry_run)
     for name in backend_names():
         try:
@@ -169,11 +161,8 @@ def resolve(action: str) -> Callable[..., object]:
 
 def actions() -> list[str]:
     faults = [name for name in fault_names() if hasattr(fault_module(name), "UNDO")]
-    engines = [
-        *(f"backends.{name}" for name in backend_names()),
-        *(f"attached.{name}" for name in entry_points(attached.GROUP)),
-    ]
-    return [SECRETS, DRILL, *engines, *(f"faults.{name}" for name in faults)]
+    kinds = {"backends": backend_names(), "attached": entry_points(attached.GROUP), "faults": faults}
+    return [SECRETS, DRILL, *(f"{kind}.{name}" for kind, names in kinds.items() for name in names)]
 
 
 def _revert_when_gone(run_dir: pathlib.Path, pidfd: int) -> None:

@@ -4,8 +4,6 @@ Reading is strict (YAML 1.2 words and numbers, no tags beyond the plain ones, no
 the file holds: see the limits below.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re
@@ -348,9 +346,8 @@ def _message(problem: Mapping[str, Any], path: Path, keys: Callable[[Path], Sequ
     shown = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else short(repr(value))
     if any(isinstance(part, str) and is_secret(part) for part in path):
         shown = "the value"
-    return _cut(
-        f"{shown} is not allowed: it should be {text}" if problem["msg"].startswith("Input") else f"{shown}: {text}"
-    )
+    is_input = problem["msg"].startswith("Input")
+    return _cut(f"{shown} is not allowed: it should be {text}" if is_input else f"{shown}: {text}")
 
 
 _TYPES = re.compile(r"a valid (dictionary|list|tuple)( or (an )?instance of \w+)?")

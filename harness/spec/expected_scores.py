@@ -1,7 +1,5 @@
 """Checks a scenario's expectations of each score. The models of bounds are passed in: no score is known here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

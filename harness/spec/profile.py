@@ -1,7 +1,5 @@
 """A profile: keys that replace those of a scenario, for another size of machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

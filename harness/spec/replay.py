@@ -4,14 +4,12 @@ Nodes that go at one moment are one fault with many targets. A trace may have mo
 nodes stand for ⌈k · job / trace⌉ of the job's, so that at least the same share goes at once.
 """
 
-from __future__ import annotations
-
 import math
 import pathlib
 import random
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -37,19 +35,17 @@ class ReplaySpec(Parameters):
     )
     speed: Speed = Field(1.0, description="Times as fast: 60x.")
     window: tuple[Duration, Duration] | None = Field(None, description="From when to when of the trace's own time.")
-    merge_within: Duration = Field(
-        Duration("1s"), description="Moments that come closer than this, once sped up, are one fault."
-    )
+    merge_within: Duration = Field(Duration("1s"), description="Moments closer than this, once sped up, are one fault.")
 
     @model_validator(mode="after")
-    def _belongs_to_a_trace(self) -> ReplaySpec:
+    def _belongs_to_a_trace(self) -> Self:
         if self.trace is None and (stray := self.model_fields_set & (ReplaySpec.model_fields.keys() - {"trace"})):
             raise ValueError(f"{min(stray)}: belongs to trace:")
         if self.window is not None and self.window[0].ns >= self.window[1].ns:
             raise ValueError(f"window: {self.window[0]} to {self.window[1]} is empty; write [from, to], like [1h, 3h]")
         return self
 
-    def found(self, *folders: pathlib.Path, events: Set[str] | None = None) -> Replay:
+    def found(self, *folders: pathlib.Path, events: Set[str] | None = None) -> "Replay":
         """Returns the replay with its trace, from one of these folders. Raises `UsageError`."""
         assert self.trace is not None, "whoever asks has looked"
         trace = load_trace(find_trace(self.trace, *folders))

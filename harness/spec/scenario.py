@@ -1,13 +1,11 @@
 """YAML → Scenario, typed: faults are built here, once. Every mistake is told at once, with its place."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -108,9 +106,7 @@ class TargetSpec(Parameters):
 
     node: Selector | None = None
     rank: Selector | None = None
-    domain: str | None = Field(
-        None, description="All nodes with this label of workload: node_labels; any: of one label."
-    )
+    domain: str | None = Field(None, description="All nodes with this label in workload: node_labels; any: one label.")
     pp: Coordinate | None = Field(None, description="The pipeline stage.")
     dp: Coordinate | None = Field(None, description="The replica.")
     fsdp: Coordinate | None = Field(None, description="The place among ranks that shard the same weights.")
@@ -131,7 +127,7 @@ class TargetSpec(Parameters):
         return given
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> TargetSpec:
+    def _one_of_two(self) -> Self:
         single = (self.node, self.rank, self.domain, self.coordinates or None)
         if sum(each is not None for each in single) != 1:
             where = "a label of workload: node_labels, such as {domain: rack0}; or coordinates in the workload's mesh, "
@@ -151,9 +147,7 @@ class When(ReplaySpec):
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
     after: Duration | None = Field(None, description="This long after the start, or after the followed event.")
     every: Duration | None = Field(None, description="Again and again, `times` times.")
-    rate: Annotated[
-        str | None, BeforeValidator(_rate), Field(description="At random with this mean rate, `times` times.")
-    ] = None
+    rate: Annotated[str | None, BeforeValidator(_rate), Field(description="At this mean rate, `times` times.")] = None
     times: int | None = Field(None, ge=1, le=1000)
     phase: Line | None = Field(None, description="When a rank enters this phase or failpoint.")
     following: str | None = Field(None, description="The id of another fault.")
@@ -166,8 +160,8 @@ class When(ReplaySpec):
         """The trace that it names, once it was read."""
         return self._replay
 
-    def beside(self, folder: pathlib.Path) -> When:
-        """Returns the trigger with its trace, from this folder. Raises `UsageError`."""
+    def beside(self, folder: pathlib.Path) -> Self:
+        """Returns the trigger with its trace read from `folder`. Raises `UsageError` if the trace cannot be read."""
         if self.trace is None:
             return self
         found = self.model_copy()
@@ -182,7 +176,7 @@ class When(ReplaySpec):
         return given
 
     @model_validator(mode="after")
-    def _one_trigger(self) -> When:
+    def _one_trigger(self) -> Self:
         triggers = ("step", "after", "every", "rate", "trace", "phase", "following")
         given = [name for name in triggers if getattr(self, name) is not None]
         if tuple(given) not in _TRIGGERS:
@@ -199,18 +193,8 @@ class When(ReplaySpec):
         return self
 
 
-_TRIGGERS = (
-    ("step",),
-    ("after",),
-    ("every",),
-    ("rate",),
-    ("trace",),
-    ("phase",),
-    ("step", "phase"),
-    ("phase", "following"),
-    ("following",),
-    ("after", "following"),
-)
+_ALLOWED = "step after every rate trace phase step+phase phase+following following after+following"
+_TRIGGERS = [tuple(each.split("+")) for each in _ALLOWED.split()]
 
 
 class FaultSpec(NamedFault):
@@ -225,7 +209,7 @@ class FaultSpec(NamedFault):
         """Returns the place of its `target` or `when`, to begin a message; empty for a fault made in memory."""
         return self._places.get(key, "")
 
-    def aimed(self, nodes: Sequence[int], workload: Workload) -> FaultSpec:
+    def aimed(self, nodes: Sequence[int], workload: Workload) -> Self:
         """Returns the same fault on these nodes, or on the first rank of each."""
         if self.action.aims_at == "node":
             target = TargetSpec(node=tuple(nodes))
@@ -262,9 +246,7 @@ Nodes = Annotated[
 class Limits(Parameters):
     """Limits on simultaneous faults. A fault that would exceed them waits until the job has recovered."""
 
-    nodes_at_once: Nodes | None = Field(
-        None, description="The blast radius: nodes with a fault at work, or a percentage of the job's nodes."
-    )
+    nodes_at_once: Nodes | None = Field(None, description="The blast radius: nodes with a fault, or a percentage.")
     cool_down: Duration = Field(Duration("0s"), description="From one recovery to the next fault.")
     gpu_hours: float | None = Field(None, gt=0, description="GPU time of one job; the job is stopped there.")
 
@@ -291,7 +273,7 @@ class Scenario(Header):
     workload: Workload = Field(default_factory=Workload)
     faults: list[FaultSpec] = Field([], max_length=FAULTS_MAX)
     expect: dict[str, dict[str, JsonValue] | Literal["off"]] = Field(
-        {}, description="Bounds by score; off: what is judged by default is not."
+        {}, description="Bounds by score; off: not judged."
     )
     abort: Abort = Abort()
     limits: Limits = Limits()
@@ -332,10 +314,8 @@ def parse_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Parses a scenario. `overrides` are laid over the scenario and its profile, as a further profile.
-
-    Without `scores`, the values under `expect` are taken as they are; the judge reports unreadable ones.
-    """
+    """Parses a scenario. `overrides` are laid over the scenario and its profile, as a further profile. Without
+    `scores`, the values under `expect` are taken as they are; the judge reports unreadable ones."""
     document = _document(text, source)
     if profile is not None:
         written = document.data.get("profiles")
@@ -389,7 +369,7 @@ def _no_scenario(kind: str, where: str, command: str) -> str:
 
 
 def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """Returns a path as given, or the file of this name (`_named`). `what`: the kind of file, for messages."""
+    """Returns `name` if it is a path, else its file in `directory`. `what`: the kind of file, for messages."""
     given = pathlib.Path(name)
     is_path = given.suffix in (".yaml", ".yml") or os.sep in name or (os.path.lexists(given) and not given.is_dir())
     return given if is_path else _named(name, directory, what)

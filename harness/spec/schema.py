@@ -1,7 +1,5 @@
 """The published JSON Schema of scenario files: the core, plus the keys of every fault and of every score."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from harness.faults.contract import fault_names, load_fault

@@ -5,8 +5,6 @@ scenario may not hold one; it refers to it, `env: {HF_TOKEN: "${HF_TOKEN}"}`, an
 trainer prints nevertheless is made unreadable once the run is over.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -70,11 +68,8 @@ UNDO = make_unreadable
 
 
 def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
-    """Overwrites every secret in the files of the folder with as many asterisks; returns in how many files.
-
-    Files keep their size, so that whoever still reads or appends to one is not disturbed. Raises `FaultError` for
-    files that could not be looked through, after all others were.
-    """
+    """Overwrites every secret in the files of the folder with as many asterisks; returns in how many files. Raises
+    `FaultError` for files that could not be looked through, after all others were."""
     root, changed, errors = folder.parent, 0, []
     for path in untrusted_files.files_below(root, folder.name) if secrets else []:
         try:

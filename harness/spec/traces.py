@@ -4,8 +4,6 @@
 in the order of time. A file in another order is refused: nobody knows what else is wrong with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import datetime
@@ -142,7 +140,7 @@ def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) ->
 
 
 def _csv(text: str, source: str) -> list[_Row]:
-    """Columns `time`, and maybe `node` and `event`. A time is a number of seconds, or a moment in ISO 8601."""
+    """Reads columns `time`, and maybe `node` and `event`. A time is a number of seconds, or a moment in ISO 8601."""
     head: list[str] = []
     kinds = set()
 
@@ -242,7 +240,7 @@ def _skypilot(text: str, source: str) -> list[_Row]:
 
 
 def _infinitehbd(text: str, source: str) -> list[_Row]:
-    """Begins and ends of faults, in days. Several may overlap on a node, which goes with the first of them."""
+    """Reads faults with begin and end in days. If several overlap on a node, the node is lost when the first begins."""
     found, document = _json(_Faults, text, source)
     open_on: Counter[str] = Counter()
     rows = []

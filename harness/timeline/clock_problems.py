@@ -1,7 +1,5 @@
 """Finds contradictions between times in a log, such as a log whose times do not fit the clock that its header names."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterator, Sequence
 
@@ -21,11 +19,8 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
-    """Yields a message for each log whose header names the harness's monotonic clock, but whose times do not fit this
-    clock. On one machine, wall time minus monotonic time is equal in all logs, except after clock jumps."""
-    known = sorted(
-        {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
-    )
+    """Yields a text for each log whose header names the harness's monotonic clock, but whose times do not fit it."""
+    known = sorted({one["wall_ns"] - one["mono_ns"] for one in (harness.header, *harness.events) if "wall_ns" in one})
     for writer in writers:
         same = writer.header.get("clock") == harness.header.get("clock")
         if not same or "wall_ns" not in writer.header or not known:

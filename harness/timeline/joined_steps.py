@@ -5,8 +5,6 @@ the step of the restored checkpoint, the process's steps after the restore are r
 names the step of the restored checkpoint, the steps after the restore keep their numbers and are not judged.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,8 +26,7 @@ def step_of(restored: Mapping[str, Any]) -> int | None:
 
 
 def join(writers: Sequence[Writer]) -> None:
-    """Renumbers, in place, the steps after each restore without a known step, if a logged commit of the restored
-    checkpoint names the step. `writers` are sorted by the start of their processes."""
+    """Renumbers, in place, the steps after each restore without a known step, if a logged commit tells it."""
     commits: _Commits = {}
     for writer in writers:
         base = 0
@@ -44,8 +41,7 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """Renumbers a process's steps after one restore. Returns the number that was added to each step number in the log.
-    `base` is the number that was added to the steps before this restore."""
+    """Renumbers a process's steps after one restore. Returns the number added to each; `base` was added before it."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
     if step_of(restored) is not None:  # the steps from here on have their right numbers

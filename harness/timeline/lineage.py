@@ -1,15 +1,12 @@
 """Derives from the log when each process ran, in which process groups, and which steps were not rolled back.
 
-A *life* is one worker process. A *world* is one process group. A process that survives the loss of a peer may be in
-several process groups, one for each `rendezvous`. An *epoch* here is a training period: the steps of one process group
-up to a rollback, or until a new group takes over. A *stretch* is the series of steps that one process did in one
-training period. A step is *complete* when every rank of its process group that has a log has done this step. The
-*lineage* is the chain of training periods that led to the job's final state. The chain goes from the last training
-period back to the one that wrote the checkpoint from which the last one started, and so on to the start. A step
-*survives* if the job's final state includes the step; otherwise it was rolled back.
+A *life* is one worker process, and a *world* one process group; a process that survives a peer may be in several, one
+for each `rendezvous`. An *epoch* here is a training period: the steps of one group up to a rollback, or until a new
+group takes over. A *stretch* is the steps of one process in one epoch. A step is *complete* when every rank of its
+group that has a log has done it. The *lineage* is the chain of epochs that led to the job's final state: from the last
+one back to the one that wrote the checkpoint from which it started, and so on. A step *survives* if the final state
+includes it; else it was rolled back.
 """
-
-from __future__ import annotations
 
 import bisect
 import itertools
@@ -95,8 +92,7 @@ class Life:
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """Returns the index of the process group to which the process belonged at this time. For a time before the
-        first join, returns the first group. Returns -1 if the process never joined a group."""
+        """Returns the index of the process's group at this time, the first one before that, or -1 without any."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
@@ -140,10 +136,9 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The steps `first` to `last` that one process did in one training period. `restored` is the event of the restore
-    just before these steps, if any. `before` is the step that the process did before `first`. `later` holds events of
-    further restores, each with the step after the restore. `stride` is the smallest difference between consecutive step
-    numbers (0: only one step). `jumps` holds pairs of consecutive steps whose difference is larger than `stride`."""
+    """The steps `first` to `last` that one process did in one training period. `restored`: the event of the restore
+    just before them, if any; `before`: the step that it did before; `later`: further restores, each with the step after
+    it; `stride`: the smallest difference between consecutive steps (0: only one step); `jumps`: pairs further apart."""
 
     process: int  # row in Timeline.processes
     epoch: int  # row in Timeline.epochs
@@ -239,8 +234,7 @@ def _read_life(life: Life) -> None:
 
 
 def _logged_before(step: Ints, end: Ints) -> Bools | None:
-    """Marks each logged step whose step number and end time are also in an earlier line. Returns `None` if there is no
-    such step."""
+    """Marks steps whose number and end time are also in an earlier line; `None`: there is none."""
     if not (np.diff(step) <= 0).any():
         return None
     order = np.lexsort((step, end))
@@ -262,8 +256,7 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """Sets when each process ended: when its node ended, its successor started, or it exited, whichever came first.
-    Exit times come from the launcher's log, else from the process's log, else from the injected kills (`killed`)."""
+    """Sets when each process ended: with its node, at its successor's start, or at its logged exit (else its kill)."""
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
     for life in lives:
@@ -283,10 +276,9 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 
 
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
-    """Marks processes that exited without an error, but have an incomplete log. An incomplete log stops in the middle
-    of a line, or before the job's last step without the exit event that the process promised to log. `codes` holds the
-    exit code of each node's command. If the exit code of a node's last worker process is unknown, the command's exit
-    code is used instead."""
+    """Marks processes that exited without an error, but have an incomplete log: it stops in the middle of a line, or
+    before the job's last step without the promised exit event. `codes`: of each node's command, which stands for the
+    node's last worker if that one's exit code is unknown."""
     last = {(life.key, life.local_rank): life for life in lives}
     over = max((life.last_step_end for life in lives), default=0)
     furthest = max((life.last_step for life in lives), default=0)
@@ -347,8 +339,7 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
 
 
 def impossible_places(lives: Sequence[Life]) -> list[str]:
-    """Returns a message on the first worker with impossible mesh coordinates. An index must be below its axis's size,
-    and no axis may occur twice. In groups of equal size, all axes but `ep` must together hold equally many ranks."""
+    """Returns a text on the first worker with impossible or repeated mesh coordinates, or another product of sizes."""
     usual: dict[tuple[Any, ...], int] = {}
     for life in lives:
         told = [event.get("axes") or () for event in life.writer.events if event.get("event") == "coordinates"]
@@ -363,9 +354,8 @@ def impossible_places(lives: Sequence[Life]) -> list[str]:
 
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
-    """Returns True if a process can have joined this process group. `order` counts the process's earlier groups. A
-    process with earlier groups can join only a group that has lost no member by time `at`. A new process can join only
-    a group that had lost no member when the process started. If survivors join, ranks may change."""
+    """Returns True if a process can have joined this group. A process with earlier groups (`order`) can join only one
+    that has lost no member by time `at`; a new process, by its own start. If survivors join, ranks may change."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
     renumbered = order > 0 or world.renumbered
@@ -399,8 +389,7 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
-    """Returns all process groups in order of time, including groups whose joins were not logged. If a trainer logs no
-    joins, the processes that go on after the loss of a peer count as a new, smaller group."""
+    """Returns all groups in order of time, with those that survivors of a lost peer form without logging it."""
     if any(life.told_joins for life in lives):
         return worlds
     for number in range(len(worlds)):
@@ -431,9 +420,8 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
 def gather(
     table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
-    """Returns all steps as columns in order of their ends, the training periods, the complete steps, and the stretches
-    (the steps of each process in each period). The columns of `table` are freed one by one, so that memory holds each
-    step once. `committed` maps each step to the times at which its checkpoints were committed."""
+    """Returns all steps as columns in order of their ends, the training periods, the complete steps, and the stretches.
+    The columns of `table` are freed one by one, so that memory holds each step once. `committed`: commits by step."""
     rows = len(table["end"])
     process, label = np.full(rows, -1), np.zeros(rows, np.int64)
     stretches: list[Stretch] = []
@@ -471,8 +459,7 @@ def gather(
 
 
 def cells(*keys: Ints) -> tuple[Ints, int]:
-    """Returns a number for each row of `keys`, and an upper limit of these numbers. Rows with equal keys get equal
-    numbers. If the range of the keys is much larger than the number of rows, the rows are sorted."""
+    """Returns a number for each row of `keys`, equal for equal keys, and an upper limit of these numbers."""
     number, span = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
@@ -532,8 +519,7 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """Returns the index of the first step after a restore. Of steps that end at the very time of the restore, the one
-    whose number follows the restored step is chosen."""
+    """Returns the first step after a restore; among those that end at that time, the one after the restored step."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)
@@ -606,9 +592,7 @@ def _lineage(
     ]
 
 
-def _parent(
-    child: int, step: int, first: Ints, last: Ints, begin: Ints, committed: Mapping[int, list[int]]
-) -> int | None:
+def _parent(child: int, step: int, first: Ints, last: Ints, begin: Ints, saved: Mapping[int, list[int]]) -> int | None:
     """Returns the training period before `child` that wrote the checkpoint of `step`: the newest that committed the
     checkpoint, else the newest that did the step, else the newest that began before the step."""
     earlier = range(child - 1, -1, -1)
@@ -617,7 +601,7 @@ def _parent(
     holders = [e for e in earlier if first[e] <= step <= last[e]]
     for e in holders:
         until = begin[e + 1] if e + 1 < len(begin) else NEVER
-        if any(begin[e] <= at < until for at in committed.get(step, [])):
+        if any(begin[e] <= at < until for at in saved.get(step, [])):
             return e
     return next(iter(holders), None) if holders else next((e for e in earlier if first[e] <= step), None)
 

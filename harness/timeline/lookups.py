@@ -1,7 +1,5 @@
 """Looks up values by key or by time without a scan of all values."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import operator

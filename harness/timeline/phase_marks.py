@@ -1,7 +1,5 @@
 """Finds the marks of a log: the moments at which the phase of the job can change, such as a fault's injection."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -43,13 +41,8 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 def _node_marks(story: Story) -> Iterator[Event]:
     """Yields a mark when a node is allocated or lost. A node that a fault takes is lost when the fault strikes."""
-    struck = {
-        key_of(target): fault.injected
-        for fault in reversed(story.faults)
-        if fault.kills and fault.injected is not None
-        for target in fault.targets
-        if target.get("rank") is None
-    }
+    kills = [fault for fault in reversed(story.faults) if fault.kills and fault.injected is not None]
+    struck = {key_of(node): kill.injected for kill in kills for node in kill.targets if node.get("rank") is None}
     allocated = {(slot.node, slot.incarnation): slot.allocated for slot in story.slots}
     yield from (Event(at, Mark.NODE) for at in allocated.values())
     for event in story.harness:
@@ -140,8 +133,7 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
-    """Yields marks for the start and the exit of each worker, and for the time from which the job can no longer use it.
-    A worker is useless from the first sign of a failure after the worker's last join, restore or step."""
+    """Yields marks for each worker's start and exit, and from when it is of no use: at the first sign of a failure."""
     # When each began to join its first process group; `None`: it never said so.
     joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
     telling = any(begin is not None for begin in joined)

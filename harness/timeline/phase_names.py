@@ -1,7 +1,5 @@
 """The phases of a recovery, with a readable name for each."""
 
-from __future__ import annotations
-
 PHASE_NAMES = {  # phase → words for people, in the usual order
     "interrupted_step": "Interrupted step",
     "detect": "Detect",

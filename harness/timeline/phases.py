@@ -1,13 +1,10 @@
 """Finds the phase of the whole job at each moment of a run, such as `detect` or `restore`.
 
-A mark is a change at one instant, such as: a fault strikes, a worker notices a failure, an old process has ended. A
-training period consists of the steps of one process group without a rollback. Within a training period, the phase is
-`recompute` until a step passes the furthest step that the job had reached before, and then `running`. A *gap* lies
-between the last complete step of one training period and the first complete step of the next. In a gap, the marks up to
-each moment decide the phase at this moment. The phases cover the whole run without overlap.
+A mark is a change at one instant, such as: a fault strikes, a worker notices a failure, an old process has ended. While
+the steps of one process group go on, the phase is `recompute` until a step passes the furthest step so far, and then
+`running`. A *gap* lies between the last complete step of one training period and the first of the next: there, the
+marks so far decide the phase. The phases cover the whole run without overlap.
 """
-
-from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
@@ -158,10 +155,9 @@ class _State:
         self.in_gap = True
 
     def phase(self, gap: Gap, settled: bool) -> str:
-        """Returns the phase of the job in this state. The checks follow the order in which a recovery usually goes.
-
-        If `settled` is True, no more nodes are lost in this gap, so the job waits for exactly `gap.nodes` nodes. If
-        `settled` is False, the job waits for at least as many nodes as it has at that moment."""
+        """Returns the phase of the job in this state. The checks follow the usual order of a recovery. `settled`: no
+        more nodes are lost in this gap, so the job waits for exactly `gap.nodes` nodes, else for at least those it
+        has."""
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"

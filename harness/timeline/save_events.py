@@ -5,8 +5,6 @@ parts but the last are renamed to `checkpoint.part`, so that no incomplete check
 checkpoints together show how many ranks commit a checkpoint. If one rank commits for all ranks, its commit is enough.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,8 +71,7 @@ def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Commit
 
 
 def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
-    """Yields the checkpoints one by one. If a process begins or commits the same step again in one process group, a new
-    checkpoint begins. A log line that occurs twice counts once."""
+    """Yields the checkpoints. A process that tells the same step of its group again begins a new one; copies do not."""
     current: dict[tuple[object, int], _Save] = {}
     last: dict[tuple[int, str, object], int] = {}  # time at which each process told the same before
     for row, (event, place) in enumerate(zip(events, places, strict=True)):

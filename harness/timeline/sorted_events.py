@@ -1,7 +1,5 @@
 """The events of a log, grouped by subject: the plan, nodes with their GPUs, faults, workers, and process exits."""
 
-from __future__ import annotations
-
 import bisect
 import functools
 import operator
@@ -49,9 +47,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The log of one launcher. `met` holds the ends of the launcher's rendezvous with other launchers, in order of
-    time. `code` is the exit code that the launcher logged. `left` is True if the launcher logged its exit. `gaps` lists
-    missing lines."""
+    """The log of one launcher. `met`: ends of its rendezvous with other launchers, in order; `code`: the exit code that
+    it logged; `left`: whether it logged its exit; `gaps`: missing lines."""
 
     key: Key
     began: int
@@ -136,8 +133,7 @@ class Story:
         return {name: at for at, name in events}
 
     def drill(self, name: str) -> dict[str, Any] | None:
-        """Returns the last event of the restart test `name`, which the harness makes after the run, or `None` if the
-        test never began. The key `begun` of the result holds the first event of the test."""
+        """Returns the last event of this restart after the run, with its first event as `begun`; or `None`."""
         begun = self._last(f"{name}.started")
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
@@ -179,21 +175,16 @@ class Story:
         return sorted(found, key=lambda each: each["at"])
 
     def launchers(self) -> list[Launcher]:
-        return [
-            Launcher(
-                key_of(agent.header),
-                agent.header["at"],
-                tuple(event for event in agent.events if _met(event)),
-                next((event.get("code") for event in agent.events if event["event"] == "agent.exiting"), None),
-                any(event["event"] == "agent.exiting" for event in agent.events),
-                agent.gaps,
-            )
-            for agent in self.agents
-        ]
+        found = []
+        for agent in self.agents:
+            met = tuple(event for event in agent.events if _met(event))
+            exits = [event.get("code") for event in agent.events if event["event"] == "agent.exiting"]
+            code = exits[0] if exits else None
+            found.append(Launcher(key_of(agent.header), agent.header["at"], met, code, bool(exits), agent.gaps))
+        return found
 
     def launched(self, life: Life) -> int:
-        """Returns when the last rendezvous of the launcher before the worker's start ended, or when the worker started
-        if another worker exited in between."""
+        """Returns when the launcher's last rendezvous before the worker's start ended, if no exit came since."""
         told = self._launches.get(life.key, [])
         place = bisect.bisect_right(told, (life.started, True)) - 1
         return told[place][0] if place >= 0 and told[place][1] else life.started
@@ -208,8 +199,7 @@ class Story:
 
     @functools.cached_property
     def _ends(self) -> dict[tuple[Key, Any], list[tuple[int, bool]]]:
-        """Maps each pair of node and rank (or `None`) to the ends of its processes: the time, and True if the process
-        ended by itself. Killed processes, and processes of a taken node, did not end by themselves."""
+        """Maps (node, rank or `None`) to the ends of its processes: the time, and True if it was not killed."""
         ends = [((each["key"], each["rank"]), (each["at"], each["code"] not in KILLED)) for each in self.exits]
         ends += [((slot.key, None), (slot.released, slot.kept)) for slot in self.slots]
         hit = ((target, fault) for fault in self.faults if fault.kills for target in fault.targets)

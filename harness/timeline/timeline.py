@@ -1,13 +1,9 @@
 """Builds the timeline of a run from its event log: processes, steps, faults, GPUs and the phases of the whole job.
 
 The code is pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
-Columns are numpy arrays, so that ten million steps fit into memory and are scored in seconds.
-
-The module `reading` puts all files of the log on one clock. `sorted_events` groups events by subject. `lineage` finds
-the steps that were not rolled back. `phase_marks` and `phases` find the phases of the job.
+Columns are numpy arrays, so that ten million steps fit into memory. `reading` puts all files on one clock,
+`sorted_events` groups events, `lineage` finds surviving steps, and `phase_marks` and `phases` the phases.
 """
-
-from __future__ import annotations
 
 import bisect
 import itertools
@@ -33,19 +29,7 @@ from harness.timeline.phases import Episode, Event, Gap, Mark, Segment, clipped,
 from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, acted_at, diagnoses, key_of
 from harness.units import Duration
 
-__all__ = [
-    "PHASES",
-    "Episode",
-    "Epoch",
-    "FaultRecord",
-    "Process",
-    "Progress",
-    "Segment",
-    "Slot",
-    "Steps",
-    "Stretch",
-    "Timeline",
-]
+__all__ = ["PHASES", "Episode", "Epoch", "FaultRecord", "Progress", "Segment", "Slot", "Stretch", "Timeline"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -81,9 +65,7 @@ class Steps:
     applied: Ints = field(default_factory=lambda: np.ones(0, np.int8))  # 0: its update was skipped; 1: not, or untold
     samples: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # key in Timeline.samples; -1 unknown
     weights: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # fingerprint of the weights' digest; 0: none
-    rank_samples: Ints = field(
-        default_factory=lambda: np.zeros(0, np.int64)
-    )  # different samples of the rank; -1 unknown
+    rank_samples: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # its different samples; -1 unknown
     weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # for the digest of the weights; 0: untold
 
     def __len__(self) -> int:
@@ -143,7 +125,7 @@ class Beside:
     job_goes_on: bool = False  # the job goes on after the window
     cut_short: str = ""  # outcome of a rehearsal that people or the schedule ended: stopped, skipped
     other_losses: str = ""  # name of an earlier rehearsal that does not expect the fault-free run's losses
-    job: Timeline | None = field(default=None, repr=False)  # the whole job, which shows the time before any fault
+    job: "Timeline | None" = field(default=None, repr=False)  # the whole job, which shows the time before any fault
 
 
 @dataclass(frozen=True)
@@ -160,9 +142,7 @@ class Timeline:
     faults: Sequence[FaultRecord]  # the faults of the plan
     segments: Sequence[Segment]  # the phases of the whole job, gapless from `begin` to `end`
     episodes: Sequence[Episode]  # the outages, in order of time
-    checkpoints: Sequence[
-        dict[str, Any]
-    ]  # `checkpoint.*` of workers; `checkpoint.part`: a commit before the last rank's
+    checkpoints: Sequence[dict[str, Any]]  # `checkpoint.*` of workers; `checkpoint.part`: one before the last rank's
     notices: Sequence[dict[str, Any]]  # notices that a node will be taken, with `at`, `node`
     anomalies: Sequence[dict[str, Any]]  # alarms that the trainer raised, with `at`, `rank`, `step`
     exits: Sequence[dict[str, Any]]  # node commands and workers: {at, node, incarnation, rank|None, code}
@@ -371,8 +351,7 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 
 def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
-    """Returns True if a log without a complete line is no flaw: its process was ended by force, and the job completed
-    no step while this process ran."""
+    """Returns True if a log without a line is no flaw: its process was killed before the job completed a step."""
     (key, rank, started), writers = event_log.named(log) or (None, None, 0), story.log.writers
     one_clock = len({each.header.get("clock") for each in writers}) == 1
     beside = next((each.header for each in writers if one_clock or key_of(each.header) == key), None)
@@ -394,8 +373,7 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
 
 
 def _places(run: Timeline) -> list[save_events.SaveWorld]:
-    """Returns the process group of each checkpoint event: the newest group in which the event's process had done a step
-    by then. If the process had done no step, the newest group of the whole job at that time counts."""
+    """Returns each checkpoint event's group: the newest in which its process, or else the job, had done a step."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
     epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
     found = []
@@ -468,19 +446,16 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
 
 
 def _cut_off(timeline: Timeline) -> bool:
-    """Returns True if the run was ended from outside while the job still made progress. The job made progress if no
-    worker or launcher noticed a failure and no fault acted since the last complete step. In addition, the last complete
-    step must be at most `_patience_ns` old."""
+    """Returns True if the run was ended from outside while the job made progress: nobody noticed a failure and no fault
+    acted since the last complete step, which is at most `_patience_ns` old."""
     if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
         return False
     last = int(timeline.progress.end[-1])
     given_back = min((slot.released for slot in timeline.slots if slot.kept), default=timeline.end)
     until = given_back if timeline.aborted is None else timeline.aborted
     noticed = bool(((timeline.evidence > last) & (timeline.evidence <= until)).any())
-    at_work = any(
-        fault.injected is not None and fault.injected <= until and (fault.healed is None or fault.healed > last)
-        for fault in timeline.faults
-    )
+    acted = [fault for fault in timeline.faults if fault.injected is not None and fault.injected <= until]
+    at_work = any(fault.healed is None or fault.healed > last for fault in acted)
     return not noticed and not at_work and until - last <= _patience_ns(timeline)
 
 
@@ -542,9 +517,8 @@ def _named(
 
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
-    """Returns True if a fault that belongs to no outage before this one belongs to the outage that began at `t_stop`. A
-    fault that reclaims a node after a notice belongs to the outage in which the node is taken. A fault that strikes
-    each new life of a node belongs to the outage in which it strikes, whenever the node goes."""
+    """Returns True if a fault of no earlier outage belongs to the one that began at `t_stop`. One that reclaims a node
+    after a notice belongs where the node is taken; one that strikes each new life of a node, where it strikes."""
     struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
@@ -557,17 +531,12 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 def _brought_back(
     timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
 ) -> list[FaultRecord]:
-    """Returns faults that took a node which comes back in this outage, because the return is an effect of the fault,
-    too. A fault that was undone before the loss of its node is not returned."""
+    """Returns the faults that took a node which returns in this outage, unless they were undone before its loss."""
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
-    return [
-        fault
-        for fault in timeline.faults
-        if fault.injected is not None
-        and any(
-            (key := key_of(target)) in back
-            and target.get("rank") is None
-            and (fault.kills or fault.healed is None or fault.healed >= gone.get(key, timeline.end))
-            for target in fault.targets
-        )
-    ]
+    found = []
+    for fault in timeline.faults:
+        until = NEVER if fault.kills or fault.healed is None else fault.healed
+        nodes = back & {key_of(target) for target in fault.targets if target.get("rank") is None}
+        if fault.injected is not None and any(until >= gone.get(key, timeline.end) for key in nodes):
+            found.append(fault)
+    return found

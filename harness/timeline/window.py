@@ -1,15 +1,11 @@
 """The window of one rehearsal: the part of a job's log by which the rehearsal is judged.
 
-A rehearsal is one scenario whose faults strike a longer job. The window of a rehearsal reaches from the event
-`rehearsal.started` to the event `rehearsal.finished`, or to the end of the job, whichever comes first. If an outage or
-a fault lies partly in the window, the window is widened to contain it. The window also contains each step that a
-rollback in the window undid. If two rehearsals share an outage, the outage lies in the windows of both, and names the
-faults of both. The log is first cut at the window's end, as if the job had ended there. The timeline of the cut log is
-then narrowed to the window. Events before the window count if they matter in the window, such as checkpoints to
-restore. Events after the window do not count.
+A rehearsal is one scenario whose faults strike a longer job. Its window reaches from `rehearsal.started` to
+`rehearsal.finished` or the end of the job, and is widened to contain each outage and fault that lies partly in it, and
+each step that a rollback in it undid. An outage of two rehearsals lies in both windows, and names the faults of both.
+The log is first cut at the window's end, as if the job had ended there; the timeline of that log is then narrowed.
+Earlier events count if they matter in the window, such as checkpoints to restore.
 """
-
-from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -198,18 +194,14 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
     """Returns begin and end of the window, widened to contain each outage and fault that lies partly in the window."""
     begin, end = found.begin, job.end if found.end is None or found.outcome not in _OUTCOMES else found.end
     struck = {fault.id: fault.injected for fault in job.faults if fault.injected is not None}
-    spans = [
-        (
-            min((struck.get(fault, episode.t_stop) for fault in episode.faults), default=episode.t_stop),
-            job.end if episode.t_regained is None else episode.t_regained,
-        )
-        for episode in job.episodes
-    ]
-    spans += [
-        (fault.injected, max(fault.healed or job.end, fault.recovered or 0, *(each["at"] for each in fault.effects)))
-        for fault in job.faults
-        if fault.injected is not None
-    ]
+    spans = list[Span]()
+    for episode in job.episodes:
+        first = min((struck.get(fault, episode.t_stop) for fault in episode.faults), default=episode.t_stop)
+        spans.append((first, job.end if episode.t_regained is None else episode.t_regained))
+    for fault in job.faults:
+        if fault.injected is not None:
+            last = max(fault.healed or job.end, fault.recovered or 0, *(each["at"] for each in fault.effects))
+            spans.append((fault.injected, last))
     while touching := [span for span in spans if span[0] <= end and span[1] >= begin]:
         grown = min(begin, *(lo for lo, _ in touching)), max(end, *(hi for _, hi in touching))
         if grown == (begin, end):
@@ -281,9 +273,8 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """Returns when the window of a rehearsal starts: at the end of the last complete step before `begin`. If steps in
-    the window were rolled back, the window starts before the first of these steps, but not before the training period
-    of this step."""
+    """Returns when the window starts: at the end of the last complete step before `begin` or, if steps in the window
+    were rolled back, before the first of these, but not before that step's training period."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin

@@ -115,6 +115,7 @@ def _rows(of: type, defaults: bool = False) -> Iterator[tuple[str, str, str]]:
             _, _, what = text[(node.end_lineno or 0) - 1].partition("  # ")
             if ast.unparse(target) == "by" and isinstance(by := getattr(of, "by", None), known.By):
                 what = f"{CERTAIN}: `{by.name}`"
+            what = what or (_made_by(node.value, of) if isinstance(node.value, ast.Call) else "")
             yield ast.unparse(target).strip("()"), _text(kind), _text(what)
         elif isinstance(node, ast.FunctionDef) and node.name[0] != "_" and len(node.args.args) == 1 and node.returns:
             call = "" if node.decorator_list else "()"
@@ -129,12 +130,16 @@ def _tree(of: type) -> ast.ClassDef:
 
 def _described(node: ast.FunctionDef, of: type) -> str:
     """Returns the docstring; if there is none, that of the function which alone makes the value."""
-    calls = [each for each in ast.walk(node.body[-1]) if isinstance(each, ast.Call)]
-    names = [name for each in calls if (name := ast.unparse(each.func)) != "list"]
-    if ast.get_docstring(node) is None and names and not names[0].startswith("self"):
+    return ast.get_docstring(node) or _made_by(node.body[-1], of)
+
+
+def _made_by(tree: ast.AST, of: type) -> str:
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    names = [name for each in calls if (name := ast.unparse(each.func)) not in ("list", "fact", "field")]
+    if names and not names[0].startswith("self"):
         made = eval(names[0], vars(sys.modules[of.__module__]))
         return (inspect.getdoc(made) or "") if made.__module__.startswith("harness") else ""
-    return ast.get_docstring(node) or ""
+    return ""
 
 
 def _text(value: str | None) -> str:

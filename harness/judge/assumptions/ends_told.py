@@ -8,8 +8,7 @@ from harness.judge.assumption import Analysis, Assumption, Reasons
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a text for each node that worked until the job ended and whose command's end no log shows, or whose
-    launcher left no log though others did. Nodes without a launcher's log in the fault-free run need none."""
+    """Yields a text for each node that worked to the end without a logged end of its command or a launcher's log."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
     worked = {p.key for p in run.processes if p.first_step is not None}
     over = run.outcome == "completed" and not run.beside.job_goes_on

@@ -1,11 +1,10 @@
 """Other programs use no more of the host's CPUs than they do in the fault-free runs.
 
-Where a breach names the time window of its duration, other programs may use half of the CPUs in this window, and 15
-percentage points more than before the first fault or in a fault-free run, whichever is more. The steps after the last
-recovery are such a window for `pace`. For any other duration, other programs may use half of the CPUs during the whole
-run. If a job, restore drill or second restart fails late enough that a timeout may have ended it, other programs may
-use half of the CPUs while it waited. A job that exceeds the limit of `pace` by a factor of up to 1.4 (or
-1.4 / (1 - extra CPU share)², if other programs use more of the CPUs than allowed) is inconclusive, not failed.
+In the time window of a breach, such as the steps after the last recovery for `pace`, other programs may use half of the
+CPUs, and 15 percentage points more than before the first fault or in a fault-free run, whichever is more. For any other
+duration, and while a job, restore drill or second restart waited before a late failure that may be a timeout, they may
+use half of the CPUs. A job that exceeds the limit of `pace` by a factor of up to 1.4 (or 1.4 / (1 - extra CPU share)²,
+if other programs use more than allowed) is inconclusive, not failed.
 """
 
 from harness.evidence.usual import Pace, Slow, others_share
@@ -47,6 +46,5 @@ def _host_taken(evidence: Analysis, ground: Ground) -> str:
     return f"other programs took {others:.0%} of the host's CPUs then" if busy else ""
 
 
-ASSUMPTION = Assumption(
-    spoils=(Spoils(Kind.DURATION, _busy, FRESH), Spoils(Kind.DURATION, _host_taken, f"{AGAIN}: {{run}}")), order=4
-)
+SPOILS = Spoils(Kind.DURATION, _busy, FRESH), Spoils(Kind.DURATION, _host_taken, f"{AGAIN}: {{run}}")
+ASSUMPTION = Assumption(spoils=SPOILS, order=4)

@@ -1,11 +1,10 @@
 """The log holds each line that was written, and can be read.
 
-Gaps in the line numbers of a log show which lines are missing. No process is blamed for log lines that were lost to a
-full disk. In a log without line numbers, one missing step counts as a lost line if the process had the time for this
-step and all ranks have equal weights afterwards. The run is inconclusive if the harness's own log lacks lines. A
-fault-free run whose log lacks lines is not used for comparison. If a log was shipped twice, or holds each line twice,
-each line counts once. Log lines that are not in order of time are sorted by time. A log without a complete line is no
-flaw if its process was killed, and the job completed no step while the process ran.
+Gaps in the line numbers of a log show which lines are missing. No process is blamed for lines that were lost to a full
+disk. Without line numbers, one missing step counts as a lost line if the process had the time for it and all ranks have
+equal weights afterwards. The run is inconclusive if the harness's own log lacks lines; a fault-free run that lacks
+lines is not used. Copies of a log or line count once, and lines count in order of time. A log without a complete line
+is no flaw if its process was killed, and the job completed no step while it ran.
 """
 
 from collections.abc import Sequence
@@ -64,8 +63,7 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if each log that should hold the absent events lacks at least `ground.lines` numbered lines there.
-    If `ground` does not say which logs should hold them, one log is enough. Logs without line numbers are ignored."""
+    """Returns True if each log (by default, any log) that should hold the absent events lacks as many lines there."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -96,8 +94,7 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a process probably did the step that it did not log, or an empty text. The process must have
-    had the time for the missing step, and all ranks must have equal weights afterwards."""
+    """Returns a text if a process had the time for its one unlogged step, and all weights are equal afterwards."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

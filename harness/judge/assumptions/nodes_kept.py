@@ -23,6 +23,5 @@ def _taken(evidence: Analysis, ground: Ground) -> str:
     return f"the engine took {listed(sorted(dead))} away and put the job back into its queue"
 
 
-ASSUMPTION = Assumption(
-    spoils=(Spoils(Kind.NODES, _taken, f"{AGAIN}, and see the log of the engine's controller: {{run}}"),), order=3
-)
+SETTLES = f"{AGAIN}, and see the log of the engine's controller: {{run}}"
+ASSUMPTION = Assumption(spoils=(Spoils(Kind.NODES, _taken, SETTLES),), order=3)

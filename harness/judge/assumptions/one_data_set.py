@@ -37,6 +37,5 @@ def _other_samples(evidence: Analysis, ground: Ground) -> str:
 
 
 TELL = "Let the trainer tell its samples: docs/bring-your-own-trainer.md"
-ASSUMPTION = Assumption(
-    _broken, (Spoils(Kind.ORDER, _order_unproven, TELL), Spoils(Kind.COURSE, _other_samples, TELL)), family="steps"
-)
+SPOILS = Spoils(Kind.ORDER, _order_unproven, TELL), Spoils(Kind.COURSE, _other_samples, TELL)
+ASSUMPTION = Assumption(_broken, SPOILS, family="steps")

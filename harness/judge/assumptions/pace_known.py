@@ -13,8 +13,7 @@ from harness.units import format_duration
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a text if the steps after the recovery are too fast to be true. Steps that take 1/4 to 2/3 of their usual
-    time are too fast only if the job exits much later than in the fault-free runs."""
+    """Yields a text if the steps after the recovery are too fast to be true."""
     pace = evidence.pace
     if isinstance(pace, str) or not pace.known or pace.usual_taken:  # other programs slowed a fault-free run
         return

@@ -1,12 +1,11 @@
 """The times in the logs of processes contradict neither each other nor what the harness saw.
 
-No step begins before its process begins, or before the process's previous step ends. No wait within a step is longer
-than the step. No step ends on one rank before another rank begins the same step. No process does a step or writes a
-line after the process has ended. No two processes log the same durations, to the nanosecond, for five steps in a row.
-No worker is ready before the previous worker with the same local rank has ended. No process logs a notice to leave
-before a fault gave this notice. The harness sees a recovery at most 5 s plus twice its usual delay after the job logged
-the recovery. The harness never sees three saves in a row over 2 s late and over twice as late as in the fault-free run.
-A contradiction is ignored if it is at least half as large in a fault-free run.
+No step begins before its process, or before the process's previous step ends, and no wait within a step is longer than
+the step. No step ends on one rank before another rank begins it. No process does a step or writes a line after its end,
+no two log the same durations, to the nanosecond, for five steps in a row, and none is ready before the last one with
+its local rank has ended. No process logs a notice to leave before a fault gave it. The harness sees a recovery at most
+5 s plus twice its usual delay after it was logged, and never sees three saves in a row over 2 s late and over twice as
+late as in the fault-free run. A contradiction is ignored if it is at least half as large in a fault-free run.
 """
 
 from harness.evidence.usual import others_share

@@ -1,8 +1,7 @@
 """The restore drill and the second restart: two new starts of the job's command, on a copy of the run's saves.
 
-The *restore drill* starts the job from the run's last save, and ends when this save is restored. The *second restart*
-starts the job from the run's second-to-last save, and goes on until the job ends. Each drill (restore drill or second
-restart) has its own log. A guarantee that applies to drills judges a drill's log like the log of a run.
+The *restore drill* starts from the last save, and ends when it is restored. The *second restart* starts from the one
+before, and goes on until the job ends. Each has its own log, which guarantees that apply to drills judge like a run's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,10 +30,9 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 
 @dataclass(frozen=True)
 class Made:
-    """The result of one restore drill or second restart. `told` is the harness's last log event about the drill. `step`
-    is the step of the save from which the drill started. Exactly one of these fields is set: `silent` (why the drill
-    shows nothing), `failed` (the failure), `open` (why the result is unknown), `done` (the drill's log). `waited` is
-    set if the failure may be a timeout."""
+    """One restore drill or second restart. `told`: the harness's last event about it; `step`: of the save from which it
+    started. One of these is set: `silent` (why it shows nothing), `failed` (how it failed), `open` (why its result is
+    unknown), `done` (its log). `waited` is set if the failure may be a timeout."""
 
     folder: str
     told: Mapping[str, Any]
@@ -86,8 +84,7 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
 
 
 def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
-    """Yields a text for each difference between a drill and its plan, or why the result of a drill without a log is
-    unknown. The harness ends a restore drill's workers itself, so only their crashes and errors are flaws."""
+    """Yields each difference between a drill and its plan, or why the result of a drill without a log is unknown."""
     run, log, step = evidence.run, made.done, made.step
     if log is None:
         yield from [made.open] if made.open else []
@@ -99,7 +96,7 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
         yield from _by_few(run, log, step)
         if step not in {max(save.step, 0) for save in evidence.saves.whole}:
             yield f"it loaded a checkpoint of step {step}, which the job did not report as committed"
-        for end in deaths.ends_of(log):
+        for end in deaths.ends_of(log):  # the harness ends the other workers itself
             if end.crashed or end.error:
                 yield f"{deaths.describe_alike([end], log.begin)}, though it had restored"
     elif log.outcome != "completed":
@@ -114,8 +111,7 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
 
 
 def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
-    """Yields a text if a drill began before the run's last step ended, or if a worker of the drill started before the
-    drill began or restored after the drill ended. Workers' times are checked only if drill and run use one clock."""
+    """Yields a text for each time of a drill that is before the run's last step, or outside of the drill."""
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
         return
@@ -129,8 +125,7 @@ def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iter
 
 
 def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
-    """Yields a text if a rank of the drill did not restore the save of `step`, or if the drill's world size is not as
-    planned. For a rank that logs no restore, the rank's first step shows which save the rank restored."""
+    """Yields a text if a rank of the drill did not restore its save, or if its world size is not as planned."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
     told = [each for each in log.processes if {each.restored_step, *map(step_of, each.idle)} - {None} == {step}]
@@ -143,8 +138,7 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """Yields a text for each worker of a drill that did not restore the planned save with the contents that the run
-    committed. Also yields a text if either the drill or a restart of the run, but not both, restored only the model."""
+    """Yields a text for each worker of a drill that restored another save, other contents, or fewer parts."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         path = worker.source or ""

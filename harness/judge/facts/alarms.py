@@ -1,10 +1,8 @@
 """Finds abnormal steps of a training, and checks the trainer's alarms about abnormal steps.
 
 A spike is a rise of the loss or gradient norm that lasts several steps. Judge and trainer find spikes by the same rule.
-After a spike, a trainer is allowed to roll steps back and to leave out the samples around the spike once. A trainer
-that leaves out samples must report them, and its logged steps must show a spike as the reason.
-
-An alarm is a trainer's report of abnormal steps. Logged steps must confirm alarms raised while no fault is active.
+After a spike, a trainer may roll steps back and leave out the samples around the spike once. It must report them, and
+its logged steps must show the spike. Logged steps must also confirm alarms that are raised while no fault is active.
 """
 
 import bisect
@@ -62,8 +60,7 @@ def diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
 
 
 def unseen(evidence: Evidence) -> str:
-    """Returns a text if the trainer logs the loss of too few steps for a spike to be visible in the log. The text is
-    empty if the log can show a spike, or if no fault made the loss diverge."""
+    """Returns a text if a fault made the loss diverge, but too few steps log a loss to show a spike; else nothing."""
     told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
     if not diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
@@ -86,8 +83,7 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes of the loss or gradient norm in these rows of `run.steps`. When a row repeats a step, earlier
-    rows of this step and of higher steps no longer count."""
+    """Yields the spikes in these rows. A row that repeats a step replaces all earlier rows of this and later steps."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -112,8 +108,7 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
 
 @dataclass(frozen=True)
 class LeftOut(samples.LeftOut):
-    """The samples that a trainer left out. `odd` holds the trainer's reports of left-out samples that no logged steps
-    confirm."""
+    """The samples that a trainer left out. `odd`: its reports of such samples that no logged steps confirm."""
 
     odd: Sequence[Odd] = ()
 
@@ -147,8 +142,7 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
 
 
 def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
-    """Yields reasons why the trainer was not allowed to leave out the samples of `event`. If the log has all steps of
-    the spike, the positions of the left-out samples are checked; if not, the number of left-out samples is checked."""
+    """Yields reasons why the trainer was not allowed to leave out the samples of `event`."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
@@ -210,8 +204,7 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Returns True if the trainer raised, at the time `begin` or later, an alarm that names no step or a step in
-        the range `steps`. If `steps` is `None`, the step that an alarm names does not matter."""
+        """Returns True if an alarm of the time `begin` or later names no step, or one of `steps` (`None`: any step)."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
@@ -219,8 +212,7 @@ class Said:
 
 
 def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
-    """Yields a text for each abnormal event that the trainer did not report, or whose steps the trainer did not roll
-    back. `kind` is the trainer's name for this kind of abnormal event."""
+    """Yields a text for each event that the trainer did not report as `kind`, or whose steps it did not roll back."""
     said = Said(run, kind)
     for each in found:
         told = said.of(each.begin, each.may_be_named)
@@ -229,8 +221,7 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:
-    """Returns the alarms that no logged steps confirm, and that were raised while nothing disturbed the job. `at_work`
-    holds the time windows of disturbances, in ns. Alarms soon after a disturbance are not returned."""
+    """Returns alarms that no logged steps confirm, raised outside of the disturbances `at_work` (ns) and soon after."""
     over = np.append(run.progress.end, run.end)
     last = np.searchsorted(over, [end for _, end in at_work]) + SETTLING_STEPS
     late = over[np.minimum(last, len(over) - 1)].tolist()
@@ -241,8 +232,7 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
 
 
 def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
-    """Returns the alarms that the logged steps contradict. An alarm about a non-finite value is contradicted if the
-    alarm's process logs a finite loss and gradient norm for the alarm's step."""
+    """Returns alarms that the logged steps contradict, such as one about a non-finite value where all are finite."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
     finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))

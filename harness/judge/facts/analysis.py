@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -30,7 +30,13 @@ from harness.timeline.sorted_events import key_of
 from harness.timeline.timeline import Floats, Ints, Process, saving_like
 
 B = TypeVar("B", bound=Bounds)
+F = TypeVar("F")
 NO_BOUND = "the scenario sets no bound on it"
+
+
+def fact(work: Callable[["Analysis"], F]) -> F:
+    """Returns a property that is computed when it is first needed. Its annotation is the type of its value."""
+    return cached_property(work)  # type: ignore[return-value]
 
 
 class Analysis(Evidence):
@@ -41,17 +47,9 @@ class Analysis(Evidence):
         told = {each.name: getattr(evidence, each.name) for each in dataclasses.fields(evidence)}
         return cls(**told | {"run": saving_like(evidence.run, evidence.fault_free)})
 
-    @cached_property
-    def usual(self) -> Usual:
-        return Usual(self.fault_free_runs, self.run)
-
-    @cached_property
-    def slowed(self) -> Slowed:
-        return Slowed(self.run, self.usual)
-
-    @cached_property
-    def disturbed(self) -> Sequence[by_time.Window]:
-        return by_time.disturbed(self.run)
+    usual: Usual = fact(lambda self: Usual(self.fault_free_runs, self.run))
+    slowed: Slowed = fact(lambda self: Slowed(self.run, self.usual))
+    disturbed: Sequence[by_time.Window] = fact(lambda self: by_time.disturbed(self.run))
 
     @cached_property
     def faults_at_work(self) -> Sequence[by_time.Window]:
@@ -61,60 +59,40 @@ class Analysis(Evidence):
         killed = {each.id: max(at, *each.strikes, each.injected or 0) for each, at in begun if each.kills}
         return by_time.union((at, each.healed or killed.get(each.id, self.run.end)) for each, at in begun)
 
-    @cached_property
-    def impossible_times(self) -> Sequence[Odd]:
-        return list(impossible(self.run, self.fault_free_runs, self.disturbed, self.resumed.values()))
-
-    @cached_property
-    def pace(self) -> Pace | str:
-        return usual.pace(self.run, self.usual, self.disturbed)
+    impossible_times: Sequence[Odd] = fact(
+        lambda self: list(impossible(self.run, self.fault_free_runs, self.disturbed, self.resumed.values()))
+    )
+    pace: Pace | str = fact(lambda self: usual.pace(self.run, self.usual, self.disturbed))
 
     @cached_property
     def windows(self) -> Sequence[by_time.Window]:
-        """Returns the time windows, in ns, of outages and of intervals in which a fault slowed the job. Without a
-        fault-free run, slow steps can go unnoticed, so the time windows in which a fault froze processes are added."""
+        """Returns the windows (ns) of outages, slowdowns by faults and, without a fault-free run, frozen processes."""
         return self._windows(frozenset())
 
     @property
     def disturbances(self) -> Sequence[by_time.Window]:
-        """Returns these windows and those of the faults themselves, without those of benign faults alone."""
+        """Returns `windows` and the time of each fault, from its injection on, apart from faults that are benign."""
         struck = [fault for fault in self.run.faults if fault.injected is not None]
         acted = [(each.injected or 0, by_time.healed_at(self.run, each)) for each in struck if not each.benign]
         return [*self._windows(frozenset(each.id for each in struck if each.benign)), *acted]
 
     def _windows(self, but: frozenset[str]) -> Sequence[by_time.Window]:
-        """Returns `windows` without those that the faults with these ids account for."""
+        """Returns `windows` without those that only the faults with these ids explain."""
         episodes = [(e.t_stop, e.end) for e in self.run.episodes if not e.faults or not but.issuperset(e.faults)]
         slow = [(interval.begin, interval.end) for interval in self.slowed.degraded if interval.fault not in but]
         return [*episodes, *slow, *([] if self.fault_free_runs else usual.stood_frozen(self.run))]
 
-    @cached_property
-    def ledger(self) -> Ledger:
-        return ledger.settle(self.run, self.usual.bands, self.windows, self.usual.own_steps)
-
-    @cached_property
-    def curve(self) -> losses.Curve:
-        return losses.surviving(self.run.steps, bool(self.other_layout))
-
-    @cached_property
-    def fault_free_curve(self) -> losses.Curve | None:
-        return losses.surviving(self.fault_free.steps, bool(self.other_layout)) if self.fault_free else None
-
-    @cached_property
-    def other_layout(self) -> str:
-        return new_layout(self.run, self.fault_free_runs)
-
-    @cached_property
-    def comparison(self) -> losses.Comparison | None:
-        return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
-
-    @cached_property
-    def resumed_runs(self) -> envelope.Resumed | None:
-        return envelope.resumed(self)
-
-    @cached_property
-    def calibrated(self) -> Envelope | str:
-        return envelope.calibrated(self, self.fault_free_curve)
+    ledger: Ledger = fact(lambda self: ledger.settle(self.run, self.usual.bands, self.windows, self.usual.own_steps))
+    curve: losses.Curve = fact(lambda self: losses.surviving(self.run.steps, bool(self.other_layout)))
+    fault_free_curve: losses.Curve | None = fact(
+        lambda self: losses.surviving(self.fault_free.steps, bool(self.other_layout)) if self.fault_free else None
+    )
+    other_layout: str = fact(lambda self: new_layout(self.run, self.fault_free_runs))
+    comparison: losses.Comparison | None = fact(
+        lambda self: losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
+    )
+    resumed_runs: envelope.Resumed | None = fact(lambda self: envelope.resumed(self))
+    calibrated: Envelope | str = fact(lambda self: envelope.calibrated(self, self.fault_free_curve))
 
     @cached_property
     def envelope(self) -> Envelope | str:
@@ -123,21 +101,12 @@ class Analysis(Evidence):
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
 
-    @cached_property
-    def resume_alone(self) -> tuple[str, str]:
-        return envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
-
-    @cached_property
-    def left_band_early(self) -> str:
-        return envelope.left_early(self.run, self.envelope, self.comparison)
-
-    @cached_property
-    def incomparable(self) -> str:
-        return no_comparison(self.run, self.fault_free, self.comparison)
-
-    @cached_property
-    def never_the_same(self) -> str:
-        return never_the_same(self.run, self.comparison)
+    resume_alone: tuple[str, str] = fact(
+        lambda self: envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
+    )
+    left_band_early: str = fact(lambda self: envelope.left_early(self.run, self.envelope, self.comparison))
+    incomparable: str = fact(lambda self: no_comparison(self.run, self.fault_free, self.comparison))
+    never_the_same: str = fact(lambda self: never_the_same(self.run, self.comparison))
 
     def bounds(self, of: type[B]) -> B | None:
         """Returns the scenario's readable limits for one criterion, or `None` if there are no such limits."""
@@ -152,25 +121,13 @@ class Analysis(Evidence):
         bounds = self.bounds(ContinuityBounds)
         return bounds if bounds and bounds.against == "fault-free" else None
 
-    @cached_property
-    def consumed(self) -> samples.Consumed | None:
-        return samples.consumed(self)
-
-    @cached_property
-    def spikes(self) -> Sequence[alarms.Spike]:
-        return alarms.spikes(self.run)
-
-    @cached_property
-    def left_out(self) -> alarms.LeftOut:
-        return alarms.left_out(self.run, self.spikes)
-
-    @cached_property
-    def apart(self) -> tuple[Floats, Floats] | None:
-        return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
-
-    @cached_property
-    def weights_apart(self) -> tuple[int, list[Abnormal]]:
-        return ranks.weights_apart(self.run)
+    consumed: samples.Consumed | None = fact(lambda self: samples.consumed(self))
+    spikes: Sequence[alarms.Spike] = fact(lambda self: alarms.spikes(self.run))
+    left_out: alarms.LeftOut = fact(lambda self: alarms.left_out(self.run, self.spikes))
+    apart: tuple[Floats, Floats] | None = fact(
+        lambda self: losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
+    )
+    weights_apart: tuple[int, list[Abnormal]] = fact(lambda self: ranks.weights_apart(self.run))
 
     @cached_property
     def own_weights(self) -> bool:
@@ -209,39 +166,24 @@ class Analysis(Evidence):
         told = self.fault_free_curve.step if self.fault_free_curve else None
         return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
-    @cached_property
-    def places(self) -> by_time.Places:
-        return by_time.Places(self.run)
-
-    @cached_property
-    def work(self) -> Work:
-        return Work(self.run)
+    places: by_time.Places = fact(lambda self: by_time.Places(self.run))
+    work: Work = fact(lambda self: Work(self.run))
 
     @cached_property
     def planned_faults(self) -> Mapping[str, Mapping[str, Any]]:
         """Maps the id of each planned fault to its part of the plan."""
         return {str(fault["id"]): fault for fault in self.run.plan.get("faults") or ()}
 
-    @cached_property
-    def ends(self) -> Sequence[deaths.End]:
-        return deaths.ends_of(self.run)
-
-    @cached_property
-    def deaths_unexplained(self) -> Sequence[deaths.End]:
-        return list(deaths.unexplained(self.run, self.ends))
+    ends: Sequence[deaths.End] = fact(lambda self: deaths.ends_of(self.run))
+    deaths_unexplained: Sequence[deaths.End] = fact(lambda self: list(deaths.unexplained(self.run, self.ends)))
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:
         """Maps each node to the time of the last confirmed notice that the node must leave (see `deaths.given`)."""
         return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
-    @cached_property
-    def saves(self) -> Saves:
-        return Saves(self.run, self.fault_free_saves)
-
-    @cached_property
-    def fault_free_saves(self) -> Saves | None:
-        return Saves(self.fault_free) if self.fault_free else None
+    saves: Saves = fact(lambda self: Saves(self.run, self.fault_free_saves))
+    fault_free_saves: Saves | None = fact(lambda self: Saves(self.fault_free) if self.fault_free else None)
 
     @cached_property
     def restarts(self) -> Sequence[Restart]:

@@ -1,8 +1,7 @@
 """Compares the run's last steps with the same steps of the second restart, which the harness makes after the run.
 
-The second restart must equal the run bit for bit if the run equals its fault-free run. If the second restart repeats no
-more steps than lie before the first fault, run and fault-free run need to be equal only before this fault. If the run
-differs from its fault-free run, the second restart is allowed to differ from the run 3 times as much.
+They must be equal bit for bit if the run equals its fault-free run; before the first fault is enough if there are as
+many steps as are repeated. If the run differs from its fault-free run, they may differ 3 times as much.
 """
 
 from collections.abc import Iterator, Mapping
@@ -76,8 +75,7 @@ class DoneAgain:
 
     @property
     def unbound(self) -> bool:
-        """Returns True if no limit applies to the second restart's losses. The learning rate is compared even without a
-        limit on losses, because the learning rate depends on the step alone."""
+        """Returns True if no limit applies to the second restart's losses. Learning rates are compared even then."""
         return not self.not_compared and self._bounds.get("mode") == "final" and not self.repeats
 
     @property

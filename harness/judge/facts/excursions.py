@@ -17,8 +17,7 @@ from harness.timeline.timeline import FaultRecord
 
 @dataclass(frozen=True)
 class Excursion:
-    """A row of stretches of ten steps whose median loss is far above the fault-free run's, or whose median gradient
-    norm is far off in either direction. Its cause came in the steps `since` to `until`."""
+    """Stretches in a row whose loss or gradient norm is far off. Its cause came in the steps `since` to `until`."""
 
     words: str
     first: int  # step
@@ -40,8 +39,7 @@ def excursions(evidence: Analysis) -> Iterator[Excursion]:
 
 
 def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> Iterator[Excursion]:
-    """Yields the excursions of one figure, which are off by the share `excess` of the fault-free run's and by more than
-    it scatters. The figure may lag behind the fault-free run's, or be ahead of it, by `LAG_STRETCHES`."""
+    """Yields the excursions of one figure: beyond the share `excess`, its scatter, and a lag of `LAG_STRETCHES`."""
     columns = [getattr(each, name) for each in (compared.run, compared.fault_free)]
     told = np.isfinite(columns).all(axis=0)
     step, parts, theirs = (_stretches(each[told]) for each in (compared.step, *columns))
@@ -63,9 +61,8 @@ def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> I
 
 
 def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
-    """Returns the id of a fault that changes what the job computes, if the excursion began in the steps `first` to
-    `until` while the fault acted, or a few steps later, and was over soon after the fault's end. A restart in between
-    may be the cause, too."""
+    """Returns the id of a fault that changes what the job computes, if the excursion began while it acted or a few
+    steps later, and was over soon after its end. A restart in between may be the cause, too."""
     run = evidence.run
     for fault, begin, end in acted(evidence):
         soon = begin <= until and first <= end + SPIKE_MARGIN_STEPS + SPIKE_STEPS and last <= end + RECOVERS_STEPS

@@ -60,9 +60,8 @@ def bad(store: Store) -> Found:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields consecutive saves that the harness never saw. Each yielded save must have been the newest save for longer
-    than the harness usually needs to see a save. All yielded saves together must have been the newest for several times
-    as long as the harness usually needs to see a save."""
+    """Yields consecutive saves that the harness never saw. Each must have been the newest for longer than the harness
+    usually needs to see a save, and all together for several times as long."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -84,8 +83,7 @@ def _unseen(store: Store, save: Save, until: int, more: str = "") -> NoSave:
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that the harness never saw, although it saw the next save at a time when the checkpoint store should
-    have held both. The fault-free run shows how many of the newest saves the store should hold."""
+    """Yields saves that the harness never saw, though it saw the next save while the store should have held both."""
     number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
@@ -106,8 +104,7 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that should be in the checkpoint store after all nodes have ended but are not. The store should hold
-    the newest save, and as many of the newest saves since the last restart as the fault-free run kept to its end."""
+    """Yields saves that were not in the store when all nodes had ended, though the fault-free run kept such saves."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
     there = set(store.left_steps(last.series))
     if max(there, default=0) > last.step:
@@ -137,9 +134,8 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Returns True if the save was missing or incomplete after all nodes had ended, and no fault explains this loss. If
-    `dated` is True, a save that contains another step number counts as missing. A fault explains the loss of a save
-    that was seen before the fault. A fault that was over before the end explains no other loss."""
+    """Returns True if the save was missing or incomplete when all nodes had ended (`dated`: or states another step),
+    and no fault explains it. A fault explains the loss of a save that was seen before it, or that it hid to the end."""
     excused = save in store.sights or store.shown_since(save, NEVER) > store.run.end
     if store.left is None or (excused and store.is_hidden(save.last_at, NEVER)):
         return False
@@ -153,10 +149,9 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store) -> Found:
-    """Yields saves far smaller than all fault-free saves or, if there are none, than all saves before the first fault.
-    If the run lost ranks, saves may be smaller in proportion, unless most saves are as large as fault-free saves. If
-    fault-free saves have nearly equal sizes, a save that is over 10 % smaller is yielded, too, unless ranks split the
-    model in another way than in the fault-free run."""
+    """Yields saves far smaller than all fault-free saves or, without any, than all saves before the first fault. If the
+    run lost ranks, saves may be smaller in proportion, unless most are as large as fault-free ones. If fault-free saves
+    have nearly equal sizes, 10 % less is too small, unless ranks split the model in another way."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
@@ -191,8 +186,7 @@ def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
 
 
 def empty(store: Store) -> Found:
-    """Yields saves in which tensors of zeros make up a larger share of the bytes than in any save of the fault-free
-    run. Tensors of zeros may be weights or optimizer state that the trainer never filled in."""
+    """Yields saves with a larger share of zero tensors than any fault-free save: state that was never filled in."""
     usual = store.usual.undamaged.items() if store.usual is not None else ()
     shares = _by_series((save, seen.zeros) for save, seen in usual)
     for save, seen in store.undamaged.items():
@@ -211,10 +205,8 @@ def hollow(store: Store) -> Found:
 
 
 def stale(store: Store) -> Found:
-    """Yields saves that repeat the content of an earlier save, although the optimizer applied updates between the two
-    saves. A save is yielded if it repeats an earlier save as a whole, or if it repeats more tensors of earlier saves
-    than any fault-free save does. If one fault-free save repeats far more tensors than all other fault-free saves, this
-    save is ignored, but the evidence then counts as weaker."""
+    """Yields saves that repeat the content of an earlier save in spite of updates in between: as a whole, or in more
+    tensors than any fault-free save. One outlier among fault-free saves is ignored, and weakens the evidence."""
     for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
         for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
@@ -244,9 +236,8 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
-    """Maps each save to the share of its content that earlier saves held already, and to the newest step of those
-    earlier saves. An earlier save is compared only if the optimizer applied an update after it and before the later
-    save. The share of old content is measured in bytes and in number of tensors, and the larger result is used."""
+    """Maps each save to the share of its content that earlier saves held (by bytes or by tensors, whichever is more),
+    and to the newest step of these. An earlier save counts only if an update came in between."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -278,8 +269,7 @@ def _bytes_of(tensor: str) -> int:
 
 
 def unlike(store: Store) -> Found:
-    """Yields saves in which a value, such as the number of tensors, differs from the value that all fault-free saves
-    share. No save is yielded if run and fault-free run differ in world size or in how ranks split the model."""
+    """Yields saves without a value that all fault-free saves share, in runs of the same world sizes and layouts."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -290,9 +280,8 @@ def unlike(store: Store) -> Found:
 
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
-    """Yields saves in which a value, such as the number of tensors, differs from the value that all saves of the stores
-    `others` share. Saves up to the first saved step of any store in `others` are not compared. Each result holds the
-    save, the save's value, the name of the value, and the value in `others`."""
+    """Yields saves in which a value, such as the number of tensors, is not the one that all saves of `others` share
+    after their first step. Each result holds the save, its value, the value's name, and the value in `others`."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)
@@ -304,8 +293,7 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
-    """Yields saves in which more than 10 % of the tensor bytes differ from the fault-free save of the same step. Yields
-    nothing if no save equals the fault-free save of its step at all: contents may then simply vary between runs."""
+    """Yields saves with over 10 % other tensor bytes than the fault-free save of their step, if any equals its own."""
     theirs = {(save.series, save.step): {*look.tensors} for save, look in usual.undamaged.items()}
     same: dict[Save, float] = {}
     for save, look in store.undamaged.items():
@@ -318,8 +306,7 @@ def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
 
 
 def of_another_step(store: Store) -> Found:
-    """Yields saves that a process began before doing the saved step, or unusually many steps after that step.
-    Fault-free saves and saves before the first fault show how many steps usually lie between a step and its save."""
+    """Yields saves that a process began before doing the saved step, or unusually many steps after that step."""
     mine = _ahead(store)
     usual = [*(_ahead(store.usual).values() if store.usual is not None else ())]
     usual += [ahead for save, ahead in mine.items() if save.last_at < first_strike(store.run.faults)]
@@ -334,8 +321,7 @@ def of_another_step(store: Store) -> Found:
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
-    """Maps each save to the number of steps that its process had done after the saved step when the save began. Saves
-    of steps that the process did not log are left out."""
+    """Maps each save of a logged step to the number of steps that its process had done since, when it began to save."""
     found: dict[Save, int] = {}
     order, places = store.run.rows_by_process
     for process, saves in grouped((save.process, save) for save in store.whole if save.process >= 0).items():
@@ -378,13 +364,12 @@ def changed(store: Store) -> Found:
 
 
 def too_early(store: Store) -> Found:
-    """Yields saves that the harness saw complete before any rank had done the saved step. If the job resumed from a
-    checkpoint at its start, saves that the harness saw before the job's first step are ignored."""
+    """Yields saves that the harness saw complete before any rank had done the saved step."""
     run = store.run
     steps, first = np.unique(run.steps.step, return_index=True)  # rows are in order of time
     done = dict(zip(steps.tolist(), run.steps.end[first].tolist(), strict=True))
     resumed = any(run.processes[row].restored_step for epoch in run.epochs[:1] for row in epoch.processes)
-    since = int(run.steps.begin.min()) if resumed else -NEVER
+    since = int(run.steps.begin.min()) if resumed else -NEVER  # the job found the saves before that
     for save in store.named:
         seen = next((each for each in store.looks_at(save) if each.at >= since), None)
         early = done.get(save.step, 0) - run.uncertainty_ns - limits.SAVED_EARLY_NS

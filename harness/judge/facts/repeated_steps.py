@@ -5,12 +5,10 @@ does not repeat losses bit for bit, a repeated loss may differ by about as much 
 restarts. The comparison misses errors that both executions of a step share, and errors in steps that were done once.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -119,7 +117,7 @@ class _Figure:
     means: Bools  # marks rows that may be means over steps from before and after a restart, and show nothing
 
     @classmethod
-    def of(cls, told: Executed, name: str, before: Ints, again: Ints, means: Bools) -> _Figure:
+    def of(cls, told: Executed, name: str, before: Ints, again: Ints, means: Bools) -> Self:
         column = told.figures[name]
         values = np.concatenate([column[before], column[again]])
         values = values[is_told(values) & np.isfinite(values)]
@@ -181,15 +179,13 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
 
 
 class _Band:
-    """The largest difference of a repeated quantity, such as the loss, after earlier restarts, by the number of steps
-    since the restart. Rounding errors grow with the number of steps since a restart."""
+    """The largest difference of a repeated quantity after earlier restarts, by number of steps since the restart."""
 
     def __init__(self) -> None:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the first row that surely differs too much between its two executions (or `None`), and the first row
-        that earlier restarts give too little evidence to judge (or `None`)."""
+        """Returns the first row that surely differs too much, and the first that earlier restarts cannot judge."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach

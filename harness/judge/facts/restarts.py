@@ -72,16 +72,14 @@ class Restore(NamedTuple):
 
     @property
     def is_another(self) -> str:
-        """Returns a text if the restored content differs from the content committed for this step, or else an empty
-        text. The two contents differ if the checkpoint was damaged, or if the log lacks a save that replaced it."""
+        """Returns a text if the restored content differs from what was committed for this step; else an empty text."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         where = self.source or "a state"
         return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
-        """Returns True if this restore used the damaged checkpoint after the damage and before the harness saw a new
-        checkpoint in its place. If the restore names no source, no other checkpoint may have held the restored step."""
+        """Returns True if this restore used the damaged checkpoint before the harness saw a new one in its place."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
@@ -104,9 +102,8 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of the job, with the processes that took part. The start of the job counts as the first restart, and
-    has number 0. So the start of a restore drill or second restart, which restores a save, has number 0 there, too:
-    `states` tells it from a start from scratch, which restores step 0 or nothing."""
+    """One restart of the job, with its processes. The start of the job has number 0, and so has that of a restore drill
+    or second restart, which restores a save: `states` tells it from a start from scratch."""
 
     number: int  # 0: the start of the job
     epoch: Epoch  # the steps that follow
@@ -203,9 +200,8 @@ def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints (with names that differ only in numbers) that this job may restore. A series
-    from which the job never restored is left out if all its saves hold only the model, or were made by failing
-    processes after their last steps."""
+    """Returns the series of checkpoints that this job may restore. A series from which it never restored is left out if
+    all its saves hold only the model, or were made by failing processes after their last steps."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:
@@ -282,8 +278,7 @@ def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Ch
 
 
 class _There:
-    """The checkpoints that exist at each restart. If the log reports no commit, a checkpoint counts as existing if the
-    harness saw it, or if the log has only the begin of its save."""
+    """The checkpoints at each restart: committed ones or, if the log has no commit, those that were seen or begun."""
 
     def __init__(self, run: Timeline, saves: Saves):
         self._saves, self._margin_ns, told = saves, run.uncertainty_ns, bool(saves.whole)

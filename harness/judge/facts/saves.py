@@ -3,8 +3,6 @@
 A save can be looked up by its step, by its path and by its time.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,8 +58,7 @@ class Newest(Generic[T]):
         self._highest = list(itertools.accumulate((step for _, step, _ in self._things), max))
 
     def before(self, moment: int, good: Callable[[T], bool], least: int = 0) -> T | None:
-        """Returns, of all items before the time `moment` that pass the test `good`, the one with the highest step. Of
-        several items with the same highest step, the latest is returned. Steps below `least` are ignored."""
+        """Returns, of the good items before the time `moment`, the latest with the highest step from `least` on."""
         found: T | None = None
         for place in range(bisect.bisect_left(self._at, moment) - 1, -1, -1):
             if self._highest[place] < least:
@@ -77,7 +74,7 @@ class Saves:
 
     by = tellers.FAULT_FREE_SAVES
 
-    def __init__(self, run: Timeline, usual: Saves | None = None):
+    def __init__(self, run: Timeline, usual: "Saves | None" = None):
         self.run, self._usual = run, usual
 
     @cached_property
@@ -119,16 +116,14 @@ class Saves:
 
     @cached_property
     def seen_steps(self) -> frozenset[int] | None:
-        """Returns the steps of all saves that the harness saw in the store. Returns `None` if the harness cannot see
-        the saves of this run, or if the step of a seen save is unknown."""
+        """Returns the steps of all saves seen in the store; `None`: they cannot be seen, or a step is unknown."""
         left = (self.store.left or {}).values()
         known = {each.step for each in self.store.seen} | {each.get("step") for each in left}
         watched = any(map(self._is_watched, {save.series for save in self.store.whole}))
         return None if None in known or not watched else frozenset(step for step in known if step is not None)
 
     def never_seen(self, step: int, since: int, until: int) -> bool:
-        """Returns True if the harness should have seen a save of step `step` by the time `until`, but did not. A save
-        that the harness saw first long after `until` counts as not seen by then."""
+        """Returns True if the harness should have seen a save of `step` by the time `until`, and did not."""
         if self.seen_steps is None or self.store.is_hidden(since, until):
             return False
         seen = self.store.by_step.get(step, ())
@@ -155,8 +150,7 @@ class Saves:
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Returns the saves that the harness saw in the store and whose steps it could read. The result is empty if the
-        harness saw even one save before the job had done the saved step."""
+        """Returns the saves that the harness saw, if it saw none before the job had done the saved step."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         work = Work(self.run)
@@ -187,8 +181,7 @@ class Saves:
 
     @cached_property
     def _followed(self) -> Sequence[tuple[Save, int, int]]:
-        """Returns, for each begun save, the save, the time of the next logged end of a save of the same process and
-        step, and the time at which this process began its next step."""
+        """Returns each begun save, when its end was logged next, and when its process began the next step."""
         order, places = self.run.rows_by_process
         ended = sorted((save for save in self.all if save.how), key=attrgetter("last_at"))
         ends = grouped(((save.process, save.step), save.last_at) for save in ended)
@@ -217,16 +210,14 @@ class Saves:
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Returns where, other than at `path`, a save with the same file name was last made by the time `until`. The
-        result is empty if `path` is not absolute, or if a save was ever at `path` itself."""
+        """Returns where a save of this file name was last made by `until`, if none ever was at the absolute `path`."""
         paths, by_last_name = self._absolute
         if not path.startswith("/") or path.rstrip("/") in paths:
             return ""
         return last_by(by_last_name.get(last_name(path), []), until) or ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """Returns the digest of the content committed for `step` at `path` by the time `until`, or at any path if
-        nothing was ever committed at `path`. The result is empty if different digests were committed."""
+        """Returns the digest committed for `step` at `path` by `until`, else at any path; empty if several were."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
@@ -246,8 +237,7 @@ class Saves:
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a test for saves that is True if no fault until the time `moment` can have damaged the save. The test
-        is True if the save was begun after all faults with unknown damage, and no damage to its step is known."""
+        """Returns a test for saves that is True if no fault until the time `moment` can have damaged the save."""
         overs, damaged = self._spoilt
         over = last_by(overs, moment)
 

@@ -3,15 +3,13 @@
 The harness looks into the store only from time to time, so a save that is soon overwritten or removed may stay unseen.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -96,7 +94,7 @@ class Seen:
     by = tellers.SEEN
 
     @classmethod
-    def of(cls, event: Mapping[str, Any]) -> Seen:
+    def of(cls, event: Mapping[str, Any]) -> Self:
         step = event["step"] if isinstance(event.get("step"), int) else None
         digests = str(event.get("sha256") or ""), str(event.get("tensors") or "")
         return cls(event["at"], step, str(event.get("path")), event.get("bytes"), digests, event)
@@ -113,10 +111,9 @@ class Seen:
 
 
 class Store:
-    """The checkpoints that the harness saw in the checkpoint store of a run. `whole` holds the committed saves in order
-    of their commits. `usual` is the checkpoint store of the fault-free run."""
+    """The checkpoints seen in a run's store. `whole`: committed saves in order; `usual`: the fault-free run's store."""
 
-    def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
+    def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: "Store | None"):
         self.run, self.usual, self.sound_at = run, usual, sound_at
         self.whole = [save for save in whole if save.step >= 0]
         self.removed = grouped((last_name(str(event.get("path"))), event["at"]) for event in run.removed)
@@ -152,8 +149,7 @@ class Store:
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the observations that the harness made of the save. Two observations of a save may differ,
-        because the save's files may arrive one after the other."""
+        """Maps each save to the looks that saw it. They may differ, as its files may arrive one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -171,8 +167,7 @@ class Store:
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the observations that show the save whole and undamaged. Observations after a fault that
-        may have damaged the save, and observations during the save's removal, are left out."""
+        """Maps each save to the looks that show it whole, before a fault may have damaged it or it was removed."""
         sound = []
         for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
@@ -186,8 +181,7 @@ class Store:
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns the time, in ns, from the end of a save until the harness first saw the save. The function `of` picks
-        the median or the maximum over all saves. The result is 0 if the harness saw no save."""
+        """Returns the ns from a save's end until it was first seen, as the median or maximum `of` all; 0: none."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
@@ -253,8 +247,7 @@ class Store:
         return touches(self._hiding, begin, end)
 
     def shown_since(self, save: Save, until: int) -> int:
-        """Returns the time since which no fault hid this save, up to `until`: its commit, or the end of the last such
-        fault. The result is `until` or later if a fault hid the save to the end."""
+        """Returns since when no fault hid this save, up to `until`: its commit, or the end of the last such fault."""
         place = bisect.bisect_right(self._hiding, until, key=lambda window: window[0])
         return max(save.last_at, self._hiding[place - 1][1]) if place else save.last_at
 

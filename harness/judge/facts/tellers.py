@@ -31,8 +31,7 @@ def beside(fault_free: object | None, alone: By) -> By:
 
 
 def node_times(problems: Sequence[str], uncertainty_ns: int, early_ns: int) -> By:
-    """Returns how strong the evidence is that a step was done while the job lacked the node. The strength is `SEEN`,
-    the highest, if the step is far outside the job's time on the node, clocks are exact and the log is consistent."""
+    """Returns how strong the evidence is that a step was done while the job lacked the node."""
     return TIMES if problems or uncertainty_ns or early_ns <= ALLOCATED_NS else SEEN
 
 
@@ -42,9 +41,8 @@ def figure_again(repeats: bool, name: str) -> By:
 
 
 def went_on(identical: bool) -> By:
-    """Returns how strong the evidence of an error is if the second restart did later steps than the run. The evidence
-    is strong only if run and restart have equal losses, because a job may end when its loss is low enough."""
-    return SEEN if identical else By.TOLD
+    """Returns how strong the evidence is that the second restart should not have done later steps than the run."""
+    return SEEN if identical else By.TOLD  # a job may end once its loss is low enough
 
 
 def unseen(hidden: bool) -> By:

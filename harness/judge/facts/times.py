@@ -1,9 +1,7 @@
 """Finds impossible times: logged times that contradict each other or the harness's observations.
 
-A step cannot begin before the job has the node, before the process begins, or before the process's previous step ends.
-No part of a step takes longer than the step. If ranks wait for each other, no rank ends a step before every rank began
-it. A worker cannot take the place of a worker that has not ended. A save or recovery cannot be logged long before the
-harness sees it. A contradiction that a fault-free run also has is ignored, because the trainer always logs in this way.
+The docstring of the assumption `times-possible` lists them. A contradiction that a fault-free run also has is ignored,
+because the trainer always logs in this way.
 """
 
 import functools
@@ -49,7 +47,7 @@ def impossible(
         if early > limits.APART_NS + run.uncertainty_ns:
             text = f"the harness saw step {struck.recovered_step} {format_duration(early)} before the ranks ended it"
             yield Odd(text, tellers.TIMES)
-    yield from _saved_before_it_was_seen(run, fault_free_runs, disturbed)
+    yield from _saves_seen_late(run, fault_free_runs, disturbed)
 
 
 class Told:
@@ -78,9 +76,8 @@ class Told:
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
-        """Returns fingerprints of step durations, and the row of the last step of each fingerprint. A fingerprint
-        covers `COPIED_STEPS` steps in a row, all of different durations. Each fingerprint ends at a step whose number
-        is a multiple of `COPIED_STEPS`, so that the fingerprints of two logs cover equal steps."""
+        """Returns fingerprints of `COPIED_STEPS` step durations in a row, all different, and the row of each one's last
+        step. Its number is a multiple of `COPIED_STEPS`, so that the fingerprints of two logs cover equal steps."""
         last = np.arange(limits.COPIED_STEPS - 1, len(self.end))
         last = last[self.run.steps.step[self.order[last]] % limits.COPIED_STEPS == 0]
         first = last - limits.COPIED_STEPS + 1
@@ -204,8 +201,7 @@ def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
-    """Yields a text if steps have exactly the durations, in ns, of another process's steps in this or another run. Logs
-    with coarse clocks are left out."""
+    """Yields a text if steps took exactly as many ns as another process's, in this or another run, by fine clocks."""
     logs = [each for each in (run, *others) if 0 < each.grain < limits.FINE_NS]
     if run not in logs:
         return
@@ -235,8 +231,7 @@ def _noticed_before(run: Timeline) -> Iterator[Odd]:
 
 
 def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
-    """Yields a triple for each recovery that the job logged long before the harness saw it: the fault's id, the logged
-    end of the recovery, and when the harness saw it. Delays while a fault may hide steps are ignored."""
+    """Yields each recovery that was logged long before the harness saw it: fault, logged end, when it was seen."""
     if not any(fault.recovered is not None for fault in run.faults) or not len(run.steps):
         return
     epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
@@ -262,11 +257,8 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
             yield fault.id, told, fault.recovered
 
 
-def _saved_before_it_was_seen(
-    run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
-) -> Iterator[Odd]:
-    """Yields a text on consecutive saves that the harness saw much longer after their commits than usual. Saves before
-    the first fault, and saves in fault-free runs, show the usual delay from a commit until the harness sees it."""
+def _saves_seen_late(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]) -> Iterator[Odd]:
+    """Yields a text on consecutive saves that the harness saw much longer after their commits than usual."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)

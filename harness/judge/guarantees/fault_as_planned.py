@@ -29,8 +29,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw if the fault struck before its planned step or phase, or long after it. The planned phase of an
-    armed fault may begin shortly before the fault is armed, as the harness reads the log late."""
+    """Yields a flaw if the fault struck before its planned step or phase, or long after it."""
     run, when, due = evidence.run, evidence.planned_faults.get(fault.id, {}).get("when") or {}, 0
     step, phase, late = when.get("step"), when.get("phase"), SEEN_NS + run.uncertainty_ns
     if not isinstance(step, int | None):

@@ -31,8 +31,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
-    """Returns True if the log shows an exit of the fault's victim. Without a logged exit, returns True if new process
-    groups did all steps after `healed`, and no process that the fault struck logged anything after `healed`."""
+    """Returns True if the log shows the victim's exit, or that new process groups did all steps without it."""
     run, ranks = evidence.run, {target.get("rank") for target in fault.targets} - {None}
     since, until = acted_at(fault), healed + EXIT_TOLD_NS
     exits = (exit_ for target in fault.targets for exit_ in evidence.places.exits(target, since, until))

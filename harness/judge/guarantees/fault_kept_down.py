@@ -36,8 +36,7 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
-    """Yields a flaw for each rank that did a step, exited or logged a line while frozen. The frozen time lasts from the
-    measurement of the standstill until the planned end of the fault, or until the fault is undone or cancelled."""
+    """Yields a flaw for each rank that did a step, exited or logged a line between its standstill and its release."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
     until = min(acted_at(fault) + lasts_ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns
@@ -51,8 +50,7 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each node that got a notice but was never taken, and for each rank that should have been killed
-    but exited cleanly without a notice."""
+    """Yields a flaw for each node never taken after its notice, and for each rank that left cleanly, not killed."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and key_of(target) in evidence.places.kept:
             yield f"gave {target.get('node')} a notice, but never took the node"

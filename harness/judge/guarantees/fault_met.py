@@ -8,8 +8,7 @@ from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each fault that damaged only checkpoints that no later restart needed. A restart needs a
-    damaged checkpoint if it loads this checkpoint or an older one, or reports this checkpoint as passed over."""
+    """Yields a breach for each fault that damaged only checkpoints that no later restart needed."""
     if not any(evidence.saves.damage.values()):
         return
     states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)

@@ -37,6 +37,5 @@ def _completed(run: Timeline) -> Breaches:
         yield breach(f"the job reached {done(run)}, but went back afterwards: it ended with the state of step {kept}")
 
 
-GUARANTEE = Guarantee(
-    breaches, explained_by=("saves.one_writer", "restart.progress"), holds_for=(RUN, DRILL), needs_steps=False
-)
+CAUSES = ("saves.one_writer", "restart.progress")
+GUARANTEE = Guarantee(breaches, explained_by=CAUSES, holds_for=(RUN, DRILL), needs_steps=False)

@@ -1,13 +1,12 @@
 """Each restart takes the newest sound checkpoint, and passes over only damaged checkpoints.
 
-The newest checkpoint has the highest step of all checkpoints that were committed before the restart began to load. If
-each rank saves a part, the checkpoint is committed once the last rank has committed its part. A restart may take a
-checkpoint older than the newest if the job decided to roll back, if a fault may have damaged all newer checkpoints, or
-if the restart reports that it passed over each of them. The run fails if a restart passed over a checkpoint that the
-harness had seen complete and that no fault can have damaged. The run fails if a job restarts from scratch although a
-checkpoint had been committed. Exported weights, and the dump of a worker that ends by an error, count as checkpoints
-only if the job makes no other saves. The run is inconclusive if a checkpoint
-was committed while a fault hid the store, the harness never saw it, and a later restart took an older one silently.
+The newest checkpoint has the highest step of all that were committed (by the last rank, if each saves a part) before
+the restart began to load. A restart may take an older one if the job decided to roll back, if a fault may have damaged
+all newer ones, or if the restart reports that it passed over each of them. The run fails if the harness had seen a
+passed-over checkpoint complete and no fault can have damaged it, or if a job restarts from scratch although a
+checkpoint had been committed. Exported weights, and the dump of a worker that ends by an error, count only if the job
+makes no other saves. The run is inconclusive if a checkpoint was committed while a fault hid the store, the harness
+never saw it, and a later restart took an older one silently.
 """
 
 from harness.judge.facts.restarts import Choice, Restart, choices
@@ -34,8 +33,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def hidden(evidence: Analysis, restart: Restart) -> Breaches:
-    """Yields ranks that restored an older save than one that was committed while a fault hid the store. The fault was
-    over before the restart, and the harness never saw the newer save."""
+    """Yields ranks that restored an older save than a committed one that a fault hid, and the harness never saw."""
     store = evidence.saves.store
     for save in reversed(evidence.saves.hidden) if restart.number else ():
         over = save.last_at < restart.moment > store.shown_since(save, restart.moment)
@@ -46,8 +44,7 @@ def hidden(evidence: Analysis, restart: Restart) -> Breaches:
 
 
 def older(choice: Choice) -> Breaches:
-    """Yields a breach for each rank that restored a save older than the newest save that no restart had passed over.
-    Also yields a breach if a new rank logs no restore and begins with a step that the newest save already contains."""
+    """Yields a breach for each rank that restored an older save than the newest that no restart had passed over."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest
@@ -64,8 +61,7 @@ def older(choice: Choice) -> Breaches:
 
 
 def further_back(evidence: Analysis) -> Breaches:
-    """Yields a breach for each restart that lost more steps than the planned saves allow, if the trainer logs neither
-    saves nor restores. If the plan sets no steps between saves, only restarts from the first step are judged."""
+    """Yields restarts that lost more steps than planned saves allow, if the trainer logs no saves and no restores."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

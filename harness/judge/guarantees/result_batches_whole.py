@@ -32,9 +32,8 @@ def nothing(evidence: Analysis) -> str:
 
 
 def _uneven(evidence: Analysis, rows: Ints) -> Breaches:
-    """Yields a breach on a rank that got no sample of a batch large enough for all ranks, or far fewer samples than
-    another rank. The fault-free run shows which differences between ranks are usual at the same number of ranks. `rows`
-    is a non-empty result of the function `samples_counted`."""
+    """Yields a breach on a rank with no sample of a batch that is large enough for all ranks, or with far fewer than
+    another, if the fault-free run does not do so at this number of ranks. `rows`: of `samples_counted`, not empty."""
     run, fault_free = evidence.run, evidence.fault_free
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:

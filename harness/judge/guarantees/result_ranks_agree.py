@@ -22,9 +22,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _disagreements(evidence: Analysis) -> Breaches:
-    """Yields a breach for each quantity, such as the loss, for which ranks log different values in the same step. A
-    quantity that differs between ranks by design is compared, rank by rank, with the fault-free run. The fault-free run
-    or, if there is none, the steps before the first fault show which quantities differ by design."""
+    """Yields a breach for each quantity, such as the loss, of which ranks log different values in one step. If they do
+    so without a fault, too, each rank is compared with the same rank of the fault-free run."""
     run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return
@@ -50,8 +49,7 @@ def _disagreements(evidence: Analysis) -> Breaches:
 
 
 def _far_off(evidence: Analysis) -> Breaches:
-    """Yields a breach for each rank whose last losses are constant, or have a median that exceeds the 95 % quantile of
-    the fault-free run's last losses by more than `max_final_gap` percent."""
+    """Yields ranks whose last losses are constant, or over `max_final_gap` % above 95 % of the fault-free run's."""
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not evidence.own_losses:
         return

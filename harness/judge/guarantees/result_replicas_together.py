@@ -62,8 +62,7 @@ def _unnoticed(evidence: Analysis) -> Breaches:
 
 
 def _other_weights(evidence: Analysis) -> Breaches:
-    """Yields a breach on the first step whose weights differ from the fault-free run's though all steps before it were
-    equal. If each rank holds its own part of the weights, only steps at the fault-free run's world size count."""
+    """Yields the first step with other weights than the fault-free run's though all steps before it were equal."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -87,8 +86,7 @@ def _other_weights(evidence: Analysis) -> Breaches:
 
 
 def _same_weights(evidence: Analysis) -> Breaches:
-    """Yields a breach on a step whose weights equal an older step's, if the optimizer applied updates between the two
-    steps and the fault-free run has no such pair of steps."""
+    """Yields a breach on a step with an older step's weights in spite of updates, as no fault-free step has."""
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"

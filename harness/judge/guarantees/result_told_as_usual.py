@@ -41,8 +41,7 @@ def _told_by_one(evidence: Analysis) -> Breaches:
 
 
 def never_changing(comparison: Comparison | None, resized: bool) -> Breaches:
-    """Yields a breach if a loss, gradient norm or gradient-sync time stays constant over many steps at which the
-    fault-free run's value changes. If the number of ranks changed (`resized`), gradient-sync times are not checked."""
+    """Yields losses, norms and sync times (not if `resized`) that stay the same while the fault-free run's change."""
     if comparison is None:
         return
     for name in ("loss", "grad_norm", "sync_ns")[: 2 if resized else 3]:
@@ -55,8 +54,7 @@ def never_changing(comparison: Comparison | None, resized: bool) -> Breaches:
 
 
 def _samples_untold(evidence: Analysis) -> Breaches:
-    """Yields a breach if a rank does not log its number of samples in a step, although ranks do so in other steps or in
-    the fault-free run. A missing number of samples may hide that the rank consumed too few samples."""
+    """Yields a breach if a rank leaves its number of samples out, which may hide that it consumed too few."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()

@@ -21,8 +21,7 @@ Pair = tuple[Save, Save]
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields breaches for files that two ranks wrote. Ranks that write a file at the same time may mix their bytes. If
-    ranks write a file one after the other, it is a breach only if they write different bytes."""
+    """Yields files that two ranks wrote: at the same time, which may mix their bytes, or later with other bytes."""
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
@@ -77,8 +76,7 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(pair: Pair) -> bool:
-        """Returns True if the ranks of both saves wrote one file. Ranks on two nodes wrote one file only if the harness
-        sees the file in the shared store: each node may have a separate disk at the file's path."""
+        """Returns True if both ranks wrote one file: on two nodes, only if the harness sees it in the store."""
         mine, theirs = (run.processes[save.process] for save in pair)
         path = pair[0].path
         seen = any(path.endswith(f"/{each.path}") for each in saves.store.looks_at(pair[0]))

@@ -35,8 +35,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
-    """Yields a text for each save that differs from its fault-free save, or equals that of another step, if all losses
-    are equal bit for bit and no save before the first restart differs."""
+    """Yields saves unlike the fault-free save of their step, if losses and saves before the restart are all equal."""
     if evidence.comparison is None or not evidence.comparison.identical:
         return
     saves, restart = evidence.saves, evidence.run.epochs[1].begin
@@ -64,9 +63,7 @@ def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, s
     told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
     seen = [(f"the checkpoint of step {save.step} holds other tensors", save, each.digests[1]) for save, each in sights]
     kinds = {"told": told, "seen": seen}.items()
-    found = {
-        kind: {(where, s.series): (s.last_at, digest) for where, s, digest in each if digest} for kind, each in kinds
-    }
+    found = {kind: {(where, s.series): (s.last_at, held) for where, s, held in each if held} for kind, each in kinds}
     anew = grouped((each.path, each) for each in saves.store.seen if each.step is None and each.digests[1])
     for path, looks in anew.items():
         if looks[-1].at > ended:
@@ -100,8 +97,7 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach for each save whose number (or bytes) of tensors differs from that of all fault-free saves, if
-    these have the same number at each world size. Runs that never changed their world size are not judged."""
+    """Yields saves with another number or other bytes of tensors than fault-free saves have at every world size."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return

@@ -21,8 +21,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _went_ahead(run: Timeline) -> Breaches:
-    """Yields a breach if some ranks did steps that the other ranks of their group did not do. Steps that some ranks did
-    alone are harmless if a fault killed the other ranks and the job rolled the steps back."""
+    """Yields ranks that went on alone. It is harmless if a fault killed the others and the steps were rolled back."""
     steps = run.steps
     last = np.array([epoch.first - 1 for epoch in run.epochs], np.int64)
     np.maximum.at(last, run.progress.epoch, run.progress.step)

@@ -51,8 +51,7 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
 
 
 def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResult:
-    """Judges whether the trainer reports that a rank's memory leaks before the kernel kills this rank. A missing report
-    is a failure only if a scenario expects the report, because a job may also recover by a restart."""
+    """Judges whether the trainer told of each memory leak before its rank ended, if the scenario expects it."""
     seen = _foreseen(evidence.run)
     if not seen and bounds is None:
         return ScoreResult({})
@@ -69,8 +68,7 @@ def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResul
 
 
 def _foreseen(run: Timeline) -> dict[int, float | None]:
-    """Returns, for each rank with a memory leak, the seconds from the leak's start until the trainer reported the leak.
-    The value is `None` for a rank whose process ended before the trainer reported the leak."""
+    """Returns by rank the seconds from the leak's start until the trainer told it; `None`: the process ended before."""
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = Said(run, abnormal.MEMORY).all
     told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)

@@ -68,8 +68,7 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
-    """Compares each repeated step with its first execution. The comparison of a step with itself cannot find an error
-    that both executions share, or an error in a step that was done only once."""
+    """Compares each repeated step with its first execution. It cannot find an error that both executions share."""
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
@@ -177,8 +176,7 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
-    """Returns a line of the report, which fails if `outside` marks a step as too far from the fault-free run. The
-    reason for the failure names the first step that is too far off, and the values that differ."""
+    """Returns a line that fails, naming the first step and its values, if `outside` marks a step as too far off."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     steps = len(comparison.step)
     if not found:
@@ -195,8 +193,7 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Compares loss, gradient norm and learning rate with the tolerance interval of fault-free runs. A value outside
-    the interval fails. A value inside the interval is inconclusive if its distance to the fault-free run grows fast."""
+    """Compares with the fault-free runs' band. A value inside is inconclusive if its distance grows unusually fast."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}

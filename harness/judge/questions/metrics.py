@@ -22,11 +22,7 @@ from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted
 
 QUANTILES = (50, 95, 99)
-UNITS: Mapping[str, Callable[[Any], str]] = {
-    "s": lambda value: f"{value:.3f} s",
-    "%": lambda value: f"{value:.1f} %",
-    "": str,
-}
+UNITS: dict[str, Callable[[Any], str]] = {"s": lambda x: f"{x:.3f} s", "%": lambda x: f"{x:.1f} %", "": str}
 ROWS = (  # key in `expect:`, figure, unit
     ("step_p50_max", "step_seconds_p50", "s"),
     ("step_p95_max", "step_seconds_p95", "s"),
@@ -56,9 +52,7 @@ def metrics(evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
     return ScoreResult(values, lines, not_judged=[("alarms of the trainer", why)] if false else [])
 
 
-def _lines(
-    run: Timeline, values: Mapping[str, Any], bounds: MetricBounds, words: Mapping[str, str]
-) -> Iterator[Expectation]:
+def _lines(run: Timeline, values: dict[str, Any], bounds: MetricBounds, words: dict[str, str]) -> Iterator[Expectation]:
     for name, figure, unit in ROWS:
         if (allowed := getattr(bounds, name)) is not None:
             if name == "detection_max" and (missed := _unnoticed(run, allowed)):
@@ -78,8 +72,7 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups the saves of single processes into checkpoints, by step and process group. If a process begins to save the
-    same step again, a new checkpoint begins."""
+    """Groups saves of processes by step and process group. If a process saves a step again, a new group begins."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -95,8 +88,7 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts committed and failed checkpoints. A checkpoint of several ranks is committed once the last rank has
-    committed its part. A checkpoint that was begun but not committed has failed, unless a process died while saving."""
+    """Counts committed and failed checkpoints. One that was only begun failed, unless a process died meanwhile."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):
@@ -135,8 +127,7 @@ def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[in
 
 
 def _unnoticed(run: Timeline, allowed: int) -> Expectation | None:
-    """Returns a failed line if a job stood still for longer than `allowed` (ns) over a fault, and nobody in the job
-    noticed. That nobody noticed is no reason to leave it open."""
+    """Returns a failed line if a fault stopped the job for more than `allowed` ns, and the job did not notice."""
     for fault in run.faults:
         if fault.injected is None or fault.benign:
             continue

@@ -39,8 +39,7 @@ def notices(evidence: Analysis, bounds: NoticesBounds | None) -> ScoreResult:
 
 
 def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
-    """Yields one text for each notice to a node that had working ranks and was then taken. The text for a notice says
-    that the job ignored the notice, or is empty if any rank acted on it."""
+    """Yields a text on each notice that the job ignored before the node was taken, and an empty text for others."""
     run, ends = evidence.run, evidence.run.steps.end
     released = {slot.key: slot.released for slot in run.slots if not slot.kept}
     for target in fault.targets if fault.injected is not None and fault.notice_ns else ():

@@ -82,8 +82,7 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 
 def _stuck(run: Timeline, episode: Episode) -> str:
-    """Returns why the job did not recover from an outage. The text names the phase in which the harness gave the job
-    up, or, if the job ended by itself, the longest phase of the outage."""
+    """Returns why the job did not recover, with the phase in which it was given up, or else the longest phase."""
     text = f"never recovered after step {episode.furthest_step}"
     if not episode.segments:
         return f"{text}: no step came after"
@@ -97,8 +96,7 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Compares each recovery time with the limit `allowed`, those that never ended first, then the longest. If a
-    recovery could not be measured, an extra line gives the reason."""
+    """Compares recovery times with `allowed`, the worst first. `unmeasured`: why one has no time; it adds a line."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
     lines = [_line(bound, each, allowed, run) for each in worst_first]

@@ -1,15 +1,13 @@
 """Judges the job after its last recovery: its speed, its GPUs in use, how regularly it saves, and how soon it exits.
 
-The number of GPUs that the job *uses* is its number of ranks times the number of GPUs per rank in the fault-free run.
-The job *has* the GPUs that stay allocated to it until the end of the run, but for spares. A new GPU counts as unused
-only after a waiting time: three times as long as the fault-free run took from its first allocation to its first step.
-The waiting time begins once the new GPU is allocated and the launcher on its node has logged a line.
+The job *uses* as many GPUs for each rank as the fault-free run. It *has* the GPUs that it keeps until the end of the
+run, but for spares. A new GPU counts as unused only three times as long after it was allocated, and its launcher logged
+a line, as the fault-free run took from its first allocation to its first step.
 
-A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
-committed a checkpoint less than half an interval before the due step, or after it and before the next due step. A due
-save that was not made was *missed* only if nothing disturbed the job at that time. A save at another step is due, too,
-once a process began it or reported that it failed, and it was made if a checkpoint of this very step was committed.
-Saves at other steps are not counted if the fault-free run has saves that were begun and never committed.
+A save is *due* at each step at which the fault-free run committed a checkpoint. It was *made* if the run committed one
+less than half an interval before, or after it and before the next due step. It was *missed* if it was not made though
+nothing disturbed the job. A save at another step is due, too, once it was begun or failed, and made if it was
+committed; not if the fault-free run has saves that were begun and never committed.
 """
 
 from collections.abc import Callable, Sequence
@@ -186,8 +184,7 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tuple[int, int]]:
-    """Returns time and step of saves at steps not in `due` that were begun or failed and never committed, if the
-    fault-free run `theirs` has no such saves."""
+    """Returns (time, step) of saves at steps not in `due` that were never committed, if `theirs` has none of these."""
     if theirs is not None and {save.step for save in theirs.all} != {save.step for save in theirs.whole}:
         return []
     done = {-1, *due.tolist(), *(save.step for save in saves.whole)}
@@ -198,9 +195,8 @@ def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tupl
 def _after_the_fault(
     run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window], begun: Sequence[tuple[int, int]] = ()
 ) -> Bools:
-    """Returns for each due save, and for each save that was only begun, True if the run made this save. Only saves due
-    after the first disturbance count. A save that was not made counts only if nothing disturbed the job and no other
-    save was being written at that time."""
+    """Marks the saves, due or only begun, that the run made after the first disturbance. A save that was not made
+    counts only if nothing disturbed the job and no other save was being written at that time."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
     order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts

@@ -1,7 +1,5 @@
 """Loss of the run against its fault-free run, their difference, and the time each step took."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,10 +30,8 @@ class Panel:
         steps, values = svg.thin(steps, values, max(50, int(self.x.stop - self.x.start) // 2))
         with np.errstate(divide="ignore", invalid="ignore"):
             levels = np.log10(values) if self.logarithmic else values
-        return [
-            (self.x(float(s)), self.y(float(v)) if math.isfinite(v) else math.nan)
-            for s, v in zip(steps, levels, strict=True)
-        ]
+        heights = (self.y(float(v)) if math.isfinite(v) else math.nan for v in levels)
+        return [(self.x(float(s)), height) for s, height in zip(steps, heights, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,7 @@ class Curves:
 
 
 def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
-    """Draws two panels: losses (or `what` they are), and below them the difference on a logarithmic scale. `None`
-    without any step."""
+    """Draws losses (or `what` they are), and below them the difference, on a log scale. `None` without any step."""
     ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
@@ -84,8 +79,7 @@ def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Mark
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """Draws the time of each surviving step (the slowest rank's), on a logarithmic scale, for the run and the
-    fault-free run. A step without a duration is a gap. `None` if no step has one."""
+    """Draws the slowest rank's time of each surviving step, on a log scale, beside the fault-free run's; or `None`."""
     ours, fault_free = curves.ours, curves.fault_free
     everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
     everything = everything[everything > 0]
@@ -115,7 +109,7 @@ def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
 
 
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
-    """Returns the panel of losses, logarithmic if they span more than a factor of fifty."""
+    """Returns the panel of losses; its axis is logarithmic if they span more than a factor of fifty."""
     reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
     everything = np.concatenate([curves.ours.loss, *(loss for _, loss in curves.rolled_back), reference])
     finite = np.clip(everything[np.isfinite(everything)], -LOSS_MAX, LOSS_MAX)
@@ -170,19 +164,17 @@ def _step_axis(x: svg.Scale, bottom: float) -> Markup:
 
 
 def _resumes(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
-    parts = []
-    for step in curves.resumes[:200]:
-        title = svg.tag("title", f"Resumed after step {step:,}")
-        parts.append(svg.tag("g", title, svg.line(x(step), top, x(step), bottom, "resume")))
-    return svg.join(parts)
+    return svg.join(
+        svg.tag(
+            "g", svg.tag("title", f"Resumed after step {step:,}"), svg.line(x(step), top, x(step), bottom, "resume")
+        )
+        for step in curves.resumes[:200]
+    )
 
 
 def _struck(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
-    parts = []
-    for fault, step in curves.struck[:STRUCK_MAX]:
-        title = svg.tag("title", f"{fault} struck in step {step:,.0f}")
-        parts.append(svg.tag("g", title, svg.line(x(step), top, x(step), bottom, "injected")))
-    return svg.join(parts)
+    titled = ((svg.tag("title", f"{name} struck in step {at:,.0f}"), x(at)) for name, at in curves.struck[:STRUCK_MAX])
+    return svg.join(svg.tag("g", title, svg.line(at, top, at, bottom, "injected")) for title, at in titled)
 
 
 def _rolled_back(curves: Curves, panel: Panel) -> Markup:

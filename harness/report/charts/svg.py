@@ -1,7 +1,5 @@
 """The few drawing tools every chart shares: escaped elements, scales, ticks and thinning of long series."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
