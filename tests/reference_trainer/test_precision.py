@@ -1,13 +1,9 @@
 """Number formats: what a loss scale does, and that it survives a restart."""
 
 import math
-import os
-import pathlib
-import signal
 
 import pytest
 import torch
-from job import Job, Nursery, completed
 from torch import nn
 
 from reference_trainer.precision import Precision
@@ -67,21 +63,3 @@ def test_the_scale_is_kept() -> None:
     assert other.state() == one.state()
     other.restore({})
     assert other.state() == one.state(), "a checkpoint of another format says nothing of a scale"
-
-
-def test_a_restart_in_fp16_goes_on_bit_for_bit(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    fp16 = ("--precision", "fp16")
-    whole = completed(nursery, tmp_path / "whole", 24, *fp16, nproc=2)
-    with Job(nursery, tmp_path / "again", 24, *fp16, nproc=2) as again:
-        again.stop_after(8)
-        again.start("a")
-        again.wait_stopped(8)
-        os.kill(again.nodes["a"], signal.SIGTERM)
-        again.go_on(8)
-        assert again.code("a") == 75
-        again.start("a")
-        assert again.code("a") == 0, again.output()
-    assert len(again.seen("started")) == 4
-    assert again.losses() == whole.losses()
-    norms = [[event["grad_norm"] for event in job.seen("step", rank=0)] for job in (again, whole)]
-    assert norms[0][-1] == norms[1][-1]
