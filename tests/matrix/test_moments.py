@@ -79,9 +79,9 @@ def test_what_is_missing_says_which_flag_would_show_it() -> None:
     (never,) = (each.why for each in moments(Saves([30], [30]), [], 60) if "a pass over the data" in each.words)
     assert "--steps" in never
     unheard = moments(Saves([30, 60], [30], option="{checkpoint_every} in its arguments and --save-every"), [48], 60)
-    assert "step 48, where it ends: {checkpoint_every} in its arguments and --save-every 24" in [
-        each.why.removeprefix("no save is of ") for each in unheard
-    ]
+    assert any(each.why.endswith(": {checkpoint_every} in its arguments and --save-every 24") for each in unheard)
+    own = " ".join(each.why for each in moments(Saves([10, 20], [10, 20], option=""), [15], 20))
+    assert "a save every 5, by the trainer's own arguments" in own and "--save-every" not in own
 
 
 def test_told_saves_that_were_not_found_are_not_denied() -> None:
@@ -160,21 +160,12 @@ def test_passes_are_found_by_the_place_in_the_data_where_its_size_is_told() -> N
     ("words", "kind"),
     [
         ("the last save before the end of pass 2; the first save", "the last save before the end of a pass"),
-        (
-            "resume 3 in a row, from a save that a resumed job made",
-            "resume in a row, from a save that a resumed job made",
-        ),
+        ("resume 3 in a row, from a save", "resume in a row, from a save"),
         ("the first save, with --num-workers 3", "the first save, with --num-workers 3"),
     ],
 )
 def test_kinds_of_moments(words: str, kind: str) -> None:
     assert Moment(words, 20).kind == kind
-
-
-def test_without_an_option_the_trainers_own_arguments_are_advised() -> None:
-    saves = Saves([10, 20], [10, 20], option="")
-    why = " ".join(each.why for each in moments(saves, [15], 20))
-    assert "a save every 5, by the trainer's own arguments" in why and "--save-every" not in why
 
 
 def save(run_dir: pathlib.Path, name: str, step: int, told: bool = True) -> None:

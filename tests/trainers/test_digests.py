@@ -34,6 +34,11 @@ def content_of(root: pathlib.Path) -> Content:
     return digests.content(place, place.files)
 
 
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "BYTES_MAX", 2**20)
+
+
 def newest(run_dir: pathlib.Path) -> Content:
     place = CheckpointFolder.look(run_dir, FOLDER)
     return digests.content(place, list_checkpoints(place).checkpoints[0].files)
@@ -164,12 +169,6 @@ def test_an_archive_without_tensors_has_none_and_another_format_is_not_known(tmp
 
 
 # Large ones
-
-
-@pytest.fixture
-def small_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(digests, "BYTES_MAX", 2**20)
-    yield
 
 
 @pytest.mark.usefixtures("small_limit")
