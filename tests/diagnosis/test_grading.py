@@ -118,7 +118,7 @@ def test_a_damaged_file(who: list[Suspect], expected: Grade, tmp_path: pathlib.P
 
 def test_a_benign_pause_needs_no_answer(tmp_path: pathlib.Path) -> None:
     truth = struck(tmp_path, "gil_hold", duration="3s")
-    sound = [], [said(truth, Kind.HANG, Suspect(rank=1))], [said(truth, Kind.UNKNOWN)]
+    sound: list[list[Answer]] = [[], [said(truth, Kind.HANG, Suspect(rank=1))], [said(truth, Kind.UNKNOWN)]]
     wrong = [said(truth, Kind.CRASH, Suspect(rank=1))], [said(truth, Kind.HANG, Suspect(rank=0))]
     for answers in (*sound, *wrong):
         (found,) = grade(truth, *answers).faults

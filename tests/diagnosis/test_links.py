@@ -19,11 +19,9 @@ HEALTHY: dict[str, Any] = {"rtt_us": 2000, "sent_again": 6, "stuck": 0}
 def told(job: Job, after_s: float, bad: dict[frozenset[int], dict[str, int]]) -> None:
     """Every node tells of its connections with each other one. `bad`: what is unlike a healthy one, by both ends."""
     for node in range(NODES):
-        peers = [
-            {"local": f"10.0.0.{node}", "peer": f"10.0.0.{other}"} | HEALTHY | bad.get(frozenset({node, other}), {})
-            for other in range(NODES)
-            if other != node
-        ]
+        ends = [(other, frozenset({node, other})) for other in range(NODES) if other != node]
+        here = HEALTHY | {"local": f"10.0.0.{node}"}
+        peers = [here | {"peer": f"10.0.0.{other}"} | bad.get(both, {}) for other, both in ends]
         job.put(job.rank(node), "usage", after_s, peers=peers)
 
 

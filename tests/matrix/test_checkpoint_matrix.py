@@ -77,12 +77,6 @@ def test_a_careful_trainer_falls_back_each_time(tmp_path: pathlib.Path) -> None:
     assert pointers and {cell["came"] for cell in pointers} == {"harmless"}
 
 
-@pytest.mark.parametrize("manner", ["none"])
-def test_an_unknown_trainer_is_a_usage_error(tmp_path: pathlib.Path, manner: str) -> None:
-    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--trainer", "nobody"])
-    assert result.exit_code and "unknown trainer" in str(result.exception)
-
-
 @pytest.mark.parametrize(
     ("answer", "stopped", "code"),
     [

@@ -129,7 +129,7 @@ BEFORE: Files = {
     "log.txt": ("1 2 3", 1),
     "best.txt": ("0.5", 1),
     "best.bin": ("b", 1),
-    "events-1700000001.bin": ("a", 1),
+    "events-170000001.bin": ("a", 1),
 }
 RUN: Files = {**BEFORE, "note-of-base.txt": ("n", 2), "log.txt": ("1 2 3 4", 2), "best.txt": ("0.4", 2)}
 RUN["epoch-1/eval.json"] = ("{}", 2)
@@ -143,7 +143,7 @@ def without(name: str, **more: tuple[str, int]) -> Files:
     ("again", "expected"),
     [
         (RUN, []),
-        ({**RUN, "log.txt": ("1 2 3 4 5 6", 3), "events-1700000002.bin": ("b", 3)}, []),
+        ({**RUN, "log.txt": ("1 2 3 4 5 6", 3), "events-170000002.bin": ("b", 3)}, []),
         ({**RUN, "best.txt": BEFORE["best.txt"]}, ["best.txt was not written again"]),
         ({**RUN, "log.txt": ("4", 3)}, ["log.txt was begun anew: it holds 1 bytes, and held 5"]),
         (without("best.txt"), ["best.txt is gone"]),

@@ -27,9 +27,8 @@ NAME = "resume-mine-0123abcd"
 
 def tried(step: int, words: str = "", beside: Forgotten = NONE_FORGOTTEN) -> Tried:
     found = (Finding(Kind.SCHEDULE, words),) if words else ()
-    return Tried(
-        Moment(f"save number {step}", step, step), str(step), found, 5, 1.0, {Kind.SAMPLES.name: 5}, "", beside
-    )
+    moment = Moment(f"save number {step}", step, step)
+    return Tried(moment, str(step), found, 5, 1.0, {Kind.SAMPLES.name: 5}, "", beside)
 
 
 def stored(reports: pathlib.Path, restarts: Sequence[Tried], complete: bool = True) -> Sweep:

@@ -7,11 +7,7 @@ import pytest
 from harness.events import nvml
 from reference_trainer.gpu_watch import SLOWED_LOOKS, GpuWatch, Rules, Trouble
 
-WELL: dict[str, Any] = {
-    "ecc_uncorrected": 2,
-    "nvlink_errors": 0,
-    "throttle_reasons": 4,
-}  # errors of before; a usual limit of power
+WELL: dict[str, Any] = {"ecc_uncorrected": 2, "nvlink_errors": 0, "throttle_reasons": 4}  # as at the first look
 
 
 def judged(*looks: dict[str, Any], xids: tuple[int, ...] = ()) -> list[Trouble]:

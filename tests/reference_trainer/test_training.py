@@ -168,13 +168,8 @@ def test_learning_rate_warms_up_and_decays() -> None:
 
 
 def test_runs_under_plain_torchrun(tmp_path: pathlib.Path) -> None:
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "CHAOS_EVENTS": str(tmp_path / "events"),
-        **hold_after(tmp_path, 15),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    }
+    environment = os.environ | hold_after(tmp_path, 15) | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    environment |= {"CHAOS_EVENTS": str(tmp_path / "events"), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", "3", "-m", "reference_trainer.train", "--steps", "40", *QUICK]
     command += ["--checkpoint-dir", str(tmp_path / "checkpoints")]

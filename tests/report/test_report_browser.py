@@ -36,11 +36,10 @@ LONG = "kill-during-checkpoint-of-a-language-model-with-many-experts"
 
 def named() -> str:
     """A run whose faults and nodes have long names."""
-    card = report_runs.double_evict()
+    card = replace(report_runs.double_evict(), run_id=LONG, scenario=LONG)
     run = card.evidence.run
     faults = [replace(fault, id=LONG, targets=({"node": LONG},)) for fault in run.faults]
-    run = replace(run, faults=faults, processes=[replace(each, node=LONG) for each in run.processes])
-    return page_of(replace(card, run_id=LONG, scenario=LONG, evidence=replace(card.evidence, run=run)))
+    return page_of(report_runs.with_run(card, faults=faults, processes=[replace(p, node=LONG) for p in run.processes]))
 
 
 def gate() -> str:

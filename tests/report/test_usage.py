@@ -53,24 +53,16 @@ def test_nothing_is_known_of_a_single_sample_and_shared_links_count_once() -> No
     assert list(shared["network_bytes_per_second"]) == ["node0 eth0"]
 
 
-def test_bytes_by_node_and_link() -> None:
-    found = figures(
-        {"rank": 0, "at": 0, "links": eth(100, 50)},
-        {"rank": 0, "at": 0.5, "links": eth(1100, 550)},
-        {"rank": 1, "at": 0, "links": eth(0)},
-        {"rank": 1, "at": 0.5, "links": eth(500)},
-    )
+def at(rank: int, second: float, received: int, sent: int = 0) -> dict[str, Any]:
+    return {"rank": rank, "at": second, "links": eth(received, sent)}
+
+
+def test_bytes_by_node_and_link_and_a_counter_that_began_again_is_no_traffic() -> None:
+    found = figures(at(0, 0, 100, 50), at(0, 0.5, 1100, 550), at(1, 0, 0), at(1, 0.5, 500))
     assert found["network_bytes_per_second"] == {"node0 eth0": 3000, "node1 eth0": 1000}
     assert found["network_bytes_per_second_max"] == 3000
-
-
-def test_a_counter_that_began_again_is_no_traffic() -> None:
-    found = figures(
-        {"rank": 0, "at": 0, "links": eth(10**12)},
-        {"rank": 0, "at": 0.2, "links": eth(0)},
-        {"rank": 0, "at": 0.4, "links": eth(200)},
-    )
-    assert found["network_bytes_per_second"] == {"node0 eth0": 1000}
+    again = figures(at(0, 0, 10**12), at(0, 0.2, 0), at(0, 0.4, 200))
+    assert again["network_bytes_per_second"] == {"node0 eth0": 1000}
 
 
 def test_gpus() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import struct
+import subprocess
 import tempfile
 import time
 import tracemalloc
@@ -19,6 +20,7 @@ from checkpoint_files import WRITERS, save, save_dcp, save_safetensors, state, w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.log import untrusted_files
 from harness.trainers.checkpoints.contract import list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
@@ -220,11 +222,8 @@ def test_what_is_read_is_bounded(tmp_path: pathlib.Path, pieces: int, monkeypatc
 
 def _with_header(size: int, *spans: tuple[int, int]) -> Callable[[pathlib.Path], object]:
     """A file whose header has a tensor at each of these places behind it, and so many bytes there."""
-    header = {
-        f"{number}": {"dtype": "U8", "shape": [abs(end - begin)], "data_offsets": [begin, end]}
-        for number, (begin, end) in enumerate(spans)
-    }
-    text = json.dumps(header).encode()
+    rows = [{"dtype": "U8", "shape": [abs(end - begin)], "data_offsets": [begin, end]} for begin, end in spans]
+    text = json.dumps({str(number): row for number, row in enumerate(rows)}).encode()
     return lambda folder: (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
 
 
@@ -249,6 +248,16 @@ def _torn(folder: pathlib.Path) -> None:
     os.truncate(folder / "a.pt", 3000)
 
 
+def _deep(folder: pathlib.Path) -> None:
+    (folder / "a.pt").write_bytes(b"")
+    inner = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=inner)
+        outer, inner = inner, os.open("d", os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+
+
 MANY = digests.TENSORS_MAX + 1
 HOSTILE = {
     "each tensor is the whole file": _with_header(2**20, *[(0, 2**20)] * 10_000),
@@ -257,23 +266,30 @@ HOSTILE = {
     "too many": _with_header(20 * MANY, *((20 * number, 20 * number + 20) for number in range(MANY))),
     "one place for all": _one_place_for_all,
     "a hole": _a_hole,
+    "ends of nothing": lambda folder: (folder / "a.pt").write_bytes(b"PK\x03\x04" + b"PK\x05\x06" * 2**20),
+    "deep": _deep,
     "torn": _torn,
 }
 
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_file_is_digested_in_bounds(make: Callable[[pathlib.Path], None], tmp_path: pathlib.Path) -> None:
+def test_a_hostile_file_is_listed_and_digested_in_bounds(
+    make: Callable[[pathlib.Path], object], tmp_path: pathlib.Path
+) -> None:
     (tmp_path / FOLDER).mkdir()
     make(tmp_path / FOLDER)
     begin = time.process_time()
     tracemalloc.start()
     try:
         found = content_of(tmp_path)
+        (listed,) = list_checkpoints(CheckpointFolder.look(tmp_path, FOLDER)).checkpoints
         assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
     finally:
         tracemalloc.stop()
     assert found.tensors is None and len(found.sha256) == 64
+    assert [listed.path] == untrusted_files.files_below(tmp_path, FOLDER)
     assert time.process_time() - begin < 60
+    subprocess.run(["rm", "-rf", str(tmp_path / FOLDER)], check=True)  # Python's own removal nests as deep
 
 
 def test_an_archive_of_far_too_many_files_is_not_half_understood(

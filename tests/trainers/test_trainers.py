@@ -251,12 +251,8 @@ def test_the_environment_is_filled_too_and_what_only_a_node_knows_is_set_there()
     ours = {"CHAOS_OBSERVE": "auto", "CHAOS_CHECKPOINTS": "checkpoints"}
     assert launch.env == {"A": "7 {seed}", "TOKEN": "${TOKEN}"} | ours
     assert launch.command == (
-        "env",
-        "B=at {address}",
-        "C={run_dir}/x",
-        "train",
-        "--to={run_dir}/checkpoints",
-        "{index}",
+        *("env", "B=at {address}", "C={run_dir}/x"),
+        *("train", "--to={run_dir}/checkpoints", "{index}"),
     )
     assert launch.control == ("env", "C={run_dir}/x", "store") and launched(trainer=trainer).control is None
 
@@ -314,7 +310,7 @@ def test_a_folder_of_any_name_is_that_folder(text: str) -> None:
     """Whatever a folder is called, filling it in leaves its name as it is."""
     if "{{" not in text:
         known = placeholders.fill(["{scenario_dir}"], {"scenario_dir": placeholders.escaped(text)})
-        assert fill_placeholders(known, NODES) == [text]
+        assert [*fill_placeholders(known, NODES)] == [text]
 
 
 @given(st.lists(st.sampled_from(["{index}", "{{index}}", "${index}", '{"a": {}}', "{}", "x"]), max_size=6))
