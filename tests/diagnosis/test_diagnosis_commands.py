@@ -31,15 +31,14 @@ def in_json(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_the_baseline_is_graded_on_stored_runs(runs: list[str]) -> None:
+def test_the_baseline_is_graded_on_stored_runs_also_in_a_table_for_people(
+    runs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     told = in_json("diagnose", *runs)
     assert told["runs"] == 5 and told["controls_not_accused"]["hits"] == 2
     assert told["all"]["recall"]["hits"] == 3 and told["all"]["recall"]["interval"][1] == 1
     assert [each["grade"] for each in told["faults"]] == ["right"] * 3 and not told["innocents"]
     assert told["at_index_0"]["hits"] == 1 and told["wasted_gpu_hours"] == "not measured"
-
-
-def test_the_table_for_people(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     diagnose(runs, read="rank_0")
     shown = capsys.readouterr().out
     assert "5 runs, 2 of them without a fault; 5 answers" in shown

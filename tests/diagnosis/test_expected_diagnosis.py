@@ -75,13 +75,10 @@ def test_an_answer_that_is_not_right_fails(answer: dict[str, Any], name: str, re
     assert line.verdict is Verdict.FAIL and reason in line.reason
 
 
-def test_an_answer_that_comes_too_late_fails() -> None:
+def test_an_answer_that_comes_too_late_or_not_at_all_fails_where_the_log_is_whole() -> None:
     line = lines_of(told(0.4, **RIGHT), expect={"right_within": "200ms"})["right_within"]
     assert line.verdict is Verdict.FAIL and "400 ms after it struck and not within 0.2 s" in line.reason
     assert line.observed_value == 0.4 and line.bound_value == 0.2
-
-
-def test_no_answer_fails_where_the_log_is_whole() -> None:
     found = lines_of()
     assert [found[name].verdict for name in EXPECT] == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
     assert found["right_within"].reason.startswith("no diagnosis within 30 s of ")
@@ -145,12 +142,16 @@ def test_a_run_that_ends_before_the_time_is_over_proves_nothing() -> None:
     assert line.verdict is Verdict.INCONCLUSIVE and "the log ends" in line.reason
 
 
-def test_a_fault_whose_truth_is_not_known_is_not_judged() -> None:
+def test_without_a_fault_whose_truth_is_known_there_is_nothing_to_diagnose() -> None:
     unknown = bending(acted_as)("disk_nap")
     found = lines_of(told(**RIGHT), unknown)
     assert {line.verdict for line in found.values()} == {Verdict.INCONCLUSIVE}
     assert "unknown fault 'disk_nap'" in found["right_within"].reason
     assert verdicts(unknown)["max_innocents"] is Verdict.PASS
+    found = own(verdict(simulate(Job(nodes=2)), expect={"diagnosis": EXPECT}))
+    assert found["max_innocents"].verdict is Verdict.PASS
+    for name in ("right_within", "decision"):
+        assert found[name].verdict is Verdict.INCONCLUSIVE and "nothing to diagnose" in found[name].reason
 
 
 @pytest.mark.parametrize(("uncertainty_ns", "expected"), [(0, Verdict.PASS), (S // 10, Verdict.INCONCLUSIVE)])
@@ -170,13 +171,6 @@ def test_answers_about_another_rehearsal_are_not_judged() -> None:
     assert {line.verdict for line in found.values()} == {Verdict.INCONCLUSIVE}
     assert "nothing to diagnose" in found["right_within"].reason
     assert "it belongs to another rehearsal" in found["max_innocents"].reason
-
-
-def test_without_a_fault_there_is_nothing_to_diagnose() -> None:
-    found = own(verdict(simulate(Job(nodes=2)), expect={"diagnosis": EXPECT}))
-    assert found["max_innocents"].verdict is Verdict.PASS
-    for name in ("right_within", "decision"):
-        assert found[name].verdict is Verdict.INCONCLUSIVE and "nothing to diagnose" in found[name].reason
 
 
 def test_a_benign_fault_needs_no_answer_and_no_decision() -> None:

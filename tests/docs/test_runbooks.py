@@ -54,15 +54,12 @@ def test_the_rehearsal_of_a_runbook_has_one_of_its_faults() -> None:
         assert path.name in {f"{load_fault(kind).runbook}.md" for kind in kinds}, (path.stem, kinds)
 
 
-def test_alerts_point_to_runbooks_that_are_there_and_are_paged_or_ticketed() -> None:
+def test_alerts_point_to_runbooks_are_paged_or_ticketed_grouped_and_cool_down() -> None:
     rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
     for rule in rules:
         if "alert" in rule and "/docs/" in (link := rule["annotations"]["runbook_url"]):
             assert (ROOT / link.split("example.org/")[1]).is_file()
         assert "alert" not in rule or rule["labels"]["severity"] in ("page", "ticket")
-
-
-def test_pages_and_tickets_are_grouped_and_cool_down() -> None:
     route = yaml.safe_load((ROOT / "examples" / "monitoring" / "alertmanager.yml").read_text())["route"]
     for each in (route, *route["routes"]):
         assert each["group_by"] and each["repeat_interval"]

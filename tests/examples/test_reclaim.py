@@ -137,7 +137,7 @@ def test_a_wrong_call_is_told_how(cloud: Cloud, program: str) -> None:
         assert done.returncode == 1 and done.stderr.startswith(f"usage: {program} reclaim")
 
 
-def test_the_pools_are_those_that_the_readme_names() -> None:
+def test_the_pools_are_those_that_the_readme_names_and_the_scenario_can_be_planned() -> None:
     given = re.findall(r"export (CHAOS_KUBE_\w+)=(\S+)", (RECLAIM / "README.md").read_text())
     settings = read_settings(dict(given))
     nodes, control = yaml.safe_load_all((RECLAIM / "karpenter.yaml").read_text())
@@ -146,8 +146,5 @@ def test_the_pools_are_those_that_the_readme_names() -> None:
         (taint,) = pool["spec"]["template"]["spec"]["taints"]
         assert [(each.key, each.effect) for each in settings.tolerations] == [(taint["key"], taint["effect"])]
     assert (RECLAIM.parents[1] / settings.evict_by).is_file()
-
-
-def test_the_scenario_can_be_planned() -> None:
     plan = make_plan(load_scenario(RECLAIM / "engine-evict.yaml"), 1, "kubernetes", "r1")
     assert plan.faults[0].action.notice_s == 30

@@ -192,17 +192,16 @@ def test_a_save_is_copied_whose_step_only_the_ledger_knows(tmp_path: pathlib.Pat
     assert [newest(look(plan, tmp_path / "copies" / str(step))[1]) for step in copies.steps] == [32, 96]
 
 
-def test_a_save_without_a_known_step_is_not_copied(tmp_path: pathlib.Path) -> None:
-    save(tmp_path, "snapshot.pt", 32, told=False)
-    copies = Copies(small_jobs.job("mine", ["x"]), tmp_path, tmp_path / "copies")
+def test_a_save_without_a_known_step_is_not_copied_and_the_ledger_of_a_job_that_is_made_again_is_read_anew(
+    tmp_path: pathlib.Path,
+) -> None:
+    plan, run_dir = small_jobs.job("mine", ["x"]), tmp_path / "run"
+    save(run_dir, "snapshot.pt", 32, told=False)
+    copies = Copies(plan, run_dir, tmp_path / "copies")
     with copies.at_work():
         pass
     assert copies.steps == []
-
-
-def test_the_ledger_of_a_job_that_is_made_again_is_read_anew(tmp_path: pathlib.Path) -> None:
-    plan = small_jobs.job("mine", ["x"])
     for step in (32, 96):  # the ledgers of both are as long
-        save(tmp_path, "snapshot.pt", step)
-        assert newest(look(plan, tmp_path)[1]) == step
-        (tmp_path / "events" / "node0" / NAME).unlink()
+        save(run_dir, "snapshot.pt", step)
+        assert newest(look(plan, run_dir)[1]) == step
+        (run_dir / "events" / "node0" / NAME).unlink()

@@ -204,6 +204,9 @@ def test_where_a_repeat_differs_small_differences_are_none() -> None:
     assert [each.kind for each in differences(usual(0.01), resumed(far), SAVE)] == [Kind.COMPUTED]
     assert differences(usual(0.01), resumed(at(25, lr=0.5)), SAVE), "the learning rate is a pure function of the step"
     assert differences(usual(0.01), resumed(at(25, rank=1, weights="0" * 64)), SAVE) == []
+    exact, off = apart(usual().run, run_of(at(25, lr=0.5)))
+    follows = replace(usual(), exact=exact, apart=off)
+    assert not exact and off["lr"] > 0.1 and differences(follows, resumed(at(30, lr=0.25)), SAVE) == []
 
 
 @bending
@@ -277,12 +280,6 @@ def test_an_update_that_was_skipped_is_told() -> None:
     assert found.words == "it applied the update of 1 step, which was skipped without the stop: 25"
     chance = replace(usual(0.01), apart={"applied": 1.0})
     assert differences(chance, resumed(at(25, applied=False)), SAVE) == [], "a repeat did, too"
-
-
-def test_a_rate_that_follows_the_loss_is_not_compared_where_it_differs_in_a_repeat() -> None:
-    exact, off = apart(usual().run, run_of(at(25, lr=0.5)))
-    assert not exact and off["lr"] > 0.1
-    assert differences(replace(usual(), exact=False, apart=off), resumed(at(30, lr=0.25)), SAVE) == []
 
 
 def test_saves_of_different_steps_that_hold_the_same() -> None:

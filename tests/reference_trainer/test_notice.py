@@ -57,16 +57,12 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
 ASK = {"ec2": preemption.ec2_evicted, "gcp": preemption.gcp_evicted, "azure": preemption.azure_evicted}
 
 
-@pytest.mark.parametrize("cloud", ASK)
+@pytest.mark.parametrize("cloud", [*ASK, "other"])
 def test_each_cloud_is_understood(endpoint: Endpoint, cloud: str) -> None:
+    """Preemption of another machine of the scale set is not ours."""
     assert not any(ask() for ask in ASK.values())
     endpoint.evicted = cloud
-    assert [name for name, ask in ASK.items() if ask()] == [cloud]
-
-
-def test_preemption_of_another_machine_of_the_scale_set_is_not_ours(endpoint: Endpoint) -> None:
-    endpoint.evicted = "other"
-    assert not preemption.azure_evicted()
+    assert [name for name, ask in ASK.items() if ask()] == [cloud] * (cloud in ASK)
 
 
 def test_nobody_there_is_no_notice(monkeypatch: pytest.MonkeyPatch) -> None:

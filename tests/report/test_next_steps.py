@@ -25,12 +25,9 @@ def failing() -> Scorecard:
     return replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
 
 
-def test_each_doubt_has_what_would_settle_it() -> None:
+def test_each_doubt_has_what_would_settle_it_and_nothing_follows_a_command() -> None:
     assert SETTLES.keys() == set(Doubt)
-
-
-def test_nothing_follows_a_command_that_settles_a_doubt() -> None:
-    """People copy the line. How long it takes stands before it."""
+    # People copy the line. How long it takes stands before it.
     told = [row.settles for each in assumptions().values() for row in each.spoils] + [*SETTLES.values()]
     runs = [each for each in told if "{run}" in each]
     assert runs and [each for each in runs if not re.fullmatch(r".*: \{run\}( --[a-z-]+)*", each)] == []

@@ -53,15 +53,12 @@ def test_each_link_within_the_page_has_the_words_of_its_heading(source: str) -> 
     assert [target for target, told in links.items() if f'<section id="{target}"><h2>{told}</h2>' not in source] == []
 
 
-def test_text_from_logs_is_never_markup() -> None:
+def test_text_from_logs_is_never_markup_and_the_policy_lets_only_our_own_script_run() -> None:
     source = page_of(report_runs.hostile())
     assert "<script>alert" not in source
     assert "&lt;script&gt;alert" in source
     assert [tag for tag, _ in Page(source).elements].count("script") == 1
     assert not [name for _, attributes in Page(source).elements for name in attributes if name.startswith("on")]
-
-
-def test_the_policy_lets_only_our_own_script_run() -> None:
     source = page_of(report_runs.spot_evict())
     script = re.search(r"<script>(.*?)</script>", source, re.DOTALL)
     (policy,) = (a["content"] for _, a in Page(source).elements if "http-equiv" in a)
@@ -121,13 +118,20 @@ def test_names_sizes_and_quantities_are_words() -> None:
         assert words.quantity(amount, unit) == told
 
 
-def test_every_expectation_is_in_the_table(card: Scorecard, source: str) -> None:
+def test_every_expectation_is_in_the_table_and_accounts_add_up_to_what_was_allocated(
+    card: Scorecard, source: str
+) -> None:
     rows = Page(source).rows
     for e in card.expectations:
         name = words.plain(words.expectation_name(e.name))
         shown = [row for row in rows if row[:1] == [e.verdict.value] and row[1].startswith(name)]
         assert shown, e
         assert [words.plain(e.bound), words.plain(e.observed)] == shown[0][2:4]
+    table = re.search(r'<table id="accounts".*?</table>', source, re.DOTALL)
+    assert table
+    accounts = Page(table[0]).rows[1:]
+    amounts = [round(float(row[1].replace(",", "")) * 1000) for row in accounts]
+    assert accounts[-1][0] == "Allocated" and sum(amounts[:-1]) == amounts[-1] > 0
 
 
 def test_every_fault_is_in_the_table_with_its_effect_and_only_what_can_be_undone_is() -> None:
@@ -148,15 +152,6 @@ def test_the_phases_of_a_recovery_carry_their_seconds() -> None:
         took = svg.seconds_text(amount)
         assert f"{words.words(phase)}: {took}" in text
         assert re.search(rf'class="(seconds|on .*)" text-anchor="\w+">{took}<', source), phase
-
-
-def test_the_account_table_adds_up_to_what_was_allocated(source: str) -> None:
-    table = re.search(r'<table id="accounts".*?</table>', source, re.DOTALL)
-    assert table
-    rows = Page(table[0]).rows[1:]
-    amounts = [round(float(row[1].replace(",", "")) * 1000) for row in rows]
-    assert rows[-1][0] == "Allocated"
-    assert sum(amounts[:-1]) == amounts[-1] > 0
 
 
 def test_a_thousand_ranks_show_the_worst_32_and_say_so_and_ten_thousand_steps_are_thinned() -> None:

@@ -119,22 +119,15 @@ def test_every_layout_shows_its_tensors(tmp_path: pathlib.Path, layout: str) -> 
     assert not any(each.zero for each in first.tensors)
 
 
-def test_what_the_file_is_called_and_says_besides_does_not_matter(tmp_path: pathlib.Path) -> None:
-    for step in (20, 40):
-        save(tmp_path / str(step) / FOLDER / f"ckpt_{step}.pt", state(1) | {"step": step, "best": "no" * step})
-    found = [content_of(tmp_path / str(step)) for step in (20, 40)]
-    assert found[0].of_tensors == found[1].of_tensors and found[0].sha256 != found[1].sha256
-
-
-def test_counters_and_random_states_do_not_count(tmp_path: pathlib.Path) -> None:
-    rng = torch.get_rng_state()
+def test_names_texts_counters_and_random_states_do_not_count(tmp_path: pathlib.Path) -> None:
+    rng, found = torch.get_rng_state(), []
     for step in (20, 40):
         more = {"n": torch.tensor(step), "rng": rng, "all": torch.stack([rng, rng]), "gpu": torch.cat([rng, rng[:16]])}
-        save(tmp_path / str(step) / FOLDER / "a.pt", state(1) | more)
+        save(tmp_path / str(step) / FOLDER / f"ckpt_{step}.pt", state(1) | more | {"step": step, "best": "no" * step})
         torch.manual_seed(step)
         rng = torch.get_rng_state()
-    found = [content_of(tmp_path / str(step)) for step in (20, 40)]
-    assert found[0].of_tensors == found[1].of_tensors
+        found.append(content_of(tmp_path / str(step)))
+    assert found[0].of_tensors == found[1].of_tensors and found[0].sha256 != found[1].sha256
     assert [each.size for each in found[0].tensors or ()] == [12000, 200, 28]
 
 
@@ -300,12 +293,9 @@ def test_an_archive_of_far_too_many_files_is_not_half_understood(
         for number in range(200):
             archive.writestr(f"more/{number}", b"text")
     assert len(content_of(tmp_path).tensors or ()) == 3
+    with_a_header(tmp_path / "many" / FOLDER, made([30] * 700 + [50]))
+    found = content_of(tmp_path / "many")
+    assert len(found.tensors or ()) == 701 and len(found.listed) == digests.LISTED_MAX, "as many as are told one by one"
+    assert found.listed[0].split()[0] == "200" and len({each.split()[1] for each in found.listed}) == digests.LISTED_MAX
     monkeypatch.setattr(digests, "TENSORS_MAX", 5)
     assert content_of(tmp_path).tensors is None
-
-
-def test_as_many_as_are_allowed_are_told_one_by_one_up_to_a_limit(tmp_path: pathlib.Path) -> None:
-    with_a_header(tmp_path / FOLDER, made([30] * 700 + [50]))
-    found = content_of(tmp_path)
-    assert len(found.tensors or ()) == 701 and len(found.listed) == digests.LISTED_MAX
-    assert found.listed[0].split()[0] == "200" and len({each.split()[1] for each in found.listed}) == digests.LISTED_MAX

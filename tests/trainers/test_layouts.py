@@ -30,10 +30,16 @@ def place_of(path: pathlib.Path) -> CheckpointFolder:
     return CheckpointFolder(path.parent, ".")
 
 
-def test_each_layout_has_a_writer_here_and_an_unknown_one_is_said_with_what_is_allowed() -> None:
+def test_each_layout_has_a_writer_here_an_unknown_one_is_refused_and_an_empty_place_has_none(
+    tmp_path: pathlib.Path,
+) -> None:
     assert set(layout_names()) == set(WRITERS)
     with pytest.raises(UsageError, match="did you mean lightning"):
         load_layout("lightening")
+    assert look(tmp_path) == Listing(AUTO, ())
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "notes.txt").write_text("hello")
+    assert look(tmp_path).checkpoints == ()
 
 
 @pytest.mark.parametrize("layout", WRITERS)
@@ -182,13 +188,6 @@ def test_links_and_pipes_of_a_node_are_not_followed(tmp_path: pathlib.Path) -> N
     (tmp_path / FOLDER / "out").symlink_to("/")
     os.mkfifo(tmp_path / FOLDER / "ckpt_60.pt")
     assert [each.step for each in look(tmp_path).checkpoints] == [20]
-
-
-def test_an_empty_place_has_nothing(tmp_path: pathlib.Path) -> None:
-    assert look(tmp_path) == Listing(AUTO, ())
-    (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / "notes.txt").write_text("hello")
-    assert look(tmp_path).checkpoints == ()
 
 
 @pytest.mark.parametrize("begin, part, end", [

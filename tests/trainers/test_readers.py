@@ -363,17 +363,14 @@ def records(*contents: bytes) -> bytes:
 SCALAR = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10\x05\x2a\x0d\x0a\x0b\x0a\x04loss\x15" + struct.pack("<f", 1.0)
 
 
-def test_records_behind_a_damaged_one_are_read() -> None:
+def test_records_behind_a_damaged_one_are_read_and_a_time_of_another_length_is_no_step() -> None:
+    boards = build_reader({"tensorboard": "{run_dir}/out/x"})
     found = []
     with pytest.raises(ValueError, match="not a protocol buffer"):
-        for each in build_reader({"tensorboard": "{run_dir}/out/x"}).open().feed(records(SCALAR, b"\xff", SCALAR)):
+        for each in boards.open().feed(records(SCALAR, b"\xff", SCALAR)):
             found.append(each)
     assert steps(found) == [5, 5]
-
-
-def test_a_time_of_another_length_is_no_step() -> None:
-    short = b"\x0a\x03abc" + SCALAR[9:]
-    assert list(build_reader({"tensorboard": "{run_dir}/out/x"}).open().feed(records(short))) == []
+    assert list(boards.open().feed(records(b"\x0a\x03abc" + SCALAR[9:]))) == []
 
 
 @pytest.mark.parametrize(

@@ -114,20 +114,22 @@ def test_a_shells_script_hears_no_further_words(shell: str, script: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("trainer", "message"),
+    ("given", "message"),
     [
-        ("referense", r"unknown trainer; choose one of: \{accelerate: …\}, \{command: …\}, .*reference"),
-        (["train.py"], "unknown trainer; choose one of"),
-        ({"comand": ["x"]}, "unknown trainer; choose one of"),
-        ({"command": []}, "at least 1 item"),
-        ({"command": ["a\0b"]}, "NUL"),
-        ({"command": ["a"], "env": {"A=B": "1"}}, "pattern"),
-        (None, "unknown trainer"),
+        ({"trainer": "referense"}, r"unknown trainer; choose one of: \{accelerate: …\}, \{command: …\}, .*reference"),
+        ({"trainer": ["train.py"]}, "unknown trainer; choose one of"),
+        ({"trainer": {"comand": ["x"]}}, "unknown trainer; choose one of"),
+        ({"trainer": {"command": []}}, "at least 1 item"),
+        ({"trainer": {"command": ["a\0b"]}}, "NUL"),
+        ({"trainer": {"command": ["a"], "env": {"A=B": "1"}}}, "pattern"),
+        ({"trainer": None}, "unknown trainer"),
+        *(({name: size}, "than or equal to") for name, size in (("nodes", 10**9), ("nodes", 0), ("steps", 10**12))),
+        ({"ranks_per_node": 10**9}, "than or equal to"),
     ],
 )
-def test_what_is_no_trainer_is_refused_with_those_there_are(trainer: object, message: str) -> None:
+def test_what_is_no_trainer_or_out_of_bounds_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        workload(trainer=trainer)
+        workload(**given)
 
 
 def test_an_unknown_name_names_those_there_are_and_each_option_is_one_word() -> None:
@@ -173,12 +175,6 @@ def test_a_workload_survives_json_and_knows_its_world(
     assert given.world_size == nodes * ranks
     assert given.node_of(given.world_size - 1) == nodes - 1 and given.node_of(0) == 0
     assert given.on_nodes(1).world_size == ranks
-
-
-@pytest.mark.parametrize("size", [{"nodes": 10**9}, {"ranks_per_node": 10**9}, {"nodes": 0}, {"steps": 10**12}])
-def test_a_size_out_of_bounds_is_refused(size: dict[str, int]) -> None:
-    with pytest.raises(ValidationError, match="than or equal to"):
-        workload(**size)
 
 
 @pytest.mark.parametrize(
@@ -287,22 +283,20 @@ def test_what_would_be_ignored_or_cannot_be_filled_is_an_error(
     assert message in str(refused.value)
 
 
-def test_files_are_found_beside_the_scenario(tmp_path: pathlib.Path) -> None:
+NODES = dict.fromkeys(PLACEHOLDERS, "here")
+
+
+def test_files_are_found_beside_the_scenario_and_keys_that_are_handed_on_are_not_ignored(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "train.py").touch()
     work = parsed(tmp_path, "{trainer: {torchrun: train.py, args: ['{scenario_dir}/data', '{\"a\": {}}', '${HOME}']}}")
     launch = work.trainer.launch(work, "run-1", 7)
     assert launch.command[-4:] == (f"{tmp_path}/train.py", f"{tmp_path}/data", '{"a": {}}', "${HOME}")
-    assert work.trainer.files() == [tmp_path / "train.py"]
+    assert work.trainer.files() == [tmp_path / "train.py"] and work.steps is None
     assert Workload.model_validate(json.loads(json.dumps(work.to_json()))) == work  # as a stored plan has it
-    assert work.steps is None
-
-
-def test_a_key_that_is_handed_on_is_none_that_is_ignored(tmp_path: pathlib.Path) -> None:
-    text = "{trainer: {command: [a, '{checkpoint_every}', --keep=3, '{data}']}, checkpoint: {every_steps: 5, keep: 3}, data: {}}"
-    assert parsed(tmp_path, text).checkpoint.every_steps == 5
-
-
-NODES = dict.fromkeys(PLACEHOLDERS, "here")
+    given = "{trainer: {command: [a, '{checkpoint_every}', --keep=3, '{data}']}, checkpoint: {every_steps: 5, keep: 3}, data: {}}"
+    assert parsed(tmp_path, given).checkpoint.every_steps == 5
 
 
 @given(st.text("{}$ab_", max_size=12))
