@@ -143,7 +143,9 @@ def test_a_run_that_ends_before_the_time_is_over_proves_nothing() -> None:
 
 
 def test_without_a_fault_whose_truth_is_known_there_is_nothing_to_diagnose() -> None:
-    unknown = bending(acted_as)("disk_nap")
+    def unknown(logs: Logs) -> None:
+        acted_as(logs, "disk_nap")
+
     found = lines_of(told(**RIGHT), unknown)
     assert {line.verdict for line in found.values()} == {Verdict.INCONCLUSIVE}
     assert "unknown fault 'disk_nap'" in found["right_within"].reason

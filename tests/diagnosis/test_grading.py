@@ -86,19 +86,16 @@ def test_an_answer_without_a_time_is_never_late_and_one_may_count_steps(tmp_path
     assert told == [Grade.RIGHT, Grade.MISSING]
 
 
-def test_a_node_is_named_by_itself_or_by_its_ranks(tmp_path: pathlib.Path) -> None:
-    truth = struck(tmp_path, "node_loss", 2, None)
+def test_a_node_is_named_by_itself_or_by_its_ranks_and_a_shared_store_has_no_culprit(tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path / "node", "node_loss", 2, None)
     suspects = Suspect(node="node2"), Suspect(rank=2), Suspect(rank=1)
     found = [grade(truth, said(truth, Kind.CRASH, suspect)).faults[0].grade for suspect in suspects]
     assert found == [Grade.RIGHT, Grade.RIGHT, Grade.WRONG]
-
-
-def test_a_shared_store_has_no_culprit(tmp_path: pathlib.Path) -> None:
-    truth = struck(tmp_path, "storage_full", 0, None)
-    assert grade(truth, said(truth, Kind.STORAGE)).faults[0].grade is Grade.RIGHT
-    assert grade(truth, said(truth, Kind.STORAGE, Suspect(file="/ckpt"))).faults[0].grade is Grade.RIGHT
-    found = grade(truth, said(truth, Kind.STORAGE, Suspect(node="node0")))
-    assert found.faults[0].grade is Grade.WRONG and [*found.innocents] == ["node node0"]
+    truth = struck(tmp_path / "store", "storage_full", 0, None)
+    answers = [said(truth, Kind.STORAGE), said(truth, Kind.STORAGE, Suspect(file="/ckpt"))]
+    accused = grade(truth, said(truth, Kind.STORAGE, Suspect(node="node0")))
+    assert [grade(truth, answer).faults[0].grade for answer in answers] == [Grade.RIGHT] * 2
+    assert accused.faults[0].grade is Grade.WRONG and [*accused.innocents] == ["node node0"]
 
 
 @pytest.mark.parametrize(

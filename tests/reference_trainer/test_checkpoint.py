@@ -42,7 +42,7 @@ def save(checkpoints: Checkpoints, *steps: int, **metrics: float) -> Checkpoints
 def saved(
     root: object, *steps: int, keep: int = 3, emit: Emitter = SILENT, staging: pathlib.Path | None = None
 ) -> Checkpoints:
-    return save(Checkpoints(str(root), staging and str(staging), keep, emit), *steps)
+    return save(Checkpoints(str(root), None if staging is None else str(staging), keep, emit), *steps)
 
 
 def events(folder: pathlib.Path, name: str) -> list[dict[str, Any]]:

@@ -69,6 +69,10 @@ def test_world_size_may_change_between_save_and_restore(nursery: Nursery, tmp_pa
         job.start("b")
         assert job.code("b") == 2
         assert "belongs to another job" in job.output()
+    with Job(nursery, tmp_path / "crash", STEPS, "--device", "cuda", nproc=2) as job:
+        job.start("a")
+        assert job.code("a") == 2, "a crash at the start ends soon with one message"
+        assert "torch sees no GPU here" in job.output()
 
 
 def test_loss_falls(nursery: Nursery, tmp_path: pathlib.Path) -> None:
@@ -131,14 +135,6 @@ def test_only_the_slow_rank_reports_itself() -> None:
     for _ in range(5):
         reports[1].step_done([0.01, 0.01, 0.011])
     assert reports[1].in_a_row == 0  # it was slow, and is no more
-
-
-def test_crash_at_start_ends_soon_with_one_message(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    with Job(nursery, tmp_path, 10, nproc=2) as job:
-        job.trainer[job.trainer.index("--device") + 1] = "cuda"
-        job.start("a")
-        assert job.code("a") == 2
-        assert "torch sees no GPU here" in job.output()
 
 
 @pytest.mark.parametrize(
