@@ -238,8 +238,12 @@ def test_a_band_that_nothing_can_leave_and_few_repeats_accuse_nobody() -> None:
 
 def test_what_a_restart_no_longer_tells_is_a_finding() -> None:
     for name, told in (("loss", "does not tell the loss"), ("samples", "does not tell its samples in 20 steps")):
-        silent = resumed(lambda logs, name=name: [line.pop(name) for line in logs.steps()])
-        assert told in differences(usual(), silent, SAVE)[0].words
+
+        def silent(logs: Logs, name: str = name) -> None:
+            for line in logs.steps():
+                line.pop(name)
+
+        assert told in differences(usual(), resumed(silent), SAVE)[0].words
 
 
 def test_a_restart_that_saves_nothing_or_at_the_end_alone_is_told() -> None:

@@ -208,14 +208,15 @@ def test_a_command_must_take_what_an_option_changes(tmp_path: pathlib.Path) -> N
 def test_one_restart_of_each_kind_is_followed_to_the_end(tmp_path: pathlib.Path) -> None:
     """If it fits into the budget beside the others, and no further resume begins from what it saves next."""
 
-    def followed(resume: int = 1, save: int = 12, words: str = "the first save") -> bool:
-        return sweep._follows(Moment(words, save, save, resume=resume))
-
     plan = small_jobs.job("a", ["x"], steps=20)
     setting = resume_matrix.Setting(tmp_path, None, stop, print, 100.0)  # type: ignore[arg-type]
     sweep = resume_matrix._Sweep(plan, tmp_path, setting)
     sweep.sweep, sweep.saves = Sweep("a", "a", "", {}), Saves([12, 24, 36], [12, 24, 36])
     sweep.whole_s, sweep.longest_s = 60.0, 30.0
+
+    def followed(resume: int = 1, save: int = 12, words: str = "the first save") -> bool:
+        return sweep._follows(Moment(words, save, save, resume=resume))
+
     last = Moment("the last save before the end of pass 1", 24, 24)
     sweep.todo = [last, Moment("resume 2 in a row", 24, 24, resume=2)]
     assert followed(save=24, words=last.words), "60 s, and 30 s for the other one"
