@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from judging import EXPECT, SAVES, Bend, expecting, fault_free_of, load, together
 from mutants.bent import stuck
@@ -82,28 +83,26 @@ def no_outage() -> Scorecard:
     return replace(judged(Job(nodes=1, steps=40), [], alone=True), expectations=[])
 
 
+def with_run(card: Scorecard, **changes: Any) -> Scorecard:
+    """The card of a run that differs so."""
+    return replace(card, evidence=replace(card.evidence, run=replace(card.evidence.run, **changes)))
+
+
 def hostile() -> Scorecard:
     """Names and reasons that try to be markup."""
     evil = '<script>alert("x")</script>|`*_\x1b[31m\u202e\x9b2J[red]'
     card = replace(spot_evict(), run_id=evil, scenario=evil, title=evil, backend=evil)
     run, effects = card.evidence.run, ({"measured": evil, "unit": evil},)
-    run = replace(
-        run,
+    fault = replace(run.faults[0], id=evil, kind=evil, error=evil, targets=({"node": evil},), effects=effects)
+    card = with_run(
+        card,
         plan={"scenario": {"name": evil}},
         processes=[replace(p, node=evil, source=evil, exit_reason=evil) for p in run.processes],
-        faults=[
-            replace(f, id=evil, kind=evil, error=evil, targets=({"node": evil},), effects=effects) for f in run.faults
-        ],
+        faults=[fault],
         notices=[{"at": run.begin, "node": evil, "source": evil}],
         anomalies=[{"at": run.begin, "kind": evil, "detail": evil}],
         problems=[evil],
         torn=[evil],
     )
-    return replace(
-        card,
-        reasons=[evil, evil],
-        environment={evil: evil},
-        metrics={evil: evil},
-        expectations=[Expectation(evil, evil, evil, Verdict.FAIL, evil)],
-        evidence=replace(card.evidence, run=run),
-    )
+    lines = [Expectation(evil, evil, evil, Verdict.FAIL, evil)]
+    return replace(card, reasons=[evil, evil], environment={evil: evil}, metrics={evil: evil}, expectations=lines)

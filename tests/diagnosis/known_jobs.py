@@ -9,7 +9,7 @@ MS = 10**6
 WALL = 1_796_000_000 * 10**9
 BEGIN = 10**12  # of the monotonic clock
 
-Parts = Callable[[int, int], Mapping[str, float]]  # by rank and step: ms of own, data, checkpoint; `net` of all
+Parts = Callable[[int, int], dict[str, float]]  # by rank and step: ms of own, data, checkpoint; `net` of all
 
 
 class Job:
@@ -25,10 +25,8 @@ class Job:
                 more |= {"rank": node, "local_rank": 0, "world_size": nodes} if role == "trainer" else {}
                 self.files[name] = [self._header(role, name) | more]
         for step in range(1, steps + 1):
-            told = {
-                rank: {"own": 100.0, "data": 2.0, "checkpoint": 0.0, "net": 5.0, **parts(rank, step)}
-                for rank in range(nodes)
-            }
+            usual = {"own": 100.0, "data": 2.0, "checkpoint": 0.0, "net": 5.0}
+            told = {rank: usual | parts(rank, step) for rank in range(nodes)}
             mine = {rank: each["own"] + each["data"] + each["checkpoint"] for rank, each in told.items()}
             took, begin = max(mine.values()) + max(each["net"] for each in told.values()), self.now
             self.now += int(took * MS)

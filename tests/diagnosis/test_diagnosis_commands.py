@@ -2,14 +2,13 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from simulator import Job, Outage, simulate
+from typer.testing import CliRunner
 
-from harness.diagnosis.answer import AnswersError
+from harness.cli.main import make_app
 from harness.diagnosis.diagnose_command import diagnose
 from harness.diagnosis.explain_command import explain_failure
 from harness.errors import EventLogError, UsageError
@@ -18,28 +17,28 @@ from harness.errors import EventLogError, UsageError
 @pytest.fixture
 def runs(tmp_path: pathlib.Path) -> list[str]:
     """Three runs with a fault, with one fault-free run beside each, which two of them share."""
-    for victim in range(3):
-        simulate(Job(nodes=3), [Outage(after=12, kind="rank", victim=victim)], seed=victim).write(
-            tmp_path / f"run-{victim}"
-        )
-        simulate(Job(nodes=3), seed=victim // 2).write(tmp_path / f"run-{victim}" / "fault-free")
-    return [str(tmp_path / f"run-{victim}") for victim in range(3)]
+    folders = [tmp_path / f"run-{victim}" for victim in range(3)]
+    for victim, folder in enumerate(folders):
+        simulate(Job(nodes=3), [Outage(after=12, kind="rank", victim=victim)], seed=victim).write(folder)
+        simulate(Job(nodes=3), seed=victim // 2).write(folder / "fault-free")
+    return [*map(str, folders)]
 
 
-def in_json(runs: list[str], capsys: pytest.CaptureFixture[str], **more: Any) -> Any:
-    diagnose(runs, json=True, **more)
-    return json.loads(capsys.readouterr().out)
+def in_json(*words: str) -> Any:
+    """The answer of a command, as it is called."""
+    done = CliRunner().invoke(make_app(), [*words, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
-def test_the_baseline_is_graded_on_stored_runs(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    told = in_json(runs, capsys)
+def test_the_baseline_is_graded_on_stored_runs_also_in_a_table_for_people(
+    runs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = in_json("diagnose", *runs)
     assert told["runs"] == 5 and told["controls_not_accused"]["hits"] == 2
     assert told["all"]["recall"]["hits"] == 3 and told["all"]["recall"]["interval"][1] == 1
     assert [each["grade"] for each in told["faults"]] == ["right"] * 3 and not told["innocents"]
     assert told["at_index_0"]["hits"] == 1 and told["wasted_gpu_hours"] == "not measured"
-
-
-def test_the_table_for_people(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     diagnose(runs, read="rank_0")
     shown = capsys.readouterr().out
     assert "5 runs, 2 of them without a fault; 5 answers" in shown
@@ -47,11 +46,11 @@ def test_the_table_for_people(runs: list[str], capsys: pytest.CaptureFixture[str
     assert "recall" in shown and "crash" in shown and "not measured" in shown
 
 
-def test_answers_of_a_file_in_each_run(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_of_a_file_in_each_run(runs: list[str]) -> None:
     for victim, run in enumerate(runs):
         line = {"kind": "crash", "who": [{"rank": 1}], "decision": "restart-in-place"}
         pathlib.Path(run, "diagnosis.jsonl").write_text(json.dumps(line) + "\n" if victim else "")
-    told = in_json(runs, capsys, answers="{run}/diagnosis.jsonl")
+    told = in_json("diagnose", *runs, "--answers", "{run}/diagnosis.jsonl")
     assert [each["grade"] for each in told["faults"]] == ["missing", "right", "wrong"] and told["runs"] == 3
 
 
@@ -71,12 +70,6 @@ def test_mistakes_of_a_call_are_told(more: dict[str, Any], said: str, runs: list
     assert said in str(caught.value)
 
 
-def test_a_bad_line_of_answers_is_told(runs: list[str]) -> None:
-    pathlib.Path(runs[0], "d.jsonl").write_text('{"kind": "none"}\n{"kind": "fire"}\n')
-    with pytest.raises(AnswersError, match=r"d.jsonl:2: Invalid enum value 'fire'"):
-        diagnose(runs[:1], answers="{run}/d.jsonl")
-
-
 def test_a_run_that_cannot_be_read_is_passed_over(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     pathlib.Path(runs[1], "events", "harness.jsonl").write_text("nonsense\n")
     diagnose(runs, json=True)
@@ -92,8 +85,7 @@ def test_the_first_thing_that_broke_is_explained(runs: list[str], capsys: pytest
     shown = capsys.readouterr().out
     assert shown.startswith("What broke first, ") and "who    rank 2, node node2" in shown and "signal 9" in shown
     assert "launcher of node2: worker.exit" in shown and "restart the workers where they are" in shown
-    explain_failure(runs[2], json=True)
-    (incident,) = json.loads(capsys.readouterr().out)["incidents"]
+    (incident,) = in_json("explain-failure", runs[2])["incidents"]
     assert incident["kind"] == "crash" and incident["who"] == [{"rank": 2, "node": "node2"}] and incident["evidence"]
 
 
@@ -103,11 +95,3 @@ def test_a_healthy_run_has_nothing_to_explain(runs: list[str], capsys: pytest.Ca
     with pytest.raises(EventLogError):
         pathlib.Path(runs[0], "events", "harness.jsonl").write_text("nonsense\n")
         explain_failure(runs[0])
-
-
-def test_the_commands_are_on_the_command_line(runs: list[str]) -> None:
-    for command in ("diagnose", "explain-failure"):
-        done = subprocess.run(
-            [sys.executable, "-m", "harness", command, runs[0]], capture_output=True, text=True, check=True
-        )
-        assert "crash" in done.stdout

@@ -1,5 +1,6 @@
 """Grades and scores: each answer gets what it deserves, and so does each diagnoser."""
 
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -85,22 +86,16 @@ def test_an_answer_without_a_time_is_never_late_and_one_may_count_steps(tmp_path
     assert told == [Grade.RIGHT, Grade.MISSING]
 
 
-def test_a_node_is_named_by_itself_or_by_its_ranks(tmp_path: pathlib.Path) -> None:
-    truth = struck(tmp_path, "node_loss", 2, None)
-    for suspect, expected in (
-        (Suspect(node="node2"), Grade.RIGHT),
-        (Suspect(rank=2), Grade.RIGHT),
-        (Suspect(rank=1), Grade.WRONG),
-    ):
-        assert grade(truth, said(truth, Kind.CRASH, suspect)).faults[0].grade is expected
-
-
-def test_a_shared_store_has_no_culprit(tmp_path: pathlib.Path) -> None:
-    truth = struck(tmp_path, "storage_full", 0, None)
-    assert grade(truth, said(truth, Kind.STORAGE)).faults[0].grade is Grade.RIGHT
-    assert grade(truth, said(truth, Kind.STORAGE, Suspect(file="/ckpt"))).faults[0].grade is Grade.RIGHT
-    found = grade(truth, said(truth, Kind.STORAGE, Suspect(node="node0")))
-    assert found.faults[0].grade is Grade.WRONG and [*found.innocents] == ["node node0"]
+def test_a_node_is_named_by_itself_or_by_its_ranks_and_a_shared_store_has_no_culprit(tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path / "node", "node_loss", 2, None)
+    suspects = Suspect(node="node2"), Suspect(rank=2), Suspect(rank=1)
+    found = [grade(truth, said(truth, Kind.CRASH, suspect)).faults[0].grade for suspect in suspects]
+    assert found == [Grade.RIGHT, Grade.RIGHT, Grade.WRONG]
+    truth = struck(tmp_path / "store", "storage_full", 0, None)
+    answers = [said(truth, Kind.STORAGE), said(truth, Kind.STORAGE, Suspect(file="/ckpt"))]
+    accused = grade(truth, said(truth, Kind.STORAGE, Suspect(node="node0")))
+    assert [grade(truth, answer).faults[0].grade for answer in answers] == [Grade.RIGHT] * 2
+    assert accused.faults[0].grade is Grade.WRONG and [*accused.innocents] == ["node node0"]
 
 
 @pytest.mark.parametrize(
@@ -120,19 +115,18 @@ def test_a_damaged_file(who: list[Suspect], expected: Grade, tmp_path: pathlib.P
 
 def test_a_benign_pause_needs_no_answer(tmp_path: pathlib.Path) -> None:
     truth = struck(tmp_path, "gil_hold", duration="3s")
-    for answers, expected in (([], Grade.RIGHT), ([said(truth, Kind.HANG, Suspect(rank=1))], Grade.RIGHT),
-                              ([said(truth, Kind.UNKNOWN)], Grade.RIGHT), ([said(truth, Kind.CRASH, Suspect(rank=1))], Grade.WRONG),
-                              ([said(truth, Kind.HANG, Suspect(rank=0))], Grade.WRONG)):  # fmt: skip
+    sound: list[list[Answer]] = [[], [said(truth, Kind.HANG, Suspect(rank=1))], [said(truth, Kind.UNKNOWN)]]
+    wrong = [said(truth, Kind.CRASH, Suspect(rank=1))], [said(truth, Kind.HANG, Suspect(rank=0))]
+    for answers in (*sound, *wrong):
         (found,) = grade(truth, *answers).faults
-        assert found.grade is expected and found.injected.truth.benign
+        assert found.grade is (Grade.RIGHT if answers in sound else Grade.WRONG) and found.injected.truth.benign
     assert not scores_of([grade(truth)]).kinds
 
 
 def test_in_a_control_each_accusation_is_false(tmp_path: pathlib.Path) -> None:
     truth = truth_of(Job(), tmp_path)
-    found = grade(
-        truth, said(truth, Kind.STRAGGLER, Suspect(node="node0")), said(truth, Kind.NONE), said(truth, Kind.UNKNOWN)
-    )
+    accused = said(truth, Kind.STRAGGLER, Suspect(node="node0"))
+    found = grade(truth, accused, said(truth, Kind.NONE), said(truth, Kind.UNKNOWN))
     assert [true for _, true in found.judged] == [False] and [*found.innocents] == ["node node0"]
     assert scores_of([found]).controls == Share(0, 1) and scores_of([grade(truth)]).controls == Share(1, 1)
 
@@ -171,41 +165,69 @@ def test_wilsons_interval_and_fishers_test() -> None:
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> list[RunTruth]:
     """Ranks and nodes, each struck on each of four nodes, and controls."""
     found = []
-    for kind in ("rank", "node", "notice"):
-        for victim in range(4):
-            folder = tmp_path_factory.mktemp(f"{kind}-{victim}")
-            simulate(SimulatedJob(nodes=4), [Outage(after=12, kind=kind, victim=victim)], seed=victim).write(folder)
-            found.append(folder)
-    for seed in range(4):
-        found.append(tmp_path_factory.mktemp(f"control-{seed}"))
-        simulate(SimulatedJob(nodes=4), seed=seed).write(found[-1])
-    return [truth_of_run(folder.name, reading.read(folder / "events")) for folder in found]
+    for kind, victim in itertools.product(("rank", "node", "notice", "control"), range(4)):
+        folder = tmp_path_factory.mktemp(f"{kind}-{victim}")
+        outages = [] if kind == "control" else [Outage(after=12, kind=kind, victim=victim)]
+        simulate(SimulatedJob(nodes=4), outages, seed=victim).write(folder)
+        found.append(truth_of_run(folder.name, reading.read(folder / "events")))
+    return found
 
 
-def scored(matrix: Sequence[RunTruth], diagnoser: Callable[[RunTruth, int], list[Answer]], seed: int = 1) -> Scores:
+Diagnoser = Callable[[RunTruth, int], list[Answer]]
+
+
+def scored(matrix: Sequence[RunTruth], diagnoser: Diagnoser, seed: int = 1) -> Scores:
     return scores_of(grade_run(truth, diagnoser(truth, seed), WITHIN) for truth in matrix)
 
 
-def test_the_diagnoser_that_is_always_right(matrix: list[RunTruth]) -> None:
-    found = scored(matrix, DIAGNOSERS["right"])
+@pytest.mark.parametrize("name", ["right", "baseline"])
+def test_the_diagnoser_that_is_always_right(name: str, matrix: list[RunTruth]) -> None:
+    found = scored(matrix, DIAGNOSERS[name])
     assert found.total.recall == found.total.precision == found.total.decision == Share(12, 12)
-    assert found.controls == Share(4, 4) and not found.innocents and found.total.median_after_s == 0
+    assert found.controls == Share(4, 4) and not found.innocents and found.index_0_differs is False
     assert found.confusion == {(Kind.CRASH, Kind.CRASH): 12, (Kind.NONE, Kind.NONE): 4}
-    assert found.index_0_differs is False and found.wasted_gpu_hours == "not measured"
+    assert found.wasted_gpu_hours == "not measured"
 
 
-def test_the_diagnoser_that_says_nothing(matrix: list[RunTruth]) -> None:
-    found = scored(matrix, DIAGNOSERS["empty"])
-    assert found.total.recall == Share(0, 12) and found.total.precision == Share(0, 0)
-    assert found.total.grades == {Grade.MISSING: 12} and found.controls == Share(4, 4)
-    assert found.confusion == {(Kind.CRASH, Kind.NONE): 12, (Kind.NONE, Kind.NONE): 4}
+def unsure(truth: RunTruth, seed: int) -> list[Answer]:
+    return [Answer(Kind.UNKNOWN)]
 
 
-def test_the_diagnoser_that_always_says_rank_0_is_found_out(matrix: list[RunTruth]) -> None:
-    found = scored(matrix, DIAGNOSERS["rank_0"])
-    assert (found.first, found.others) == (Share(3, 3), Share(0, 9))
+@pytest.mark.parametrize(
+    ("diagnoser", "grade", "recall"),
+    [(DIAGNOSERS["empty"], Grade.MISSING, Share(0, 12)), (unsure, Grade.UNSURE, Share(0, 0))],
+)
+def test_who_says_nothing_misses_and_who_does_not_know_is_neither_right_nor_wrong(
+    diagnoser: Diagnoser, grade: Grade, recall: Share, matrix: list[RunTruth]
+) -> None:
+    found = scored(matrix, diagnoser)
+    assert found.total.grades == {grade: 12} and found.total.recall == recall
+    assert found.total.precision == Share(0, 0) and found.controls == Share(4, 4) and not found.innocents
+
+
+def node_0(truth: RunTruth, seed: int) -> list[Answer]:
+    """It knows what happened, and blames the first node."""
+    right = DIAGNOSERS["right"](truth, seed)
+    return [Answer(each.kind, (Suspect(node="node0"),), each.decision, at=each.at) for each in right]
+
+
+def only_the_first(truth: RunTruth, seed: int) -> list[Answer]:
+    return DIAGNOSERS["right"](truth, seed) if any(fault.at_index_0 for fault in truth.faults) else []
+
+
+@pytest.mark.parametrize(
+    ("diagnoser", "innocents", "sound"),
+    [(DIAGNOSERS["rank_0"], 9 + 4, 0), (node_0, 9, 4), (only_the_first, 0, 4)],
+)
+def test_who_knows_only_the_first_is_found_out(
+    diagnoser: Diagnoser, innocents: int, sound: int, matrix: list[RunTruth]
+) -> None:
+    found = scored(matrix, diagnoser)
+    assert found.first.hits == found.first.tries and found.others == Share(0, 9)
     assert found.index_0_differs is True and "differs significantly" in found.index_0_in_words
-    assert found.controls == Share(0, 4) and len(found.innocents) == 9 + 4
+    assert found.controls == Share(sound, 4) and len(found.innocents) == innocents
+    alone = scored([truth for truth in matrix if not truth.faults or truth.faults[0].at_index_0], diagnoser)
+    assert alone.index_0_differs is None and "cannot be told" in alone.index_0_in_words
 
 
 def test_the_diagnoser_that_guesses(matrix: list[RunTruth]) -> None:
@@ -213,48 +235,6 @@ def test_the_diagnoser_that_guesses(matrix: list[RunTruth]) -> None:
     recall = sum(each.total.recall.hits for each in found) / sum(each.total.recall.tries for each in found)
     assert recall == pytest.approx(1 / 9 / 4, abs=0.03)  # one kind of nine, one rank of four
     assert scored(matrix, DIAGNOSERS["random"], 3) == found[3] != found[4]
-
-
-def test_the_diagnoser_that_does_not_know_is_neither_right_nor_wrong(matrix: list[RunTruth]) -> None:
-    found = scored(matrix, lambda truth, seed: [Answer(Kind.UNKNOWN)])
-    assert found.total.grades == {Grade.UNSURE: 12} and found.total.recall == found.total.precision == Share(0, 0)
-    assert found.controls == Share(4, 4) and not found.innocents
-
-
-def test_a_diagnoser_that_knows_only_the_first_is_found_out_whatever_its_kinds(matrix: list[RunTruth]) -> None:
-    def planted(truth: RunTruth, seed: int) -> list[Answer]:
-        return [
-            Answer(each.kind, (Suspect(node="node0"),), each.decision, at=each.at)
-            for each in DIAGNOSERS["right"](truth, seed)
-        ]
-
-    assert scored(matrix, planted).index_0_differs is True
-    only_first = [truth for truth in matrix if not truth.faults or truth.faults[0].at_index_0]
-    found = scored(only_first, planted)
-    assert (
-        found.total.found == Share(3, 3)
-        and found.index_0_differs is None
-        and "cannot be told" in found.index_0_in_words
-    )
-
-
-@pytest.mark.parametrize("elsewhere", [[], [Answer(Kind.CRASH, (Suspect(rank=0),))]])
-def test_a_diagnoser_that_is_right_only_for_rank_0_is_found_out(
-    elsewhere: list[Answer], matrix: list[RunTruth]
-) -> None:
-    def planted(truth: RunTruth, seed: int) -> list[Answer]:
-        first = any(fault.at_index_0 for fault in truth.faults)
-        return DIAGNOSERS["right"](truth, seed) if first else elsewhere if truth.faults else []
-
-    found = scored(matrix, planted)
-    assert (found.first, found.others) == (Share(3, 3), Share(0, 9)) and found.controls == Share(4, 4)
-    assert found.index_0_differs is True and "differs significantly" in found.index_0_in_words
-
-
-def test_the_baseline_is_right_wherever_the_victim_is(matrix: list[RunTruth]) -> None:
-    found = scored(matrix, DIAGNOSERS["baseline"])
-    assert found.total.recall == Share(12, 12) and found.controls == Share(4, 4) and not found.innocents
-    assert found.index_0_differs is False
 
 
 def test_alarms_of_a_trainer_are_answers(tmp_path: pathlib.Path) -> None:

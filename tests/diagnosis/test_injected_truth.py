@@ -94,13 +94,12 @@ def test_a_fault_without_effect_or_never_injected_is_not_graded(tmp_path: pathli
 
 
 @pytest.mark.parametrize("victim", range(3))
-def test_victims_and_their_index(victim: int, tmp_path: pathlib.Path) -> None:
-    simulate(SimulatedJob(nodes=3), [Outage(after=9, kind="rank", victim=victim)]).write(tmp_path / "rank")
-    (fault,) = truth_of_run("run", reading.read(tmp_path / "rank" / "events")).faults
-    assert (fault.victims, fault.at_index_0) == ((Victim(f"node{victim}", victim, 0),), victim == 0)
-    simulate(SimulatedJob(nodes=3), [Outage(after=9, kind="node", victim=victim)]).write(tmp_path / "node")
-    (fault,) = truth_of_run("run", reading.read(tmp_path / "node" / "events")).faults
-    assert (fault.victims, fault.at_index_0) == ((Victim(f"node{victim}"),), victim == 0)
+@pytest.mark.parametrize("kind", ["rank", "node"])
+def test_victims_and_their_index(kind: str, victim: int, tmp_path: pathlib.Path) -> None:
+    simulate(SimulatedJob(nodes=3), [Outage(9, kind, victim=victim)]).write(tmp_path)
+    (fault,) = truth_of_run("run", reading.read(tmp_path / "events")).faults
+    expected = Victim(f"node{victim}", victim, 0) if kind == "rank" else Victim(f"node{victim}")
+    assert (fault.victims, fault.at_index_0) == ((expected,), victim == 0)
 
 
 def test_a_timeline_tells_the_same_and_leaves_out_other_rehearsals(tmp_path: pathlib.Path) -> None:

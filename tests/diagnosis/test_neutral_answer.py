@@ -18,7 +18,7 @@ def read(*lines: Any) -> list[Answer]:
     return list(read_lines("\n".join(texts).encode(), "d.jsonl"))
 
 
-def test_a_whole_answer_is_read() -> None:
+def test_whole_answers_and_the_least_ones_are_read() -> None:
     line = {"at": "2026-11-30T06:51:40.5+01:00", "kind": "bad-data", "sure": 0.5, "decision": "roll-back", "why": "nan"}
     suspect = {"rank": 3, "node": "n1", "gpu": 2, "link": "eth0", "file": "/a"}
     (answer,) = read(line | {"who": [suspect], "step": 7})
@@ -26,10 +26,9 @@ def test_a_whole_answer_is_read() -> None:
     at = wall_ns("2026-11-30T05:51:40.500Z")
     assert answer == Answer(Kind.BAD_DATA, who, Decision.ROLL_BACK, "nan", at, 7, 0.5)
     assert str(who[0]) == "rank 3, node n1, gpu 2, link eth0, file /a"
-
-
-def test_nanoseconds_empty_lines_and_the_least_answer_are_read() -> None:
     assert read({"kind": "none"}, "", {"kind": "hang", "at": 5}) == [Answer(Kind.NONE), Answer(Kind.HANG, at=5)]
+    assert wall_ns("1970-01-01T02:00:01", 2) == NS
+    assert wall_ns("1970-01-01T00:00:01Z", 2) == NS
 
 
 @pytest.mark.parametrize(
@@ -70,8 +69,3 @@ def test_no_bytes_raise_anything_else(content: bytes) -> None:
         list(read_lines(content, "d.jsonl"))
     except AnswersError as error:
         assert str(error).startswith("d.jsonl:")
-
-
-def test_a_time_without_a_zone_takes_the_given_one() -> None:
-    assert wall_ns("1970-01-01T02:00:01", 2) == NS
-    assert wall_ns("1970-01-01T00:00:01Z", 2) == NS

@@ -1,4 +1,4 @@
-"""Every fault has a runbook, and every command in a runbook is one that works."""
+"""Every command in a runbook is one that works, and every runbook has its parts."""
 
 import pathlib
 import re
@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
-from harness.faults.contract import fault_names, load_fault
+from harness.faults.contract import load_fault
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNBOOKS = [ROOT / "docs" / "runbooks" / f"F{number}.md" for number in range(1, 11)]
@@ -21,12 +21,6 @@ LAUNCHES = {"run", "heal"}
 
 def commands(path: pathlib.Path) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in re.findall(r"^\$ (chaos .*)$", path.read_text(), re.M)]
-
-
-@pytest.mark.parametrize("kind", sorted(fault_names()))
-def test_every_fault_is_linked_with_a_runbook_that_names_it(kind: str) -> None:
-    path = ROOT / "docs" / "runbooks" / f"{load_fault(kind).runbook}.md"
-    assert f"`{kind}`" in path.read_text().split("## Symptom")[0]
 
 
 @pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
@@ -60,15 +54,12 @@ def test_the_rehearsal_of_a_runbook_has_one_of_its_faults() -> None:
         assert path.name in {f"{load_fault(kind).runbook}.md" for kind in kinds}, (path.stem, kinds)
 
 
-def test_alerts_point_to_runbooks_that_are_there_and_are_paged_or_ticketed() -> None:
+def test_alerts_point_to_runbooks_are_paged_or_ticketed_grouped_and_cool_down() -> None:
     rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
     for rule in rules:
         if "alert" in rule and "/docs/" in (link := rule["annotations"]["runbook_url"]):
             assert (ROOT / link.split("example.org/")[1]).is_file()
         assert "alert" not in rule or rule["labels"]["severity"] in ("page", "ticket")
-
-
-def test_pages_and_tickets_are_grouped_and_cool_down() -> None:
     route = yaml.safe_load((ROOT / "examples" / "monitoring" / "alertmanager.yml").read_text())["route"]
     for each in (route, *route["routes"]):
         assert each["group_by"] and each["repeat_interval"]

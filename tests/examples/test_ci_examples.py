@@ -20,13 +20,8 @@ from harness.cli import main
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CI = ROOT / "examples" / "ci"
-VALUES: dict[str, Any] = {
-    "suite": "ci/suites/mine.yaml",
-    "against": "ci/baseline.json",
-    "harness": "x.whl",
-    "stage": "gate",
-}
-VALUES |= {"repeat": 5, "shards": 4, "image": "i", "CI_NODE_INDEX": 2, "CI_NODE_TOTAL": 4}
+VALUES: dict[str, Any] = {"suite": "ci/suites/mine.yaml", "against": "ci/baseline.json", "harness": "x.whl"}
+VALUES |= {"stage": "gate", "repeat": 5, "shards": 4, "image": "i", "CI_NODE_INDEX": 2, "CI_NODE_TOTAL": 4}
 
 
 def read(name: str) -> list[Any]:
@@ -47,11 +42,8 @@ def test_every_example_is_in_the_table() -> None:
         assert path.name == "README.md" or f"]({path.name})" in table, path.name
 
 
-ANSWERS = [
-    "action.yml",
-    "templates/chaos-gate.yml",
-    *(f"examples/ci/{path.name}" for path in CI.glob("*.*") if path.suffix != ".md"),
-]
+ANSWERS = [f"examples/ci/{path.name}" for path in CI.glob("*.*") if path.suffix != ".md"]
+ANSWERS += ["action.yml", "templates/chaos-gate.yml"]
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -95,10 +87,8 @@ def stand_in(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_a_red_gate_fails_the_action_and_is_told_on_the_scenario(
     stand_in: pathlib.Path, monkeypatch: pytest.MonkeyPatch, verdict: str, ends: int, level: str
 ) -> None:
-    rows = [
-        {"scenario": "mine", "verdict": verdict, "reasons": ["50 % lost\nhere"]},
-        {"scenario": "o", "verdict": "pass"},
-    ]
+    mine = {"scenario": "mine", "verdict": verdict, "reasons": ["50 % lost\nhere"]}
+    rows = [mine, {"scenario": "o", "verdict": "pass"}]
     monkeypatch.setenv("GATE", json.dumps({"verdict": verdict, "scenarios": rows}))
     monkeypatch.setenv("ENDS", str(ends))
     asked = {"suite": "ci/suites/mine.yaml", "repeat": "5", "shard": "2/4", "arguments": "--budget 30m --fail-fast"}
@@ -109,9 +99,7 @@ def test_a_red_gate_fails_the_action_and_is_told_on_the_scenario(
     install, doctor, gate, _ = (stand_in / "calls").read_text().splitlines()
     assert install.endswith(f"{ROOT}[trainer]") and doctor == "chaos doctor"
     told = parses(shlex.split(gate)[1:])
-    assert {"suite": told["suite"], "repeat": str(told["repeat"]), "shard": told["shard"]} == {
-        name: asked[name] for name in ("suite", "repeat", "shard")
-    }
+    assert all(str(told[name]) == asked[name] for name in ("suite", "repeat", "shard"))
     assert told["budget"] == "30m" and told["fail_fast"] and str(told["summary"]) == str(stand_in / "summary")
 
 
@@ -127,9 +115,8 @@ def test_a_merge_that_gave_no_answer_tells_none_of_a_shard(
     job = action_steps.run(stand_in / "work", stand_in, stand_in / "bin", given)
     assert (job.code, job.outputs, [*job.used]) == (2, "verdict=\n", ["actions/setup-python"])
     told = parses(shlex.split((stand_in / "calls").read_text().splitlines()[1])[1:])
-    assert (
-        told["shards"] == ["shards/one/suite.json", "shards/two/suite.json"] and told["against"] == "ci/baseline.json"
-    )
+    assert told["shards"] == ["shards/one/suite.json", "shards/two/suite.json"]
+    assert told["against"] == "ci/baseline.json"
 
 
 def test_the_workflow_uses_the_action_and_its_last_job_decides() -> None:
@@ -186,14 +173,12 @@ def test_the_cronjob_runs_a_gate_once_and_alone() -> None:
     assert [each["kind"] for each in (claim, job)] == ["PersistentVolumeClaim", "CronJob"]
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     rights = CI.parents[1] / "harness" / "backends" / "kubernetes" / "rbac.yaml"
-    accounts = [
-        each["metadata"]["name"] for each in yaml.safe_load_all(rights.read_text()) if each["kind"] == "ServiceAccount"
-    ]
+    given = [(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(rights.read_text())]
     (container,) = pod["containers"]
     told = parses(container["args"])
     assert container["command"] == ["chaos"] and told["backend"] == "kubernetes" and told["against"] == "last-week"
     assert job["spec"]["concurrencyPolicy"] == "Forbid" and job["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0
-    assert pod["restartPolicy"] == "Never" and pod["serviceAccountName"] in accounts
+    assert pod["restartPolicy"] == "Never" and ("ServiceAccount", pod["serviceAccountName"]) in given
     assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
 
 

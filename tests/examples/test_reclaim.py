@@ -57,9 +57,8 @@ def cloud(tmp_path: pathlib.Path) -> Cloud:
 
 def test_ec2_interrupts_the_one_instance(cloud: Cloud) -> None:
     cloud.answer(get__caller__identity="123456789012", create__experiment__template="EXT1")
-    done = cloud.run(
-        "aws.sh", "reclaim", "m1", "130", "run-7", CHAOS_PROVIDER_ID=SPOT, CHAOS_FIS_ROLE_ARN="arn:aws:iam::1:role/fis"
-    )
+    known = {"CHAOS_PROVIDER_ID": SPOT, "CHAOS_FIS_ROLE_ARN": "arn:aws:iam::1:role/fis"}
+    done = cloud.run("aws.sh", "reclaim", "m1", "130", "run-7", **known)
     assert done.returncode == 0, done.stderr
     (create,) = (call for call in cloud.calls if "create-experiment-template" in call)
     template = json.loads(create[create.index("--cli-input-json") + 1])
@@ -67,9 +66,8 @@ def test_ec2_interrupts_the_one_instance(cloud: Cloud) -> None:
     assert template["actions"]["reclaim"]["parameters"] == {"durationBeforeInterruption": "PT3M"}
     assert template["actions"]["reclaim"]["targets"] == {"SpotInstances": "machine"}
     assert template["tags"] == {"chaos-run": "run-7"}
-    assert any(
-        call[:5] == ["aws", "fis", "start-experiment", "--experiment-template-id", "EXT1"] for call in cloud.calls
-    )
+    start = ["aws", "fis", "start-experiment", "--experiment-template-id", "EXT1"]
+    assert any(call[: len(start)] == start for call in cloud.calls)
 
 
 def test_ec2_stops_and_removes_what_carries_the_runs_tag(cloud: Cloud) -> None:
@@ -77,11 +75,8 @@ def test_ec2_stops_and_removes_what_carries_the_runs_tag(cloud: Cloud) -> None:
     assert cloud.run("aws.sh", "heal", "run-7").returncode == 0
     asked = [" ".join(call) for call in cloud.calls]
     assert all("tags.\"chaos-run\"=='run-7'" in call for call in asked if "list" in call)
-    assert [call for call in asked if "list" not in call] == [
-        "aws fis stop-experiment --id EXP1",
-        "aws fis delete-experiment-template --id EXT1",
-        "aws fis delete-experiment-template --id EXT2",
-    ]
+    removed = [f"aws fis delete-experiment-template --id EXT{number}" for number in (1, 2)]
+    assert [call for call in asked if "list" not in call] == ["aws fis stop-experiment --id EXP1", *removed]
 
 
 def test_compute_engine_preempts_and_starts_again_what_was_stopped(cloud: Cloud) -> None:
@@ -102,9 +97,7 @@ def test_azure_evicts_a_machine_of_either_kind(cloud: Cloud) -> None:
     asked = [" ".join(call[1:]) for call in cloud.calls]
     assert "vm simulate-eviction --resource-group train --name spot-1 --output none" in asked
     assert "vmss simulate-eviction --resource-group train --name gpus --instance-id 3 --output none" in asked
-    assert [call.split(" --")[0] for call in asked[-2:]] == ["vm start", "tag update"], (
-        "found by our tag, then freed of it"
-    )
+    assert [call.split(" --")[0] for call in asked[-2:]] == ["vm start", "tag update"], "found by our tag, then freed"
 
 
 def test_karpenter_deletes_the_claim_of_that_machine(cloud: Cloud) -> None:
@@ -144,7 +137,7 @@ def test_a_wrong_call_is_told_how(cloud: Cloud, program: str) -> None:
         assert done.returncode == 1 and done.stderr.startswith(f"usage: {program} reclaim")
 
 
-def test_the_pools_are_those_that_the_readme_names() -> None:
+def test_the_pools_are_those_that_the_readme_names_and_the_scenario_can_be_planned() -> None:
     given = re.findall(r"export (CHAOS_KUBE_\w+)=(\S+)", (RECLAIM / "README.md").read_text())
     settings = read_settings(dict(given))
     nodes, control = yaml.safe_load_all((RECLAIM / "karpenter.yaml").read_text())
@@ -153,8 +146,5 @@ def test_the_pools_are_those_that_the_readme_names() -> None:
         (taint,) = pool["spec"]["template"]["spec"]["taints"]
         assert [(each.key, each.effect) for each in settings.tolerations] == [(taint["key"], taint["effect"])]
     assert (RECLAIM.parents[1] / settings.evict_by).is_file()
-
-
-def test_the_scenario_can_be_planned() -> None:
     plan = make_plan(load_scenario(RECLAIM / "engine-evict.yaml"), 1, "kubernetes", "r1")
     assert plan.faults[0].action.notice_s == 30

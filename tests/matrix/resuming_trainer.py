@@ -12,10 +12,10 @@ import math
 import os
 import pathlib
 import random
-import socket
 import struct
 import time
 import zipfile
+from multiprocessing.connection import Client, Listener
 from typing import Any
 
 from harness.node.emitter import Emitter
@@ -108,39 +108,29 @@ def batch(state: State, ranks: int, workers: int, resumed_in: int | None) -> lis
 
 
 class World:
-    """Rank 0 sums what all ranks send it, and sends each the sum and the parts."""
+    """Rank 0 gathers what all ranks send it, and sends each all of that."""
 
     def __init__(self, rank: int, ranks: int, head: str):
         self._rank, self._links = rank, list[Any]()
-        if ranks == 1:
-            return
-        if rank == 0:
-            with socket.create_server((head, 7070), backlog=ranks) as server:
-                self._links = [server.accept()[0].makefile("rw") for _ in range(ranks - 1)]
-            return
-        while True:
+        if rank == 0 and ranks > 1:
+            with Listener((head, 7070), backlog=ranks) as listener:
+                self._links = [listener.accept() for _ in range(ranks - 1)]
+        while rank and not self._links:
             try:
-                self._links = [socket.create_connection((head, 7070)).makefile("rw")]
-                return
+                self._links = [Client((head, 7070))]
             except ConnectionRefusedError:
                 time.sleep(0.04)
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank gave, in the order of ranks."""
-        if not self._links:
-            return [value]
         if self._rank:
-            self._send(self._links[0], [self._rank, value])
-            return json.loads(self._links[0].readline())
-        parts = dict([(0, value), *(json.loads(link.readline()) for link in self._links)])
+            self._links[0].send((self._rank, value))
+            return self._links[0].recv()
+        parts = dict([(0, value), *(link.recv() for link in self._links)])
         values = [parts[rank] for rank in sorted(parts)]
         for link in self._links:
-            self._send(link, values)
+            link.send(values)
         return values
-
-    def _send(self, link: Any, value: Any) -> None:
-        link.write(json.dumps(value) + "\n")
-        link.flush()
 
 
 def learn(state: State, gradient: float, rate: float) -> None:
@@ -205,9 +195,8 @@ def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every
 if __name__ == "__main__":
     os.umask(0o022)
     parser = argparse.ArgumentParser()
-    for name, kind in (("root", pathlib.Path), ("rank", int), ("ranks", int), ("head", str), ("steps", int)):
+    kinds = {"root": pathlib.Path, "rank": int, "ranks": int, "head": str, "steps": int, "every": int, "bug": str}
+    for name, kind in kinds.items():
         parser.add_argument(name, type=kind)
-    parser.add_argument("every", type=int)
-    parser.add_argument("bug")
     parser.add_argument("--num-workers", type=int, default=0, dest="workers")
     main(**vars(parser.parse_args()))

@@ -77,49 +77,36 @@ def test_a_careful_trainer_falls_back_each_time(tmp_path: pathlib.Path) -> None:
     assert pointers and {cell["came"] for cell in pointers} == {"harmless"}
 
 
-@pytest.mark.parametrize("manner", ["none"])
-def test_an_unknown_trainer_is_a_usage_error(tmp_path: pathlib.Path, manner: str) -> None:
-    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--trainer", "nobody"])
-    assert result.exit_code and "unknown trainer" in str(result.exception)
-
-
-def test_a_matrix_that_was_stopped_says_so_and_is_no_pass(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = DamageRow(Cell("truncate", "tensor", "a.pt"), Answer(Came.CRASHED, None, "it crashed"), 1.0)
-    (tmp_path / "matrix-x").mkdir()
-    stopped = Matrix("matrix-x", "torch_file", "train", 50, True, (row,), interrupted=True, planned=12)
-    monkeypatch.setattr("harness.matrix.matrix_command.run_matrix", lambda *_: stopped)
-    monkeypatch.setattr("harness.matrix.matrix_command.check_capabilities", lambda *_: None)
-    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--reports", str(tmp_path)])
-    assert result.exit_code == 130
-    assert "stopped after 1 of 12 damages" in result.stdout and "PASS" not in result.stdout
-    assert json.loads((tmp_path / "matrix-x" / "matrix.json").read_text())["verdict"] == "inconclusive"
-
-
 @pytest.mark.parametrize(
-    ("answer", "code"),
+    ("answer", "stopped", "code"),
     [
-        (Answer(Came.DETECTED, 40), 0),
-        (Answer(Came.FELL_BACK, 20), 0),
-        (Answer(Came.FELL_BACK, 20, judged=False), 3),
-        (Answer(Came.UNKNOWN, 20), 3),
-        (Answer(Came.WRONG, 40), 1),
-        (Answer(Came.SCRATCH, 0), 1),
-        (Answer(Came.SILENT, 20), 1),
+        (Answer(Came.DETECTED, 40), False, 0),
+        (Answer(Came.FELL_BACK, 20), False, 0),
+        (Answer(Came.FELL_BACK, 20, judged=False), False, 3),
+        (Answer(Came.UNKNOWN, 20), False, 3),
+        (Answer(Came.WRONG, 40), False, 1),
+        (Answer(Came.SCRATCH, 0), False, 1),
+        (Answer(Came.SILENT, 20), False, 1),
+        (Answer(Came.CRASHED, None, "it crashed"), True, 130),
     ],
 )
-def test_the_exit_code_is_that_of_the_worst_restart(
-    answer: Answer, code: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+def test_the_exit_code_is_that_of_the_worst_restart_and_a_matrix_that_was_stopped_is_no_pass(
+    answer: Answer, stopped: bool, code: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = DamageRow(Cell("truncate", "tensor", "a.pt"), answer, 1.0)
     (tmp_path / "matrix-x").mkdir()
-    made = Matrix("matrix-x", "torch_file", "train", 40, True, (row,), planned=1)
+    made = Matrix(
+        "matrix-x", "torch_file", "train", 40, True, (row,), interrupted=stopped, planned=12 if stopped else 1
+    )
     monkeypatch.setattr("harness.matrix.matrix_command.run_matrix", lambda *_: made)
     monkeypatch.setattr("harness.matrix.matrix_command.check_capabilities", lambda *_: None)
     result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--reports", str(tmp_path)])
     assert result.exit_code == code, result.output
     assert ("1 restart reported no loss to compare" in result.stdout) is (not answer.judged)
+    assert ("stopped after 1 of 12 damages" in result.stdout) is stopped
+    verdict = {0: "pass", 1: "fail"}.get(code, "inconclusive")
+    assert json.loads((tmp_path / "matrix-x" / "matrix.json").read_text())["verdict"] == verdict
+    assert ("PASS" in result.stdout) is (verdict == "pass")
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,9 @@ def test_what_is_missing_says_which_flag_would_show_it() -> None:
     (never,) = (each.why for each in moments(Saves([30], [30]), [], 60) if "a pass over the data" in each.words)
     assert "--steps" in never
     unheard = moments(Saves([30, 60], [30], option="{checkpoint_every} in its arguments and --save-every"), [48], 60)
-    assert "step 48, where it ends: {checkpoint_every} in its arguments and --save-every 24" in [
-        each.why.removeprefix("no save is of ") for each in unheard
-    ]
+    assert any(each.why.endswith(": {checkpoint_every} in its arguments and --save-every 24") for each in unheard)
+    own = " ".join(each.why for each in moments(Saves([10, 20], [10, 20], option=""), [15], 20))
+    assert "a save every 5, by the trainer's own arguments" in own and "--save-every" not in own
 
 
 def test_told_saves_that_were_not_found_are_not_denied() -> None:
@@ -160,21 +160,12 @@ def test_passes_are_found_by_the_place_in_the_data_where_its_size_is_told() -> N
     ("words", "kind"),
     [
         ("the last save before the end of pass 2; the first save", "the last save before the end of a pass"),
-        (
-            "resume 3 in a row, from a save that a resumed job made",
-            "resume in a row, from a save that a resumed job made",
-        ),
+        ("resume 3 in a row, from a save", "resume in a row, from a save"),
         ("the first save, with --num-workers 3", "the first save, with --num-workers 3"),
     ],
 )
 def test_kinds_of_moments(words: str, kind: str) -> None:
     assert Moment(words, 20).kind == kind
-
-
-def test_without_an_option_the_trainers_own_arguments_are_advised() -> None:
-    saves = Saves([10, 20], [10, 20], option="")
-    why = " ".join(each.why for each in moments(saves, [15], 20))
-    assert "a save every 5, by the trainer's own arguments" in why and "--save-every" not in why
 
 
 def save(run_dir: pathlib.Path, name: str, step: int, told: bool = True) -> None:
@@ -201,17 +192,16 @@ def test_a_save_is_copied_whose_step_only_the_ledger_knows(tmp_path: pathlib.Pat
     assert [newest(look(plan, tmp_path / "copies" / str(step))[1]) for step in copies.steps] == [32, 96]
 
 
-def test_a_save_without_a_known_step_is_not_copied(tmp_path: pathlib.Path) -> None:
-    save(tmp_path, "snapshot.pt", 32, told=False)
-    copies = Copies(small_jobs.job("mine", ["x"]), tmp_path, tmp_path / "copies")
+def test_a_save_without_a_known_step_is_not_copied_and_the_ledger_of_a_job_that_is_made_again_is_read_anew(
+    tmp_path: pathlib.Path,
+) -> None:
+    plan, run_dir = small_jobs.job("mine", ["x"]), tmp_path / "run"
+    save(run_dir, "snapshot.pt", 32, told=False)
+    copies = Copies(plan, run_dir, tmp_path / "copies")
     with copies.at_work():
         pass
     assert copies.steps == []
-
-
-def test_the_ledger_of_a_job_that_is_made_again_is_read_anew(tmp_path: pathlib.Path) -> None:
-    plan = small_jobs.job("mine", ["x"])
     for step in (32, 96):  # the ledgers of both are as long
-        save(tmp_path, "snapshot.pt", step)
-        assert newest(look(plan, tmp_path)[1]) == step
-        (tmp_path / "events" / "node0" / NAME).unlink()
+        save(run_dir, "snapshot.pt", step)
+        assert newest(look(plan, run_dir)[1]) == step
+        (run_dir / "events" / "node0" / NAME).unlink()

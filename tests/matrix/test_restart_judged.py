@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import load
-from matrix.test_resume_comparison import ENDS, JOB, at, from_save, logs_of, published, resumed, usual
-from simulator import Logs, Outage, simulate
+from judging import together
+from matrix.test_resume_comparison import at, from_save, published, resumed, usual
+from simulator import Logs, Outage
 
 from harness.cli.scenarios import plan_of
 from harness.judge.verdict import Verdict
@@ -43,9 +43,7 @@ def test_a_difference_that_may_be_chance_rests_on_three_repeats(monkeypatch: pyt
     found = {number: judged(monkeypatch, replace(usual(0.01), repeats=number), other) for number in (1, 2, 3)}
     assert [each.verdict for each in found.values()] == [Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.FAIL]
     assert "the loss" in found[1].unsure and "1 repeat of the run shows" in found[1].short
-    sure = judged(
-        monkeypatch, replace(usual(0.01), repeats=1), resumed(lambda logs: (shift(logs), at(25, loss=9.5)(logs)))
-    )
+    sure = judged(monkeypatch, replace(usual(0.01), repeats=1), resumed(together(shift, at(25, loss=9.5))))
     assert sure.verdict is Verdict.FAIL and [each.kind.name for each in sure.found] == ["SAMPLES"]
 
 
@@ -95,9 +93,7 @@ def test_what_is_a_repeat(bend: Callable[[Timeline], Timeline], odd: str) -> Non
 
 
 def test_tensors_known_by_name_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = logs_of()
-    published((30, "bb"))(logs)
-    run = Usual(load(simulate(JOB, ()), logs), ENDS, repeats=1)
+    run = replace(usual(None, published((30, "bb"))), repeats=1)
     names = ["ema.weight", "ema.bias", "a", "b", "c"]
     found = judged(monkeypatch, run, resumed(published((30, "xx"))), None, *names)
     assert found.found[0].words.endswith("of 128 bytes: ema.weight, ema.bias, a and 2 more")
@@ -133,28 +129,27 @@ BEFORE: Files = {
     "log.txt": ("1 2 3", 1),
     "best.txt": ("0.5", 1),
     "best.bin": ("b", 1),
-    "events-1700000001.bin": ("a", 1),
+    "events-170000001.bin": ("a", 1),
 }
-RUN: Files = {
-    **BEFORE,
-    "note-of-base.txt": ("n", 2),
-    "log.txt": ("1 2 3 4", 2),
-    "best.txt": ("0.4", 2),
-    "epoch-1/eval.json": ("{}", 2),
-}
+RUN: Files = {**BEFORE, "note-of-base.txt": ("n", 2), "log.txt": ("1 2 3 4", 2), "best.txt": ("0.4", 2)}
+RUN["epoch-1/eval.json"] = ("{}", 2)
+
+
+def without(name: str, **more: tuple[str, int]) -> Files:
+    return {each: file for each, file in RUN.items() if each != name} | more
 
 
 @pytest.mark.parametrize(
     ("again", "expected"),
     [
         (RUN, []),
-        ({**RUN, "log.txt": ("1 2 3 4 5 6", 3), "events-1700000002.bin": ("b", 3)}, []),
+        ({**RUN, "log.txt": ("1 2 3 4 5 6", 3), "events-170000002.bin": ("b", 3)}, []),
         ({**RUN, "best.txt": BEFORE["best.txt"]}, ["best.txt was not written again"]),
         ({**RUN, "log.txt": ("4", 3)}, ["log.txt was begun anew: it holds 1 bytes, and held 5"]),
-        ({name: file for name, file in RUN.items() if name != "best.txt"}, ["best.txt is gone"]),
-        ({name: file for name, file in RUN.items() if name != "best.bin"}, ["best.bin is gone"]),
-        ({name: file for name, file in RUN.items() if "eval" not in name}, ["epoch-1/eval.json was not written"]),
-        ({**{name: file for name, file in RUN.items() if "eval" not in name}, "epoch-7/eval.json": ("{}", 3)}, []),
+        (without("best.txt"), ["best.txt is gone"]),
+        (without("best.bin"), ["best.bin is gone"]),
+        (without("epoch-1/eval.json"), ["epoch-1/eval.json was not written"]),
+        (without("epoch-1/eval.json", **{"epoch-7/eval.json": ("{}", 3)}), []),
     ],
 )
 def test_a_file_is_missed_by_its_name_and_time(again: Files, expected: list[str], tmp_path: pathlib.Path) -> None:
@@ -170,9 +165,8 @@ def test_a_file_is_missed_by_its_name_and_time(again: Files, expected: list[str]
     before, run, restart = folders
     found = forgotten(plan, (before, run), (before, restart), ("base", "resumed-5"))
     assert found.compared == len(RUN)
-    assert [each.removeprefix("checkpoints/") for each in found.words] == expected
+    expected = [f"checkpoints/{each}" for each in expected]
+    assert [*found.words] == expected
     sooner = forgotten(plan, (before, run), (before, restart), ("base", "resumed-5"), until_ns=1.5e9)
     assert sooner.compared == len(BEFORE), "what the run wrote later is not due yet"
-    assert [each.removeprefix("checkpoints/") for each in sooner.words] == [
-        each for each in expected if "written" not in each
-    ]
+    assert [*sooner.words] == [each for each in expected if "written" not in each]

@@ -42,11 +42,8 @@ def read(folder: pathlib.Path, outages: tuple[Outage, ...] = (), fallback: bool 
 def test_without_a_word_the_first_step_says_what_was_restored(tmp_path: pathlib.Path) -> None:
     found = read(tmp_path)
     assert found.step == 0 and not found.told and not found.failed_workers
-    logged = {
-        (lines[0]["rank"], line["step"]): line["loss"]
-        for lines in simulate(JOB, (), 3).logs().trainers()
-        for line in steps(lines)
-    }
+    trainers = simulate(JOB, (), 3).logs().trainers()
+    logged = {(lines[0]["rank"], line["step"]): line["loss"] for lines in trainers for line in steps(lines)}
     assert found.losses == logged and len(logged) == 60
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import small_jobs
-from judging import Bend, bending, load
+from judging import Bend, bending, load, together
 from simulator import Job, Logs, Outage, change, find, simulate, steps
 
 from harness.matrix import resume_comparison
@@ -46,6 +46,10 @@ def samples_at(step: int, rank: int) -> list[int]:
     return order[(at * RANKS + rank) * BATCH :][:BATCH]
 
 
+def samples_of(first: int, last: int) -> set[int]:
+    return {each for step in range(first, last + 1) for rank in range(RANKS) for each in samples_at(step, rank)}
+
+
 def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE, *outages: Outage) -> Timeline:
     """A log of the same job that begins after this step."""
     logs = logs_of(*outages)
@@ -59,9 +63,16 @@ def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE, *
     return load(simulate(JOB, outages), logs)
 
 
-def usual(apart_by: float | None = None) -> Usual:
+def run_of(*bends: Bend) -> Timeline:
+    """The whole job."""
+    logs = logs_of()
+    together(*bends)(logs)
+    return load(simulate(JOB, ()), logs)
+
+
+def usual(apart_by: float | None = None, *bends: Bend) -> Usual:
     off = {} if apart_by is None else {"loss": apart_by, "grad_norm": apart_by}
-    return Usual(load(simulate(JOB, ()), logs_of()), ENDS, apart_by is None, off)
+    return Usual(run_of(*bends), ENDS, apart_by is None, off)
 
 
 def differences(usual: Usual, again: Timeline, step: int) -> list[Finding]:
@@ -128,16 +139,12 @@ def test_what_differs_is_named(bend: Callable[[Logs], None], kind: Kind, words: 
 
 def test_samples_are_counted_in_their_pass() -> None:
     (found,) = differences(usual(), resumed(shifted), SAVE)
-    before = {each for step in range(PASS + 1, SAVE + 1) for rank in range(RANKS) for each in samples_at(step, rank)}
-    came = {
-        each for step in range(SAVE + 1 - PASS, PASS + 1) for rank in range(RANKS) for each in samples_at(step, rank)
-    }
-    due = {each for step in range(SAVE + 1, 2 * PASS + 1) for rank in range(RANKS) for each in samples_at(step, rank)}
+    before = samples_of(PASS + 1, SAVE)
+    came, due = samples_of(SAVE + 1 - PASS, PASS), samples_of(SAVE + 1, 2 * PASS)
     assert found.kind is Kind.SAMPLES and came & before and not came - before - due
-    text = (
-        f"4 of 20 steps consumed other samples than without the stop, first at step 21: {len(came & before)} samples "
-    )
-    assert found.words == f"{text}repeated, {len(due - came)} samples not seen in pass 2"
+    text = "4 of 20 steps consumed other samples than without the stop, first at step 21: "
+    missed = f"{len(came & before)} samples repeated, {len(due - came)} samples not seen in pass 2"
+    assert found.words == text + missed
 
 
 def test_half_the_samples_a_step_are_each_due_once() -> None:
@@ -189,17 +196,17 @@ def test_a_step_that_was_half_done_is_done_as_a_whole_or_its_rest_is() -> None:
 
 
 def test_where_a_repeat_differs_small_differences_are_none() -> None:
-    repeat = load(simulate(JOB, ()), logs_of())
-    assert apart(usual().run, repeat) == (True, {"loss": 0.0, "grad_norm": 0.0})
-    logs = logs_of()
-    at(30, loss=lambda line: line["loss"] * 1.01)(logs)
-    exact, off = apart(usual().run, load(simulate(JOB, ()), logs))
+    assert apart(usual().run, run_of()) == (True, {"loss": 0.0, "grad_norm": 0.0})
+    exact, off = apart(usual().run, run_of(at(30, loss=lambda line: line["loss"] * 1.01)))
     assert not exact and off["loss"] == pytest.approx(0.01, rel=0.02)
     near, far = (at(30, rank=0, loss=lambda line, by=by: line["loss"] * by) for by in (1.05, 1.2))
     assert differences(usual(0.01), resumed(near), SAVE) == []
     assert [each.kind for each in differences(usual(0.01), resumed(far), SAVE)] == [Kind.COMPUTED]
     assert differences(usual(0.01), resumed(at(25, lr=0.5)), SAVE), "the learning rate is a pure function of the step"
     assert differences(usual(0.01), resumed(at(25, rank=1, weights="0" * 64)), SAVE) == []
+    exact, off = apart(usual().run, run_of(at(25, lr=0.5)))
+    follows = replace(usual(), exact=exact, apart=off)
+    assert not exact and off["lr"] > 0.1 and differences(follows, resumed(at(30, lr=0.25)), SAVE) == []
 
 
 @bending
@@ -230,21 +237,17 @@ def test_a_band_that_nothing_can_leave_and_few_repeats_accuse_nobody() -> None:
 
 
 def test_what_a_restart_no_longer_tells_is_a_finding() -> None:
-    def silent(name: str) -> Callable[[Logs], None]:
-        def bend(logs: Logs) -> None:
-            for line in (each for lines in logs.trainers() for each in steps(lines)):
+    for name, told in (("loss", "does not tell the loss"), ("samples", "does not tell its samples in 20 steps")):
+
+        def silent(logs: Logs, name: str = name) -> None:
+            for line in logs.steps():
                 line.pop(name)
 
-        return bend
-
-    assert "does not tell the loss" in differences(usual(), resumed(silent("loss")), SAVE)[0].words
-    assert "does not tell its samples in 20 steps" in differences(usual(), resumed(silent("samples")), SAVE)[0].words
+        assert told in differences(usual(), resumed(silent), SAVE)[0].words
 
 
 def test_a_restart_that_saves_nothing_or_at_the_end_alone_is_told() -> None:
-    logs = logs_of()
-    published((20, "aa"), (30, "bb"))(logs)
-    (found,) = differences(Usual(load(simulate(JOB, ()), logs), ENDS), resumed(published((20, "aa"))), SAVE)
+    (found,) = differences(usual(None, published((20, "aa"), (30, "bb"))), resumed(published((20, "aa"))), SAVE)
     assert found.words == "it made no save of step 30, as the run did"
 
     def silent(logs: Logs) -> None:
@@ -252,20 +255,14 @@ def test_a_restart_that_saves_nothing_or_at_the_end_alone_is_told() -> None:
         for lines in logs.trainers():
             lines[1:] = [line for line in lines[1:] if line.get("event") != "checkpoint.committed" or line["step"] > 30]
 
-    logs = logs_of()
-    published((20, "aa"), (30, "bb"), (40, "cc"))(logs)
-    run = Usual(load(simulate(JOB, ()), logs), ENDS)
+    run = usual(None, published((20, "aa"), (30, "bb"), (40, "cc")))
     (found,) = differences(run, resumed(silent), SAVE)
     assert found.words == "it made no save of step 30, as the run did"
-    assert differences(run, resumed(published((40, "cc"))), SAVE) == [], (
-        "the trainer told of it, and two looks missed it"
-    )
+    assert differences(run, resumed(published((40, "cc"))), SAVE) == [], "it was told, and two looks missed it"
 
 
 def test_the_next_saves_must_hold_the_same_tensors() -> None:
-    logs = logs_of()
-    published((20, "aa"), (30, "bb"), (40, "cc"))(logs)
-    run = Usual(load(simulate(JOB, ()), logs), ENDS)
+    run = usual(None, published((20, "aa"), (30, "bb"), (40, "cc")))
     assert same_tensors(run.run) == []
     assert differences(run, resumed(published((30, "bb"))), SAVE) == []
     (found,) = differences(run, resumed(published((20, "zz"), (30, "xx"), (40, "yy"))), SAVE)
@@ -273,9 +270,7 @@ def test_the_next_saves_must_hold_the_same_tensors() -> None:
     assert (found.kind, found.words) == (Kind.SAVED, text)
     assert differences(Usual(run.run, ENDS, False, {}), resumed(published((30, "xx"))), SAVE) == []
     assert resume_comparison.published(run.run).keys() == {20, 30, 40}
-    logs = logs_of()
-    published((30, "bb"), (40, "cc"))(logs)
-    run = Usual(load(simulate(JOB, ()), logs), ENDS)
+    run = usual(None, published((30, "bb"), (40, "cc")))
     again = resumed(published((30, "bb"), (40, "yy")))
     (found,) = differences(run, again, SAVE)
     assert found.words.startswith("its save of step 40 holds other tensors")
@@ -285,32 +280,22 @@ def test_the_next_saves_must_hold_the_same_tensors() -> None:
 def test_an_update_that_was_skipped_is_told() -> None:
     (found,) = differences(usual(), resumed(at(25, applied=False)), SAVE)
     assert found.words == "it skipped the update of 1 step, not without the stop: 25"
-    logs = logs_of()
-    at(25, applied=False)(logs)
-    skipped = replace(usual(), run=load(simulate(JOB, ()), logs))
-    (found,) = differences(skipped, resumed(), SAVE)
+    (found,) = differences(usual(None, at(25, applied=False)), resumed(), SAVE)
     assert found.words == "it applied the update of 1 step, which was skipped without the stop: 25"
     chance = replace(usual(0.01), apart={"applied": 1.0})
     assert differences(chance, resumed(at(25, applied=False)), SAVE) == [], "a repeat did, too"
 
 
-def test_a_rate_that_follows_the_loss_is_not_compared_where_it_differs_in_a_repeat() -> None:
-    logs = logs_of()
-    at(25, lr=0.5)(logs)
-    exact, off = apart(usual().run, load(simulate(JOB, ()), logs))
-    assert not exact and off["lr"] > 0.1
-    assert differences(replace(usual(), exact=False, apart=off), resumed(at(30, lr=0.25)), SAVE) == []
-
-
 def test_saves_of_different_steps_that_hold_the_same() -> None:
-    logs = logs_of()
-    published((10, "aa"), (20, "bb"), (30, "aa"))(logs)
-    assert [each.words for each in same_tensors(load(simulate(JOB, ()), logs))] == [
-        "the saves of steps 10, 30 hold the same tensors"
-    ]
-    for line in logs.all("checkpoint.committed"):  # named by its micro-batches: another half of the same step
-        line |= {"step": 10, "path": "/run/ckpt_30.pt"} if line["step"] == 30 else {}
-    assert same_tensors(load(simulate(JOB, ()), logs)) == []
+    def by_micro_batches(logs: Logs) -> None:
+        """The third save is of another half of the same step."""
+        third = (line for line in logs.all("checkpoint.committed") if line["step"] == 30)
+        change(third, step=10, path="/run/ckpt_30.pt")
+
+    saves = published((10, "aa"), (20, "bb"), (30, "aa"))
+    (found,) = same_tensors(run_of(saves))
+    assert found.words == "the saves of steps 10, 30 hold the same tensors"
+    assert same_tensors(run_of(saves, by_micro_batches)) == []
 
 
 def test_where_only_a_place_is_told_each_step_begins_where_the_last_one_ended() -> None:

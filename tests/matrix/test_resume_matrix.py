@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+import small_jobs
 from matrix import resuming_trainer
 from typer.testing import CliRunner
 
@@ -61,7 +62,7 @@ def sweep(folder: pathlib.Path, bug: str, *options: str) -> tuple[int, dict[str,
     root = TRAINER.parent.parent.parent
     least = (
         1 if "order_by_world_size" in bug or bug == "none" else 2
-    )  # of the others a restart on fewer nodes tells nothing
+    )  # a restart of others on fewer nodes tells nothing
     scenario.write_text(SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, bug=bug, least=least))
     words = ["matrix", "resume", str(scenario), "--reports", str(folder / "reports"), "--json", "--files", *options]
     result = CliRunner().invoke(make_app(), words)
@@ -176,10 +177,19 @@ def test_every_bug_is_tried() -> None:
     assert "+".join(TOGETHER).split("+") == sorted(REASONS, key="+".join(TOGETHER).index)
 
 
-@pytest.mark.parametrize("option", [["--steps", "0"], ["--save-every", "-1"], ["--budget", "soon"]])
-def test_bad_options_are_usage_errors(tmp_path: pathlib.Path, option: list[str]) -> None:
-    result = CliRunner().invoke(make_app(), ["matrix", "resume", "rank-kill", "--reports", str(tmp_path), *option])
-    assert result.exit_code and option[0] in f"{result.output}{result.exception}"
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("resume rank-kill --steps 0", "--steps"),
+        ("resume rank-kill --save-every -1", "--save-every"),
+        ("resume rank-kill --budget soon", "--budget"),
+        ("checkpoint --steps 10", "chaos matrix resume"),  # no option of that
+        ("checkpoint --trainer nobody", "unknown trainer"),
+    ],
+)
+def test_bad_options_are_usage_errors(tmp_path: pathlib.Path, words: str, said: str) -> None:
+    result = CliRunner().invoke(make_app(), ["matrix", *words.split(), "--reports", str(tmp_path)])
+    assert result.exit_code and said in f"{result.output}{result.exception}"
     assert not list(tmp_path.iterdir())
 
 
@@ -195,32 +205,26 @@ def test_a_command_must_take_what_an_option_changes(tmp_path: pathlib.Path) -> N
     assert not (tmp_path / "reports").exists()
 
 
-def test_options_of_a_sweep_are_none_of_the_checkpoint_matrix(tmp_path: pathlib.Path) -> None:
-    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--steps", "10", "--reports", str(tmp_path)])
-    assert result.exit_code and "chaos matrix resume" in str(result.exception)
-
-
-def followed(sweep: resume_matrix._Sweep, resume: int = 1, save: int = 12, words: str = "the first save") -> bool:
-    return sweep._follows(Moment(words, save, save, resume=resume))
-
-
 def test_one_restart_of_each_kind_is_followed_to_the_end(tmp_path: pathlib.Path) -> None:
     """If it fits into the budget beside the others, and no further resume begins from what it saves next."""
-    text = {"version": 1, "name": "a", "title": "a", "workload": {"steps": 20}}
-    plan = make_plan(parse_scenario(json.dumps(text), str(tmp_path / "a.yaml")), 1, "local", "a-1")
+
+    plan = small_jobs.job("a", ["x"], steps=20)
     setting = resume_matrix.Setting(tmp_path, None, stop, print, 100.0)  # type: ignore[arg-type]
     sweep = resume_matrix._Sweep(plan, tmp_path, setting)
     sweep.sweep, sweep.saves = Sweep("a", "a", "", {}), Saves([12, 24, 36], [12, 24, 36])
     sweep.whole_s, sweep.longest_s = 60.0, 30.0
+
+    def followed(resume: int = 1, save: int = 12, words: str = "the first save") -> bool:
+        return sweep._follows(Moment(words, save, save, resume=resume))
+
     last = Moment("the last save before the end of pass 1", 24, 24)
     sweep.todo = [last, Moment("resume 2 in a row", 24, 24, resume=2)]
-    assert followed(sweep, save=24, words=last.words), "60 s, and 30 s for the other one"
-    assert followed(sweep, resume=2, save=24) and not followed(sweep), "resume 2 begins from its next save"
+    assert followed(save=24, words=last.words), "60 s, and 30 s for the other one"
+    assert followed(resume=2, save=24) and not followed(), "resume 2 begins from its next save"
     sweep.sweep.tried = [Tried(last, "24", (), 5, 1.0, {}, to_end=True)]
-    assert not followed(sweep, save=36, words="the last save before the end of pass 2"), "one of the kind was"
-    sweep.sweep.tried = []
-    sweep.longest_s = 50.0
-    assert not followed(sweep, save=24, words=last.words), "the other one would not be tried"
+    assert not followed(save=36, words="the last save before the end of pass 2"), "one of the kind was"
+    sweep.sweep.tried, sweep.longest_s = [], 50.0
+    assert not followed(save=24, words=last.words), "the other one would not be tried"
 
 
 def test_a_node_that_was_taken_after_its_notice_is_heard_of() -> None:

@@ -27,9 +27,8 @@ NAME = "resume-mine-0123abcd"
 
 def tried(step: int, words: str = "", beside: Forgotten = NONE_FORGOTTEN) -> Tried:
     found = (Finding(Kind.SCHEDULE, words),) if words else ()
-    return Tried(
-        Moment(f"save number {step}", step, step), str(step), found, 5, 1.0, {Kind.SAMPLES.name: 5}, "", beside
-    )
+    moment = Moment(f"save number {step}", step, step)
+    return Tried(moment, str(step), found, 5, 1.0, {Kind.SAMPLES.name: 5}, "", beside)
 
 
 def stored(reports: pathlib.Path, restarts: Sequence[Tried], complete: bool = True) -> Sweep:
@@ -66,11 +65,8 @@ def test_one_cause_is_told_once(tmp_path: pathlib.Path) -> None:
     likewise = "likewise from save number 1 (step 1), save number 2 (step 2), save number 3 (step 3) and 1 more"
     assert first.endswith(likewise) and other == "from save number 30 (step 30): it consumed other samples"
     assert found.why.startswith("6 of 7 restarts went wrong; from save number 0")
-    for shown in (
-        told(tmp_path, "show", NAME),
-        (tmp_path / NAME / "report.html").read_text(),
-        (tmp_path / NAME / "report.md").read_text(),
-    ):
+    pages = [(tmp_path / NAME / f"report.{kind}").read_text() for kind in ("html", "md")]
+    for shown in (told(tmp_path, "show", NAME), *pages):
         assert shown.replace("&nbsp;", " ").count("at step 1 the learning rate is") <= 2, "a part, and the headline"
         assert "at step 2 the" not in shown and "at step 5 the" not in shown
     assert told(tmp_path, "show", NAME).count("the same as from save number 0") == 4
@@ -133,9 +129,8 @@ def test_what_a_resumed_job_left_wrong_is_counted_once(tmp_path: pathlib.Path) -
     found = replace(stored(tmp_path, row), saves=[10, 20, 30])
     assert found.findings == ["from save number 10 (step 10): other samples"]
     assert found.why.startswith("1 of 3 restarts went wrong")
-    assert [told[0] for _, told in found.told_once()][1].startswith(
-        "it began from a save of a wrong restart (save number 10)"
-    )
+    again = [told[0] for _, told in found.told_once()][1]
+    assert again.startswith("it began from a save of a wrong restart (save number 10)")
     own = replace(found, tried=[replace(first, found=()), *row[1:]])
     assert own.findings == ["from save number 20 (step 20): another loss"], "the row went wrong at its second resume"
 

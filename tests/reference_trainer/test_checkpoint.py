@@ -3,6 +3,7 @@
 import errno
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import pathlib
@@ -26,33 +27,34 @@ from reference_trainer.checkpoint import Checkpoints, DamagedCheckpoint
 
 SILENT = Emitter(None)
 WEIGHTS = torch.arange(12.0).reshape(3, 4)
+FULL = OSError(errno.ENOSPC, "No space left on device")
 STATE = {"model/w": WEIGHTS, "rng": torch.zeros(2, 5, dtype=torch.uint8), "progress": "{}"}
 
 
-def saved(root: pathlib.Path, *steps: int, keep: int = 3, emit: Emitter = SILENT) -> Checkpoints:
-    checkpoints = Checkpoints(str(root), None, keep, emit)
+def save(checkpoints: Checkpoints, *steps: int, **metrics: float) -> Checkpoints:
+    """Saves and waits; the weights differ by step."""
     for step in steps:
-        checkpoints.save("periodic", step, STATE | {"model/w": WEIGHTS + step})
+        checkpoints.save("periodic", step, STATE | {"model/w": WEIGHTS + step}, metrics)
         checkpoints.wait()
     return checkpoints
+
+
+def saved(
+    root: object, *steps: int, keep: int = 3, emit: Emitter = SILENT, staging: pathlib.Path | None = None
+) -> Checkpoints:
+    return save(Checkpoints(str(root), None if staging is None else str(staging), keep, emit), *steps)
 
 
 def events(folder: pathlib.Path, name: str) -> list[dict[str, Any]]:
     return [event for log in read_log(folder) for event in log.events if event["event"] == name]
 
 
-def test_reads_back_what_was_written(tmp_path: pathlib.Path, one_rank: None) -> None:
-    saved(tmp_path, 20)
-    restored = saved(tmp_path).restore()
-    assert (restored.step, restored.fallback) == (20, [])
-    assert restored.state is not None
-    assert torch.equal(restored.state["model/w"], WEIGHTS + 20)
-    assert restored.state["progress"] == "{}"
-
-
-def test_keeps_the_last_ones_and_no_leftovers(tmp_path: pathlib.Path) -> None:
+def test_what_was_written_reads_back_and_the_last_ones_are_kept(tmp_path: pathlib.Path, one_rank: None) -> None:
     saved(tmp_path, 10, 20, 30, 40, keep=2)
     assert sorted(os.listdir(tmp_path)) == ["step-00000030", "step-00000040"]
+    restored = saved(tmp_path).restore()
+    assert (restored.step, restored.fallback) == (40, []) and restored.state is not None
+    assert torch.equal(restored.state["model/w"], WEIGHTS + 40) and restored.state["progress"] == "{}"
 
 
 def flip_a_bit(file: pathlib.Path) -> None:
@@ -114,21 +116,16 @@ def test_falls_back_past_a_damaged_one_and_says_so(
     assert file in restored.fallback[0]["reason"]
 
 
-def test_starts_from_scratch_when_none_is_valid(tmp_path: pathlib.Path, one_rank: None) -> None:
+def test_starts_from_scratch_when_none_is_valid_and_a_damaged_one_is_made_again(
+    tmp_path: pathlib.Path, one_rank: None
+) -> None:
     saved(tmp_path, 10, 20)
     for step in (10, 20):
         flip_a_bit(tmp_path / checkpoint.folder_name(step) / "__0_0.distcp")
     restored = saved(tmp_path).restore()
-    assert (restored.step, restored.source, restored.state) == (0, "scratch", None)
-    assert len(restored.fallback) == 2
-
-
-def test_a_damaged_one_is_made_again(tmp_path: pathlib.Path) -> None:
-    saved(tmp_path, 20)
-    flip_a_bit(tmp_path / "step-00000020" / "__0_0.distcp")
+    assert (restored.step, restored.source, restored.state) == (0, "scratch", None) and len(restored.fallback) == 2
     saved(tmp_path, 20)
     assert checkpoint.verify(tmp_path / "step-00000020") > 0
-    assert os.listdir(tmp_path) == ["step-00000020"]
 
 
 def test_any_single_flipped_bit_is_found(tmp_path: pathlib.Path) -> None:
@@ -145,29 +142,26 @@ def test_any_single_flipped_bit_is_found(tmp_path: pathlib.Path) -> None:
             checkpoint.verify(folder)
 
 
-def test_failure_is_an_event_and_the_next_interval_tries_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("where", "name"), [(dcp, "save"), (dcp.FileSystemWriter, "write_data")])
+def test_a_failure_is_an_event_and_the_next_interval_tries_again(
+    where: Any, name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also one that PyTorch wraps into an error of its own."""
     emit = Emitter(tmp_path / "events" / "trainer.jsonl")
     checkpoints = saved(tmp_path / "root", 10, emit=emit)
-
     with monkeypatch.context() as patch:
-        patch.setattr(dcp, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-        checkpoints.save("periodic", 20, STATE)
-        checkpoints.wait()
+        patch.setattr(where, name, Mock(side_effect=FULL))
+        save(checkpoints, 20)
     assert checkpoints.committed_step == 10
-    assert [(event["step"], event["error"]) for event in events(tmp_path / "events", "checkpoint.failed")] == [
-        (20, "OSError: [Errno 28] No space left on device")
-    ]
-    checkpoints.save("periodic", 30, STATE)
-    checkpoints.wait()
-    assert checkpoints.committed_step == 30
+    (failed,) = events(tmp_path / "events", "checkpoint.failed")
+    assert (failed["step"], failed["error"]) == (20, "OSError: [Errno 28] No space left on device")
+    assert save(checkpoints, 30).committed_step == 30
     assert sorted(os.listdir(tmp_path / "root")) == ["step-00000010", "step-00000030"], "half a checkpoint was left"
     emit.close()
 
 
 def test_older_one_is_kept_when_the_new_one_does_not_read_back(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Storage that loses what it acknowledged: the checkpoint before must still be there."""
     checkpoints = saved(tmp_path, 10, keep=1)
@@ -179,66 +173,53 @@ def test_older_one_is_kept_when_the_new_one_does_not_read_back(
             flip_a_bit(tmp_path / "step-00000020" / "__0_0.distcp")
 
     monkeypatch.setattr(checkpoint, "_fsync", lying)
-    checkpoints.save("periodic", 20, STATE)
-    checkpoints.wait()
-    assert checkpoints.committed_step == 10
+    assert save(checkpoints, 20).committed_step == 10
     assert (tmp_path / "step-00000010").exists()
 
 
-def test_what_a_kill_left_behind_is_swept(tmp_path: pathlib.Path, one_rank: None) -> None:
-    saved(tmp_path, 10)
-    (tmp_path / ".tmp-step-00000020-1-a").mkdir()
-    checkpoints = saved(tmp_path)
+@pytest.mark.parametrize("stray", ["step-00000020.bak", "step-abc", "step-", ".tmp-step-00000020-1-a"])
+def test_what_people_leave_beside_checkpoints_is_passed_over_and_what_a_kill_left_is_swept(
+    tmp_path: pathlib.Path, one_rank: None, stray: str
+) -> None:
+    checkpoints = saved(tmp_path, 10)
+    (tmp_path / stray).mkdir()
     assert checkpoints.restore().step == 10
     checkpoints.sweep()
-    assert os.listdir(tmp_path) == ["step-00000010"]
+    assert (tmp_path / stray).exists() is not stray.startswith(".tmp")
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"], ids=["a folder that nodes share", "a bucket"])
 def test_what_others_have_is_written_by_way_of_the_own_disk(
     scheme: str, tmp_path: pathlib.Path, one_rank: None
 ) -> None:
-    shared = tmp_path / "shared"
-    here = Checkpoints(f"{scheme}{shared}", str(tmp_path / "here"), 2, SILENT)
-    for step in (10, 20, 30):
-        here.save("periodic", step, STATE | {"model/w": WEIGHTS + step})
-        here.wait()
-    assert here.committed_step == 30
-    assert sorted(os.listdir(shared)) == sorted(os.listdir(tmp_path / "here")) == ["step-00000020", "step-00000030"]
-    there = Checkpoints(f"{scheme}{shared}", str(tmp_path / "there"), 2, SILENT)
+    shared, here, there = (tmp_path / name for name in ("shared", "here", "there"))
+    assert saved(f"{scheme}{shared}", 10, 20, 30, keep=2, staging=here).committed_step == 30
+    assert sorted(os.listdir(shared)) == sorted(os.listdir(here)) == ["step-00000020", "step-00000030"]
     flip_a_bit(shared / "step-00000030" / "__0_0.distcp")
-    restored = there.restore()
-    assert (restored.step, len(restored.fallback)) == (20, 1)
-    assert restored.state is not None
+    restored = saved(f"{scheme}{shared}", staging=there).restore()
+    assert (restored.step, len(restored.fallback)) == (20, 1) and restored.state is not None
     assert torch.equal(restored.state["model/w"], WEIGHTS + 20)
-    assert Checkpoints(f"{scheme}{shared}", str(tmp_path / "here"), 2, SILENT).restore().step == 30, "its own copy"
+    assert saved(f"{scheme}{shared}", staging=here).restore().step == 30, "its own copy"
 
 
 def test_upload_without_a_manifest_does_not_count(tmp_path: pathlib.Path, one_rank: None) -> None:
     url = f"file://{tmp_path}/bucket"
-    here = Checkpoints(url, str(tmp_path / "here"), 2, SILENT)
-    here.save("periodic", 10, STATE)
-    here.wait()
+    saved(url, 10, staging=tmp_path / "here")
     (tmp_path / "bucket" / "step-00000010" / "manifest.json").unlink()
-    assert Checkpoints(url, str(tmp_path / "there"), 2, SILENT).restore().source == "scratch"
+    assert saved(url, staging=tmp_path / "there").restore().source == "scratch"
 
 
 def test_what_did_not_reach_the_shared_folder_does_not_count(
     tmp_path: pathlib.Path, one_rank: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shared, emit = tmp_path / "shared", Emitter(tmp_path / "events" / "trainer.jsonl")
-    here = Checkpoints(str(shared), str(tmp_path / "here"), 2, emit)
-    here.save("periodic", 10, STATE)
-    here.wait()
-
-    monkeypatch.setattr(shutil, "copytree", Mock(side_effect=OSError(errno.ENOSPC, "no space left on device")))
-    here.save("periodic", 20, STATE)
-    here.wait()
-    assert "no space left" in capsys.readouterr().err
-    assert here.committed_step == 10
+    here = saved(shared, 10, emit=emit, staging=tmp_path / "here")
+    monkeypatch.setattr(shutil, "copytree", Mock(side_effect=FULL))
+    assert save(here, 20).committed_step == 10
+    assert "No space left" in capsys.readouterr().err
     assert [event["step"] for event in events(tmp_path / "events", "checkpoint.failed")] == [20]
     (shared / ".tmp-step-00000020-1-1").mkdir()
-    again = Checkpoints(str(shared), str(tmp_path / "here"), 2, SILENT)
+    again = saved(shared, staging=tmp_path / "here")
     again.sweep()
     assert os.listdir(shared) == ["step-00000010"]
     assert again.restore().step == 10
@@ -247,9 +228,7 @@ def test_what_did_not_reach_the_shared_folder_does_not_count(
 def test_the_manifest_holds_version_and_metrics_and_another_version_is_refused(
     tmp_path: pathlib.Path, one_rank: None
 ) -> None:
-    checkpoints = saved(tmp_path, 10)
-    checkpoints.save("periodic", 20, STATE, {"loss": 2.5, "grad_norm": float("inf")})
-    checkpoints.wait()
+    save(saved(tmp_path, 10), 20, loss=2.5, grad_norm=math.inf)
     path = tmp_path / "step-00000020" / "manifest.json"
     manifest = json.loads(path.read_text())
     assert (manifest["version"], manifest["metrics"]) == (1, {"loss": 2.5, "grad_norm": None})
@@ -296,27 +275,6 @@ def test_a_checkpoint_that_only_another_node_sees_is_waited_for(
     assert found == [(0, step, reasons), (1, step, reasons)]
 
 
-@pytest.mark.parametrize("stray", ["step-00000020.bak", "step-abc", "step-", "step-00000020 (copy)"])
-def test_what_people_leave_beside_checkpoints_is_passed_over(
-    tmp_path: pathlib.Path, one_rank: None, stray: str
-) -> None:
-    saved(tmp_path, 10)
-    (tmp_path / stray).mkdir()
-    assert saved(tmp_path).restore().step == 10
-
-
-def test_an_error_of_pytorch_while_it_writes_is_an_event(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(dcp.FileSystemWriter, "write_data", lambda *_: (_ for _ in ()).throw(full))
-    emit = Emitter(tmp_path / "events" / "trainer.jsonl")
-    saved(tmp_path / "root", 20, emit=emit)
-    emit.close()
-    (failed,) = events(tmp_path / "events", "checkpoint.failed")
-    assert failed["error"] == "OSError: [Errno 28] No space left on device"
-
-
 def test_an_error_of_pytorch_while_it_reads_is_passed_over(tmp_path: pathlib.Path, one_rank: None) -> None:
     """The file is what the manifest says, and yet no checkpoint."""
     checkpoints = saved(tmp_path, 20, 40)
@@ -357,7 +315,7 @@ def test_a_save_that_never_ends_is_told_and_those_after_it_are_skipped(
     write = checkpoint.write
     monkeypatch.setattr(checkpoint, "write", lambda *given: release.wait() and write(*given))
     monkeypatch.setattr(checkpoint, "SAVE_S_MAX", 0.05)
-    checkpoints = Checkpoints(str(tmp_path / "saves"), None, 3, emit)
+    checkpoints = saved(tmp_path / "saves", emit=emit)
     for step in (20, 40):
         checkpoints.save("periodic", step, dict(STATE))
     (diagnosis,) = until(lambda: events(tmp_path / "events", "diagnosis"), "an alarm")
@@ -367,8 +325,7 @@ def test_a_save_that_never_ends_is_told_and_those_after_it_are_skipped(
     monkeypatch.setattr(checkpoint, "SAVE_S_MAX", 60.0)
     release.set()
     checkpoints.wait()
-    checkpoints.save("periodic", 60, dict(STATE))
-    checkpoints.wait()
+    save(checkpoints, 60)
     assert [each["step"] for each in events(tmp_path / "events", "checkpoint.committed")] == [20, 60]
 
 
@@ -377,10 +334,7 @@ def test_what_a_store_sends_too_short_is_fetched_again_and_then_passed_over(
     tmp_path: pathlib.Path, one_rank: None, monkeypatch: pytest.MonkeyPatch, short: int, step: int
 ) -> None:
     shared, emit = tmp_path / "shared", Emitter(tmp_path / "events" / "trainer.jsonl")
-    writer = Checkpoints(str(shared), str(tmp_path / "writer"), 3, SILENT)
-    for each in (10, 20):
-        writer.save("periodic", each, dict(STATE))
-        writer.wait()
+    saved(shared, 10, 20, staging=tmp_path / "writer")
     download, left = checkpoint.SharedFolder.download, [short]
 
     def too_short(self: checkpoint.SharedFolder, number: int, root: pathlib.Path) -> None:
@@ -391,7 +345,7 @@ def test_what_a_store_sends_too_short_is_fetched_again_and_then_passed_over(
             os.truncate(file, file.stat().st_size // 2)
 
     monkeypatch.setattr(checkpoint.SharedFolder, "download", too_short)
-    restored = Checkpoints(str(shared), str(tmp_path / "reader"), 3, emit).restore()
+    restored = saved(shared, emit=emit, staging=tmp_path / "reader").restore()
     assert restored.step == step and len(restored.fallback) == (step == 10)
     assert len(events(tmp_path / "events", "diagnosis")) == 2
 
@@ -400,11 +354,8 @@ def test_what_a_store_sends_too_short_is_fetched_again_and_then_passed_over(
 def test_an_upload_that_never_reads_back_whole_does_not_count(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, short: int, steps: list[int]
 ) -> None:
-    url, staging = f"file://{tmp_path}/remote", str(tmp_path / "staging")
-    checkpoints = Checkpoints(url, staging, 3, SILENT)
-    checkpoints.save("periodic", 10, dict(STATE))
-    checkpoints.wait()
-    remote = checkpoint.Remote(url)
+    url = f"file://{tmp_path}/remote"
+    checkpoints, remote = saved(url, 10, staging=tmp_path / "staging"), checkpoint.Remote(url)
     read, left = type(remote._files).cat_file, [short]
 
     def too_short(self: Any, path: str, *given: Any, **more: Any) -> bytes:
@@ -414,7 +365,5 @@ def test_an_upload_that_never_reads_back_whole_does_not_count(
         return content[: len(content) // 2] if path.endswith(".distcp") and left[0] >= 0 else content
 
     monkeypatch.setattr(type(remote._files), "cat_file", too_short)
-    checkpoints.save("periodic", 20, dict(STATE))
-    checkpoints.wait()
+    assert save(checkpoints, 20).committed_step == steps[0]
     assert remote.steps() == steps
-    assert checkpoints.committed_step == steps[0]

@@ -64,16 +64,11 @@ def test_order_depends_on_seed_and_step_alone() -> None:
     assert first.batch(3).first == 14
 
 
-def test_targets_are_the_bytes_that_follow() -> None:
+def test_targets_are_the_bytes_that_follow_and_the_text_that_comes_with_it_needs_no_download() -> None:
     inputs, targets = samples().read(np.array([0, 3]))
-    assert inputs[1].tolist() == list(range(30, 40))
-    assert targets[1].tolist() == list(range(31, 41))
-
-
-def test_default_text_needs_no_download_and_has_a_digest() -> None:
+    assert (inputs[1].tolist(), targets[1].tolist()) == ([*range(30, 40)], [*range(31, 41)])
     found = load_corpus(None)
-    assert found.size > 10**6
-    assert len(found.digest) == 64
+    assert found.size > 10**6 and len(found.digest) == 64
 
 
 def test_bad_data_is_refused_with_the_reason(tmp_path: pathlib.Path) -> None:
@@ -106,11 +101,8 @@ def test_a_bad_shard_is_never_trained_on(how: str, tmp_path: pathlib.Path) -> No
         file.unlink()
     else:
         file.write_bytes(b"" if how == "short" else bytes(2 * BLOCK_BYTES) + b"x" * BLOCK_BYTES)
-    last = np.array([data.count - 1])
-    with pytest.raises(
-        BadShard, match="No such file" if how == "gone" else "shorter" if how == "short" else "not what"
-    ):
-        data.read(last)
+    with pytest.raises(BadShard, match={"gone": "No such file", "short": "shorter", "garbage": "not what"}[how]):
+        data.read(np.array([data.count - 1]))
     data.read(np.array([0]))
 
 
@@ -204,24 +196,15 @@ def options(data: pathlib.Path, patience_s: str = "600") -> list[str]:
     return ["--data", str(data), "--data-patience-s", patience_s, "--hang-floor-s", HANG_FLOOR_S]
 
 
-@pytest.fixture(scope="module")
-def losses_of_the_whole(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    folder = tmp_path_factory.mktemp("whole")
-    return completed(nursery, folder / "job", STEPS, *options(shards(folder / "data")), nproc=2).losses()
-
-
-@pytest.mark.parametrize("how", ["missing", "garbage"])
-def test_a_shard_that_comes_back_costs_time_and_nothing_else(
-    how: str, nursery: Nursery, tmp_path: pathlib.Path, losses_of_the_whole: dict[int, float]
-) -> None:
+def test_a_shard_that_comes_back_costs_time_and_nothing_else(nursery: Nursery, tmp_path: pathlib.Path) -> None:
     data = shards(tmp_path / "data")
+    whole = completed(nursery, tmp_path / "whole", STEPS, *options(data), nproc=2).losses()
     with Job(nursery, tmp_path / "lost", STEPS, *options(data), nproc=2) as lost:
         lost.stop_after(50)
         lost.start("a")
         lost.wait_stopped(50)
         kept = (data / "2").rename(tmp_path / "kept")
-        if how == "garbage":
-            (data / "2").write_bytes(bytes(20_000))
+        (data / "2").write_bytes(bytes(20_000))
         lost.go_on(50)
         lost.wait_for(lambda: lost.seen("anomaly", kind="data"), "word of the shard")
         time.sleep(AWAY_S)
@@ -234,7 +217,7 @@ def test_a_shard_that_comes_back_costs_time_and_nothing_else(
         slowest = max(lost.seen("step"), key=lambda event: event["data_ns"])
         waits_since = slowest["begin_ns"]  # the batches before it had been loaded already
         assert slowest["data_ns"] > (back_ns - waits_since) / 2, "the wait is booked as a wait for data"
-        assert lost.losses() == losses_of_the_whole
+        assert lost.losses() == whole
 
 
 def test_a_shard_that_stays_away_stops_the_job_with_the_reason(nursery: Nursery, tmp_path: pathlib.Path) -> None:

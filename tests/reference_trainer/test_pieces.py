@@ -100,16 +100,12 @@ def parts(whole: Batch, world: int) -> list[np.ndarray[Any, Any]]:
 
 
 def compared(whole: Batch, read: list[np.ndarray[Any, Any]], rank: int = 0) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
-
-    def emit(event: str, **fields: Any) -> None:
-        told.append({"event": event} | fields)
-
+    emit = Told()
     try:
-        compare(7, whole, [tally(each) for each in read], emit, rank)  # type: ignore[arg-type]
+        compare(7, whole, [tally(each) for each in read], emit, rank)
     except Setback:
-        told.append({"event": "setback"})
-    return told
+        emit("setback")
+    return emit.events
 
 
 @given(world=st.integers(1, 9), more=st.integers(0, 30))

@@ -33,11 +33,7 @@ def assert_nothing_lost(job: Job, since_ns: int) -> None:
     assert restored == {last}
 
 
-TRIES = 40
-
-
-@pytest.mark.parametrize("how", ["agent", "everything", "one worker"])
-def test_eviction_with_replacement(nursery: Nursery, tmp_path: pathlib.Path, how: str) -> None:
+def test_eviction_with_replacement(nursery: Nursery, tmp_path: pathlib.Path) -> None:
     with Job(nursery, tmp_path / "fault-free", 60) as fault_free:
         for node in ("a", "b"):
             fault_free.start(node, "2:2")
@@ -47,7 +43,7 @@ def test_eviction_with_replacement(nursery: Nursery, tmp_path: pathlib.Path, how
         for node in ("a", "b"):
             job.start(node, "2:2")
         job.wait_stopped(24)
-        evict(job, "b", how)
+        evict(job, "b", "one worker")
         job.go_on(24)
         assert job.code("b") == EXIT_DRAINED
         left_ns = time.monotonic_ns()
@@ -80,14 +76,7 @@ def test_eviction_without_replacement_shrinks_and_grows_back(nursery: Nursery, t
         assert_nothing_lost(job, regrouped["mono_ns"])
 
 
-def test_node_loss_shrinks(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    with Job(nursery, tmp_path / "job", 3000) as job:
-        for node in ("a", "b"):
-            job.start(node, "1:2")
-        job.wait_for(lambda: any(e["world_size"] == 2 for e in job.seen("step")), "two nodes")
-        job.wait_for_step(job.seen("step")[-1]["step"] + 15)
-        job.kill("a")  # the one with rank 0
-        job.wait_for(lambda: job.seen("step")[-1]["world_size"] == 1, "shrink")
+TRIES = 40
 
 
 def test_notice_at_any_moment(nursery: Nursery, tmp_path: pathlib.Path) -> None:
@@ -123,11 +112,12 @@ def test_notice_at_any_moment(nursery: Nursery, tmp_path: pathlib.Path) -> None:
 STEPS = 45
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("ranks", "precision"), [(2, "fp16"), (4, "fp32")])
 def test_killed_run_repeats_the_undisturbed_one_bit_for_bit(
-    nursery: Nursery, tmp_path: pathlib.Path, ranks: int
+    nursery: Nursery, tmp_path: pathlib.Path, ranks: int, precision: str
 ) -> None:
-    extra = ["--dropout", "0.1"]  # so that random states matter
+    """Dropout makes random states matter, and fp16 the loss scale."""
+    extra = ["--dropout", "0.1", "--precision", precision]
     fault_free = completed(nursery, tmp_path / "fault-free", STEPS, *extra, nproc=ranks)
     with Job(nursery, tmp_path / "killed", STEPS, *extra, nproc=ranks) as job:
         job.stop_after(17, 33)
@@ -142,8 +132,9 @@ def test_killed_run_repeats_the_undisturbed_one_bit_for_bit(
         assert len(restored) >= 2, "nothing was restored, so nothing was shown"
         crash = answer(Kind.CRASH, Decision.RESTART_IN_PLACE, ranks - 1)
         assert answers(job.seen("diagnosis", kind="crash")) == [crash] * 2
-    assert job.losses() == fault_free.losses()
-    assert len(fault_free.losses()) == STEPS
+    assert job.losses() == fault_free.losses() and len(fault_free.losses()) == STEPS
+    last = [each.seen("step", rank=0)[-1]["grad_norm"] for each in (job, fault_free)]
+    assert last[0] == last[1]
 
 
 def test_survives_kills_at_any_moment(nursery: Nursery, tmp_path: pathlib.Path) -> None:

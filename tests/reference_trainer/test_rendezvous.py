@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -44,7 +44,7 @@ def meet(nodes: list[Rendezvous]) -> list[int]:
         return sorted(info.rank for info in pool.map(lambda node: node.next_rendezvous(), nodes))
 
 
-def test_all_meet_again_at_a_store_that_came_back_empty() -> None:
+def test_all_meet_again_at_a_store_that_came_back_empty_and_who_lost_a_worker_waits_for_it() -> None:
     with store_process(0) as port:
         nodes = [handler(port), handler(port)]
         assert meet(nodes) == [0, 1]
@@ -56,14 +56,6 @@ def test_all_meet_again_at_a_store_that_came_back_empty() -> None:
             until(lambda node=node: node.num_nodes_waiting() > 0, "a node that waits")  # type: ignore[misc]
         assert meet(nodes) == [0, 1]
         assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
-        for node in nodes:
-            node.leave()
-
-
-def test_who_lost_a_worker_waits_for_the_store() -> None:
-    with store_process(0) as port:
-        nodes = [handler(port), handler(port)]
-        meet(nodes)
     found: list[int] = []
     meeting = threading.Thread(target=lambda: found.extend(meet(nodes)))
     meeting.start()
@@ -137,31 +129,22 @@ def beat(members: Members, node: Any, at: datetime.datetime) -> None:
 def test_a_node_with_another_clock_lives_as_long_as_its_heartbeat_changes(
     members: Members, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = dynamic_rendezvous._NodeDesc("there", 1, 1)
-    now = [1000.0]
+    node, now = dynamic_rendezvous._NodeDesc("there", 1, 1), [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def look(after_s: float) -> bool:
+        """Whether the node is there, so long after the look before."""
+        now[0] += after_s
+        members._sanitize()
+        return node in members.state.participants
+
     theirs = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=hours)
     for number in range(20):
         beat(members, node, theirs + datetime.timedelta(seconds=number / 2))
-        members._sanitize()
-        now[0] += 0.5
-    assert node in members.state.participants
-    for _ in range(5):  # it says nothing any more
-        members._sanitize()
-        now[0] += 0.5
-    assert node not in members.state.participants
+        look(0.5)
+    assert look(15), "who slept does not call the others dead"
+    assert [look(0.5) for _ in range(5)][-1] is False, "it says nothing any more"
     assert node not in members.state.last_heartbeats
-
-
-def test_who_slept_does_not_call_the_others_dead(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = dynamic_rendezvous._NodeDesc("there", 1, 1)
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    beat(members, node, datetime.datetime.now(datetime.UTC))
-    members._sanitize()
-    now[0] += 15
-    members._sanitize()
-    assert node in members.state.participants
 
 
 def test_the_clock_of_the_rendezvous_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,33 +155,17 @@ def test_the_clock_of_the_rendezvous_does_not_jump(monkeypatch: pytest.MonkeyPat
     assert type(after) is datetime.datetime  # it is pickled for nodes that run another version
 
 
-Claim = Callable[[int, int, int, int], None]
-
-
-@pytest.fixture
-def claim(monkeypatch: pytest.MonkeyPatch) -> Claim:
-    store = dist.HashStore()
-
-    def claim(node: int, local_rank: int, rank: int, world_size: int) -> None:
+def test_places_that_fit_are_taken_and_another_idea_of_the_world_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def claim(store: dist.Store, node: int, local_rank: int, rank: int, world_size: int) -> None:
         monkeypatch.setenv("GROUP_RANK", str(node))
         monkeypatch.setenv("LOCAL_RANK", str(local_rank))
         claim_place(store, rank, world_size)
 
-    return claim
-
-
-def test_places_that_fit_are_taken(claim: Claim) -> None:
+    four, two = dist.HashStore(), dist.HashStore()
     for rank in (3, 0, 2, 1):
-        claim(rank // 2, rank % 2, rank, 4)
-
-
-def test_whoever_comes_second_to_a_rank_names_the_first(claim: Claim) -> None:
-    claim(0, 0, 0, 2)
+        claim(four, rank // 2, rank % 2, rank, 4)
+    claim(two, 0, 0, 0, 2)
     with pytest.raises(WrongPlace, match="rank 0: worker 0 of node 1 and worker 0 of node 0"):
-        claim(1, 0, 0, 2)
-
-
-def test_another_idea_of_the_world_is_named(claim: Claim) -> None:
-    claim(0, 0, 0, 2)
+        claim(two, 1, 0, 0, 2)
     with pytest.raises(WrongPlace, match=r"worker 0 of node 1 is told of 3 ranks, others of 2 \(worker 0 of node 0\)"):
-        claim(1, 0, 1, 3)
+        claim(two, 1, 0, 1, 3)

@@ -1,5 +1,7 @@
 """What the trainer says when training goes on, but not as it should; and its norms by layer."""
 
+import math
+
 import pytest
 import torch
 from told import Told
@@ -44,15 +46,9 @@ def test_a_late_checkpoint_is_told_once_until_there_is_one(clock: list[float]) -
     assert told.kinds() == [(51, abnormal.CHECKPOINT_LATE)]
     train(trends, clock, range(90, 140), committed=90)
     assert told.kinds()[1:] == [(131, abnormal.CHECKPOINT_LATE)]
-
-
-def test_where_time_counts_steps_do_not(clock: list[float]) -> None:
-    told = Told()
-    trends = Trends(told, 0, Rhythm(1, 30))
-    train(trends, clock, range(1, 62))
-    assert told.events == []
-    train(trends, clock, range(62, 64))
-    assert told.kinds() == [(62, abnormal.CHECKPOINT_LATE)]
+    timed = Told()
+    train(Trends(timed, 0, Rhythm(1, 30)), clock, range(1, 64))
+    assert timed.kinds() == [(62, abnormal.CHECKPOINT_LATE)], "where time counts, steps do not"
 
 
 def test_each_rule_speaks_in_words(clock: list[float]) -> None:
@@ -84,33 +80,23 @@ def trained() -> nn.Module:
     return model
 
 
-def test_the_layers_add_up_to_the_whole() -> None:
-    model = trained()
+def test_the_layers_add_up_to_the_whole_and_are_told_as_they_were_before_they_were_clipped() -> None:
+    model, told = trained(), Told()
     whole = torch.nn.utils.get_total_norm([each.grad for each in model.parameters() if each.grad is not None]).item()
     found = norms(model)
     assert sorted(found) == sorted({layer_of(name) for name, _ in model.named_parameters()})
     assert "blocks.0" in found and "blocks.1" in found
     assert sum(gradient**2 for gradient, _ in found.values()) ** 0.5 == pytest.approx(whole, rel=1e-5)
-
-
-def test_what_was_clipped_is_told_as_it_was() -> None:
-    model, told = trained(), Told()
-    before = {layer: gradient for layer, (gradient, _) in norms(model).items()}
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01).item()
     LayerNorms(model, told, 1, clip=0.01).step_done(1, norm, spikes=False)
+    before = {layer: gradient for layer, (gradient, _) in found.items()}
     assert {each["name"]: each["gradient"] for each in told.events[0]["layers"]} == pytest.approx(before, rel=1e-3)
 
 
 @pytest.mark.parametrize("every, spikes, steps", [(0, False, []), (0, True, [1, 2, 3, 4]), (2, False, [2, 4])])
-def test_it_is_told_when_asked_for_or_at_a_spike(every: int, spikes: bool, steps: list[int]) -> None:
+@pytest.mark.parametrize("norm", [0.5, math.nan, math.inf])
+def test_it_is_told_when_asked_for_or_at_a_spike(every: int, spikes: bool, steps: list[int], norm: float) -> None:
     model, told = trained(), Told()
     for step in range(1, 5):
-        LayerNorms(model, told, every, clip=1.0).step_done(step, 0.5, spikes)
+        LayerNorms(model, told, every, clip=1.0).step_done(step, norm, spikes)
     assert [event["step"] for event in told.events] == steps
-
-
-@pytest.mark.parametrize("norm", [float("nan"), float("inf")])
-def test_a_gradient_that_is_no_number_is_told_as_it_is(norm: float) -> None:
-    model, told = trained(), Told()
-    LayerNorms(model, told, 0, clip=1.0).step_done(1, norm, spikes=True)
-    assert len(told.events) == 1

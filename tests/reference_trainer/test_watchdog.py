@@ -1,5 +1,6 @@
 """The watchdog counts progress, and knows what is no step; it is as strict where it must act as where it must not."""
 
+import contextlib
 import os
 import pathlib
 import threading
@@ -48,24 +49,32 @@ def test_a_section_has_a_limit_of_its_own_and_then_the_step_has_its_own_again(fa
     until(failed.is_set, "the watchdog")
 
 
-def test_a_thread_that_beats_for_nobody_does_not_help_a_step(failed: threading.Event) -> None:
-    """There is no way to say that one lives: only steps and sections count."""
-    watchdog = Watchdog(Told(), 0, floor_s=0.1, factor=1, startup_s=900)
-    watchdog.step_done(1)
-    until(failed.is_set, "the watchdog")
-
-
-def test_a_rank_that_is_stuck_in_a_section_names_itself_and_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    newest = {"group": "0", "number": 7, "operation": "gloo:all_reduce", "over": True}
-    monkeypatch.setattr(flight_recorder, "last_collectives", lambda: iter([newest]))
+@pytest.mark.parametrize(
+    ("over", "where", "named"),
+    [
+        ([True, True], "step", True),
+        ([True, False], "step", False),
+        ([], "step", False),
+        ([True], "start", False),
+        ([True], "restore", True),
+    ],
+)
+def test_a_rank_that_hangs_outside_of_all_collectives_names_itself_and_the_place(
+    over: list[bool], where: str, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = [{"group": "0", "number": 7, "operation": "gloo:all_reduce", "over": each} for each in over]
+    monkeypatch.setattr(flight_recorder, "last_collectives", lambda: iter(newest))
     monkeypatch.setattr(os, "_exit", lambda code: None)
     emit = Told()
     watchdog = Watchdog(emit, 3, floor_s=900, factor=20, startup_s=900)
-    with watchdog.section("restore", 900):
+    watchdog.step_done(4)
+    with watchdog.section("restore", 900) if where == "restore" else contextlib.nullcontext():
+        if where == "start":
+            watchdog.allow("the start", 900)
         watchdog._fail(901)
-    assert emit.answers() == [answer(Kind.HANG, Decision.RESTART_IN_PLACE, 3)]
-    (told,) = [event for event in emit.events if event["event"] == "diagnosis"]
-    assert told["why"].startswith("stuck in restore for 901.00 s (limit 900.00 s); it waits for no other rank")
+    assert emit.answers() == [answer(Kind.HANG, Decision.RESTART_IN_PLACE, 3)] * named
+    why = [event["why"] for event in emit.events if event["event"] == "diagnosis" and where == "restore"]
+    assert all(each.startswith("stuck in restore for 901.00 s (limit 900.00 s); it waits for no") for each in why)
 
 
 @pytest.mark.parametrize(("rank", "named"), [(0, True), (2, False)])
@@ -80,13 +89,8 @@ def test_only_the_absent_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     store, absent = dist.HashStore(), list[list[int]]()
     monkeypatch.setattr(dist, "TCPStore", lambda *_, **__: store)
     monkeypatch.setattr(dist, "init_process_group", MagicMock(side_effect=dist.DistStoreError("timed out")))
-    for name, value in {
-        train.STORE_PREFIX_ENV: "x",
-        "MASTER_ADDR": "a",
-        "MASTER_PORT": "1",
-        "LOCAL_RANK": "0",
-        "GROUP_RANK": "0",
-    }.items():
+    given = {train.STORE_PREFIX_ENV: "x", "MASTER_ADDR": "a", "MASTER_PORT": "1", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
     dist.PrefixStore("x", store).set("place 2", "another")
     with pytest.raises(dist.DistStoreError):

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from judging import fault_free_of, verdict
+from judging import Bend, fault_free_of, verdict
 from simulator import Job, Logs, Outage, remove, simulate, steps
 
 from harness.judge.score import Scorecard
@@ -18,8 +18,11 @@ JOB = Job(nodes=2, steps=600, every=30)
 FAULT_FREE = fault_free_of(JOB)
 
 
-def run(outages: list[Outage], seed: int = 3) -> Scorecard:
-    return verdict(simulate(JOB, outages, seed), expect={}, fault_free=FAULT_FREE)
+KILLED_TWICE = [Outage(47, "rank"), Outage(90, "rank")]
+
+
+def run(outages: list[Outage], bend: Bend = lambda logs: None) -> Scorecard:
+    return verdict(simulate(JOB, outages, 3), bend, expect={}, fault_free=FAULT_FREE)
 
 
 def found(card: Scorecard) -> dict[str, Any]:
@@ -27,12 +30,11 @@ def found(card: Scorecard) -> dict[str, Any]:
 
 
 def test_the_rates_are_the_run_s_own() -> None:
-    history = simulate(JOB, [Outage(47, "rank"), Outage(90, "rank")], 3)
-    values = found(verdict(history, expect={}, fault_free=FAULT_FREE))
+    history, values = simulate(JOB, KILLED_TWICE, 3), found(run(KILLED_TWICE))
     first, second = history.truth.episodes
     lost = [e.phases.get("recompute", 0) + e.phases.get("interrupted_step", 0) for e in (first, second)]
     whole = [e.t_regained - e.t_stop for e in (first, second)]
-    steps = [row for row in history.truth.rows]
+    steps = history.truth.rows
     span = (max(row.end for row in steps) - min(row.begin for row in steps)) / 1e9
     assert values["failures"] == 2 and values["mean_time_to_failure_s"] == pytest.approx(span / 2)
     assert values["lost_s"] == pytest.approx(sum(lost) / 2e9)
@@ -53,7 +55,7 @@ def test_who_tells_no_wait_for_a_save_gets_no_best_interval() -> None:
         for step in logs.steps():
             del step["checkpoint_ns"]
 
-    card = verdict(simulate(JOB, [Outage(47, "rank"), Outage(90, "rank")], 3), silent, expect={}, fault_free=FAULT_FREE)
+    card = run(KILLED_TWICE, silent)
     values = found(card)
     assert values["ettr_expected"] is not None
     assert [values[name] for name in ("checkpoint_s", "interval_s_young", "interval_s_daly")] == [None, None, None]
@@ -66,9 +68,7 @@ def test_a_trainer_that_tells_every_fifth_step_saves_as_often() -> None:
         for lines in logs.trainers():
             lines[:] = [line for line in lines if line.get("event") != "step" or line["step"] % 5 == 0]
 
-    history = simulate(JOB, [Outage(47, "rank"), Outage(90, "rank")], 3)
-    values = found(verdict(history, sparse, expect={}, fault_free=FAULT_FREE))
-    assert values["interval_s"] == pytest.approx(30 * 0.048, rel=0.2)
+    assert found(run(KILLED_TWICE, sparse))["interval_s"] == pytest.approx(30 * 0.048, rel=0.2)
 
 
 def test_many_random_failures_cost_what_the_closed_form_says() -> None:
@@ -98,6 +98,6 @@ def test_only_failures_that_were_recovered_from_are_counted() -> None:
             remove(lines, lambda line: line["mono_ns"] > last)
         logs.harness[-1].update(outcome="aborted", reason="no step")
 
-    card = verdict(simulate(JOB, [Outage(47, "rank")], 3), stops, expect={}, fault_free=FAULT_FREE)
+    card = run([Outage(47, "rank")], stops)
     assert len(card.evidence.run.episodes) == 2 and card.evidence.run.episodes[-1].t_regained is None
     assert found(card)["failures"] == 1

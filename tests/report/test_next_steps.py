@@ -6,21 +6,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import report_runs
+from report_runs import with_run
 
 from harness.evidence.ledger import Ledger
 from harness.judge.assumption import FRESH, assumptions
+from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, run_report
 from harness.report.next_steps import SETTLES, STEPS_MAX, _takes_s, kept_as, next_steps
 from harness.timeline.timeline import Beside
 
 
-def test_each_doubt_has_what_would_settle_it() -> None:
+def invalid() -> Scorecard:
+    return replace(report_runs.spot_evict(), verdict=Verdict.INVALID, findings=())
+
+
+def failing() -> Scorecard:
+    return replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
+
+
+def test_each_doubt_has_what_would_settle_it_and_nothing_follows_a_command() -> None:
     assert SETTLES.keys() == set(Doubt)
-
-
-def test_nothing_follows_a_command_that_settles_a_doubt() -> None:
-    """People copy the line. How long it takes stands before it."""
+    # People copy the line. How long it takes stands before it.
     told = [row.settles for each in assumptions().values() for row in each.spoils] + [*SETTLES.values()]
     runs = [each for each in told if "{run}" in each]
     assert runs and [each for each in runs if not re.fullmatch(r".*: \{run\}( --[a-z-]+)*", each)] == []
@@ -37,11 +44,9 @@ def test_what_is_not_known_can_be_settled_by_a_command_or_a_line(doubt: str) -> 
 
 def test_a_fault_that_failed_before_it_acted_is_named_with_the_lines_that_say_why() -> None:
     """The log has its kind only from the moment it acts; the plan has it always."""
-    card = report_runs.spot_evict()
-    run = card.evidence.run
+    run = invalid().evidence.run
     failed = replace(run.faults[0], kind="", error="OSError: no", injected=None, effects=())
-    evidence = replace(card.evidence, run=replace(run, faults=[failed]))
-    told = " ".join(next_steps(replace(card, verdict=Verdict.INVALID, findings=[], evidence=evidence)))
+    told = " ".join(next_steps(with_run(invalid(), faults=[failed])))
     assert "the lines fault.failed of" in told and f"chaos faults {run.plan['faults'][0]['fault']} " in told
 
 
@@ -58,13 +63,13 @@ def test_what_only_a_fault_free_run_shows_is_not_run_again_without_one(code: str
     """The doubt stays the same, however often the same plan is run."""
     finding = Finding(Verdict.INCONCLUSIVE, "no step was done again after a restart", code, Doubt.NOT_COMPARABLE)
     card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE, findings=[finding])
-    run, itself = card.evidence.run, {"loss_continuity": {"against": "itself"}}
-    alone = replace(card.evidence, run=replace(run, plan={**run.plan, "expect": itself}))
-    (step,) = next_steps(replace(card, evidence=alone))
-    assert step.startswith("Compare it with a fault-free run") and "against: itself" in step
-    day = replace(alone, run=replace(alone.run, beside=Beside(job=run)), fault_free=None)
-    (step,) = next_steps(replace(card, evidence=day))
-    assert step.startswith("Compare it with a fault-free run") and "fault_free: false" in step
+    run = card.evidence.run
+    alone = with_run(card, plan={**run.plan, "expect": {"loss_continuity": {"against": "itself"}}})
+    day = with_run(alone, beside=Beside(job=run))
+    day = replace(day, evidence=replace(day.evidence, fault_free=None))
+    for each, said in ((alone, "against: itself"), (day, "fault_free: false")):
+        (step,) = next_steps(each)
+        assert step.startswith("Compare it with a fault-free run") and said in step
     (step,) = next_steps(card)
     assert "chaos run " in step, "here it had one, and was held against it"
 
@@ -86,36 +91,31 @@ def test_a_rehearsal_that_is_run_again_takes_as_long_as_its_whole_job_and_more()
 def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
     card = report_runs.never_recovered()
     run = card.evidence.run
-    told = [
-        replace(
-            each, exit_error=f"error {row}\x1b[31m", exited=run.begin + 1000 - row, exit_code=1, exit_reason="error"
-        )
-        for row, each in enumerate(run.processes)
-    ]
-    evidence = replace(card.evidence, run=replace(run, processes=told))
-    evidence.ledger = Ledger(10**10, {"productive": 38 * 10**8}, {"recompute": 5 * 10**9, "idle": 12 * 10**8})
-    phase, waste, error, runbook, last = next_steps(replace(card, verdict=Verdict.FAIL, evidence=evidence))
+    told = [replace(each, exit_code=1, exit_reason="error") for each in run.processes]
+    told = [replace(p, exit_error=f"error {n}\x1b[31m", exited=run.begin + 1000 - n) for n, p in enumerate(told)]
+    failed = with_run(replace(card, verdict=Verdict.FAIL), processes=told)
+    ledger = Ledger(10**10, {"productive": 38 * 10**8}, {"recompute": 5 * 10**9, "idle": 12 * 10**8})
+    failed.evidence.ledger = ledger
+    phase, waste, error, runbook, last = next_steps(failed)
     assert phase.startswith("In the outage of ") and "this took longest: " in phase
     assert waste == "Of the 6.2 GPU-s that faults cost, this cost most: Recompute, 5.0 GPU-s"
     assert f"error {len(told) - 1}" in error and "\x1b" not in error
     assert runbook.endswith(f"chaos faults {run.faults[0].kind}")
     assert last.endswith(f"run the same again: chaos run --plan {card.run_id}")
     for reason in ("peer lost", "completed"):
-        others = [replace(each, exit_reason=reason) for each in told]
-        calm = replace(card.evidence, run=replace(run, processes=others))
-        assert not any("first error" in step for step in next_steps(replace(card, verdict=Verdict.FAIL, evidence=calm)))
-    own = replace(run, plan={**run.plan, "run_id": card.run_id})
-    steps = next_steps(replace(card, verdict=Verdict.FAIL, evidence=replace(card.evidence, run=own)))
-    assert steps[-1].endswith(f"chaos run --plan {card.run_id}")
+        calm = with_run(failed, processes=[replace(each, exit_reason=reason) for each in told])
+        assert not any("first error" in step for step in next_steps(calm))
+    own = with_run(failed, plan={**run.plan, "run_id": card.run_id})
+    assert next_steps(own)[-1].endswith(f"chaos run --plan {card.run_id}")
+    assert kept_as(replace(card, run_id="a-copy")) == "a-copy", "a copied run goes by the name of its folder"
 
 
 def test_a_fault_that_did_not_act_is_looked_up() -> None:
-    card = replace(report_runs.spot_evict(), verdict=Verdict.INVALID)
-    [lost] = card.evidence.run.faults
-    two = replace(card.evidence, run=replace(card.evidence.run, faults=[replace(lost, id="x", kind="hang"), lost]))
-    invalid = Finding(Verdict.INVALID, "fault fault1 did not act as planned: measured 0", "fault.as_planned")
-    for evidence in (card.evidence, two):  # the other one acted
-        assert next_steps(replace(card, evidence=evidence, findings=(invalid,))) == [
+    [lost] = invalid().evidence.run.faults
+    two = with_run(invalid(), faults=[replace(lost, id="x", kind="hang"), lost])
+    finding = Finding(Verdict.INVALID, "fault fault1 did not act as planned: measured 0", "fault.as_planned")
+    for card in (invalid(), two):  # the other one acted
+        assert next_steps(replace(card, findings=(finding,))) == [
             "What fault1 reported: the lines fault.effect of events/harness.jsonl in the run's folder",
             f"What the fault needs, and which backends can do it here: chaos faults {lost.kind}",
             "What this machine lacks: chaos doctor",
@@ -123,42 +123,30 @@ def test_a_fault_that_did_not_act_is_looked_up() -> None:
 
 
 def test_a_fault_that_was_measured_and_did_too_little_is_not_sought_in_the_machine() -> None:
-    card = replace(report_runs.spot_evict(), verdict=Verdict.INVALID, findings=())
-    [lost] = card.evidence.run.faults
+    [lost] = invalid().evidence.run.faults
     weak = replace(lost, effects=({"measured": 0, "expected": 5, "unit": "bytes", "ok": False, "at": 0},))
     node = "{node}.{incarnation}".format(**lost.targets[0])
     for faults, doctor in (([weak], False), ([weak, replace(lost, id="x")], True)):
-        told = next_steps(replace(card, evidence=replace(card.evidence, run=replace(card.evidence.run, faults=faults))))
+        told = next_steps(with_run(invalid(), faults=faults))
         assert sum(f"logs/{node}.log in the run's folder" in each for each in told) == 1
         assert any("chaos doctor" in each for each in told) == doctor
 
 
 def test_a_phase_is_named_only_where_the_recovery_is_what_failed_and_a_stopped_run_is_run_again() -> None:
-    card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
-    assert not any("most: " in step or "longest: " in step for step in next_steps(card))
-    run = replace(card.evidence.run, outcome="interrupted")
-    stopped = replace(card, verdict=Verdict.INVALID, evidence=replace(card.evidence, run=run))
-    (step,) = next_steps(stopped)
+    assert not any("most: " in step or "longest: " in step for step in next_steps(failing()))
+    (step,) = next_steps(with_run(invalid(), outcome="interrupted"))
     assert step.startswith("It was stopped before its end; run it again: chaos run ")
-    killed = replace(stopped, evidence=replace(card.evidence, run=replace(card.evidence.run, outcome=None)))
-    heal, again = next_steps(killed)
+    heal, again = next_steps(with_run(invalid(), outcome=None))
     assert heal.endswith(": chaos heal") and again.startswith("Run it again: chaos run ")
-
-
-def test_a_missing_file_has_no_runbook_of_a_fault() -> None:
-    card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
-    missing, other = Finding(Verdict.FAIL, "x", "files_beside_saves.max_missing"), Finding(Verdict.FAIL, "y", "code")
-    for findings, has_one in (([missing], False), ([missing, other], True)):
-        assert any("chaos faults" in step for step in next_steps(replace(card, findings=findings))) is has_one
 
 
 def test_what_is_to_be_copied_into_a_shell_runs_nothing_else() -> None:
     card = report_runs.spot_evict()
     for evil in ("x; touch /tmp/y", "--reports=/etc", "/tmp/evil.yaml", "a\nNext: b", "", "k" * 900):
         faults = [replace(fault, kind=f"{evil}{n or ''}") for fault in card.evidence.run.faults for n in range(50)]
-        run = replace(card.evidence.run, faults=faults, plan={"run_id": evil})
+        bad = with_run(card, faults=faults, plan={"run_id": evil})
         for verdict in (Verdict.INVALID, Verdict.FAIL):
-            told = next_steps(replace(card, verdict=verdict, run_id=evil, evidence=replace(card.evidence, run=run)))
+            told = next_steps(replace(bad, verdict=verdict, run_id=evil))
             assert told and len(told) <= STEPS_MAX and all("\n" not in step and len(step) < 300 for step in told)
             assert not evil or all(evil not in step for step in told)
 
@@ -179,27 +167,22 @@ def test_every_report_tells_the_next_steps_and_a_pass_has_none() -> None:
         (["saves.one_writer"], False, True),
         (["recovery_time.max"], True, False),
         (["recovery_time.max", "restart.no-optimizer"], True, True),
+        (["files_beside_saves.max_missing"], False, False),
+        (["files_beside_saves.max_missing", "code"], True, False),
     ],
 )
-def test_a_state_that_did_not_come_back_has_no_runbook_of_a_killed_rank(
+def test_a_state_that_did_not_come_back_or_a_file_has_no_runbook_of_a_fault(
     codes: list[str], runbook: bool, state: bool
 ) -> None:
-    card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
-    told = next_steps(replace(card, findings=[Finding(Verdict.FAIL, "x", code) for code in codes]))
+    told = next_steps(replace(failing(), findings=[Finding(Verdict.FAIL, "x", code) for code in codes]))
     assert any("chaos faults" in step for step in told) is runbook
     assert any("docs/resumes.md" in step for step in told) is state
 
 
 def test_what_running_again_takes_is_a_range_with_the_restarts_after_the_run() -> None:
-    card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE)
-    card = replace(card, findings=[Finding(Verdict.INCONCLUSIVE, "x", "code", "host-idle", FRESH)])
-    (short,) = next_steps(replace(card, scores={}))
-    (long,) = next_steps(
-        replace(card, scores={"last_checkpoint": {"seconds": 40.0}, "second_restart": {"seconds": 20.0}})
-    )
+    doubt = Finding(Verdict.INCONCLUSIVE, "x", "code", "host-idle", FRESH)
+    card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE, findings=[doubt])
+    restarts = {"last_checkpoint": {"seconds": 40.0}, "second_restart": {"seconds": 20.0}}
+    (short,), (long,) = (next_steps(replace(card, scores=scores)) for scores in ({}, restarts))
     low, high = (int(each) for each in re.findall(r"about (\d+) to (\d+) s", short)[0])
     assert low < high and int(re.findall(r"about (\d+) to", long)[0]) == low + 60
-
-
-def test_a_copied_run_goes_by_the_name_of_its_folder() -> None:
-    assert kept_as(replace(report_runs.spot_evict(), run_id="a-copy")) == "a-copy"

@@ -25,9 +25,8 @@ from harness.report import run_report
 
 
 def compared() -> str:
-    before, after = (
-        run_report.from_scorecard(make()) for make in (report_runs.spot_evict, report_runs.never_recovered)
-    )
+    made = report_runs.spot_evict(), report_runs.never_recovered()
+    before, after = map(run_report.from_scorecard, made)
     ranks = {"rank 0, restore": 0.1, "rank 1, startup": 0.8}, {"rank 0, restore": 2.5, "rank 1, startup": 0.9}
     return render_comparison(compare_runs(before, after, ranks))
 
@@ -37,11 +36,10 @@ LONG = "kill-during-checkpoint-of-a-language-model-with-many-experts"
 
 def named() -> str:
     """A run whose faults and nodes have long names."""
-    card = report_runs.double_evict()
+    card = replace(report_runs.double_evict(), run_id=LONG, scenario=LONG)
     run = card.evidence.run
     faults = [replace(fault, id=LONG, targets=({"node": LONG},)) for fault in run.faults]
-    run = replace(run, faults=faults, processes=[replace(each, node=LONG) for each in run.processes])
-    return page_of(replace(card, run_id=LONG, scenario=LONG, evidence=replace(card.evidence, run=run)))
+    return page_of(report_runs.with_run(card, faults=faults, processes=[replace(p, node=LONG) for p in run.processes]))
 
 
 def gate() -> str:
@@ -117,23 +115,16 @@ def test_no_error_no_request_no_sideways_scrolling_and_no_clipped_label(
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate(_CLIPPED) == []
     for box in page.locator(".scroll").all() if name in ("gate", "game_day") else ():
-        shown = box.get_attribute("aria-label")
-        assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 1, (
-            f"{shown}: a long name pushes columns away"
-        )
+        shown = box.get_attribute("aria-label")  # a long name would push columns away
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 1, shown
     page.evaluate("for (const box of document.querySelectorAll('details')) box.open = true")
     assert page.evaluate("document.documentElement.scrollWidth") == width
     page.close()
 
 
-def test_on_a_phone_all_columns_of_the_accounts_are_seen(browser: Any, folder: pathlib.Path) -> None:
+def test_on_a_phone_all_accounts_are_seen_and_a_wide_table_scrolls(browser: Any, folder: pathlib.Path) -> None:
     page, _ = _open(browser, folder / "spot_evict.html", 390, "light")
     assert page.locator("#gpu .scroll").first.evaluate("box => box.scrollWidth - box.clientWidth") <= 1
-    page.close()
-
-
-def test_on_a_phone_a_wide_table_scrolls_in_its_box(browser: Any, folder: pathlib.Path) -> None:
-    page, _ = _open(browser, folder / "spot_evict.html", 390, "light")
     wide = page.locator("#faults .scroll").first.evaluate("box => [box.scrollWidth, box.clientWidth]")
     assert wide[0] > wide[1] + 100, "it is not squeezed until every word has a line"
     page.close()
@@ -188,19 +179,6 @@ def test_colours_follow_the_scheme_with_good_contrast(browser: Any, folder: path
     page.close()
 
 
-@pytest.mark.parametrize("name, wanted", [("history", "Recovery time"), ("comparison", "By account of GPU time")])
-def test_the_keyboard_reaches_the_charts_of_other_pages(
-    browser: Any, folder: pathlib.Path, name: str, wanted: str
-) -> None:
-    page, _ = _open(browser, folder / f"{name}.html", 1440, "light")
-    reached = set()
-    for _ in range(30):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.getAttribute('aria-label')"))
-    assert wanted in reached
-    page.close()
-
-
 def test_each_width_has_its_own_charts(browser: Any, folder: pathlib.Path) -> None:
     for width, shown, hidden in ((1440, "wide", "narrow"), (390, "narrow", "wide")):
         page, _ = _open(browser, folder / "spot_evict.html", width, "light")
@@ -219,15 +197,24 @@ def test_touching_a_mark_shows_what_it_is(browser: Any, folder: pathlib.Path) ->
     page.close()
 
 
-def test_the_keyboard_reaches_the_charts_and_every_folded_part(browser: Any, folder: pathlib.Path) -> None:
-    page, _ = _open(browser, folder / "spot_evict.html", 1440, "light")
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("spot_evict", {"Skip to what happened", "Timeline of the run", "Environment", "Plan"}),
+        ("history", {"Recovery time"}),
+        ("comparison", {"By account of GPU time"}),
+    ],
+)
+def test_the_keyboard_reaches_the_charts_and_every_folded_part(
+    browser: Any, folder: pathlib.Path, name: str, wanted: set[str]
+) -> None:
+    page, _ = _open(browser, folder / f"{name}.html", 1440, "light")
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")
-        reached.add(
-            page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent")
-        )
-    assert {"Skip to what happened", "Timeline of the run", "Environment", "Plan"} <= reached
+        focus = "document.activeElement"
+        reached.add(page.evaluate(f"{focus}.getAttribute('aria-label') || {focus}.textContent"))
+    assert wanted <= reached
     page.close()
 
 

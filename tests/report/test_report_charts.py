@@ -16,6 +16,7 @@ from simulator import Job, Logs, change, loss_at
 from harness.evidence import losses
 from harness.report import drawing, lanes, timeline_chart
 from harness.report.charts import loss_curves, svg
+from harness.timeline.timeline import FaultRecord
 from harness.units import format_duration
 
 finite = st.floats(0, 1e5, allow_nan=False)
@@ -103,50 +104,52 @@ def test_the_curve_takes_the_lowest_rank_and_the_slowest_time() -> None:
 S = 10**9
 
 
-def test_a_fault_is_drawn_from_its_injection_until_it_is_undone() -> None:
-    run = report_runs.spot_evict().evidence.run
-    fault = run.faults[0]
-    assert fault.injected is not None
-    slow = replace(fault, recovered=fault.injected + S // 10, healed=fault.injected + 15 * S)
-    for one, until in ((slow, slow.healed), (replace(slow, healed=None), run.end)):
-        drawn = timeline_chart.timeline_chart(lanes.choose(replace(run, faults=(one,))))
-        assert until is not None
-        assert f"lasted {format_duration(until - fault.injected)}" in drawn
-        assert ("was not undone" in drawn) == (one.healed is None)
+@pytest.fixture
+def fault() -> FaultRecord:
+    """The only fault of a run, whose injection is known."""
+    (found,) = report_runs.spot_evict().evidence.run.faults
+    assert found.injected is not None
+    return found
 
 
-def test_the_bar_of_a_fault_is_as_long_as_the_fault_was() -> None:
+def drawn(*faults: FaultRecord, narrow: bool = False) -> str:
+    run = replace(report_runs.spot_evict().evidence.run, faults=faults)
+    return str(timeline_chart.timeline_chart(lanes.choose(run), narrow))
+
+
+def test_a_fault_is_drawn_from_its_injection_until_it_is_undone(fault: FaultRecord) -> None:
+    begin = fault.injected or 0
+    slow = replace(fault, recovered=begin + S // 10, healed=begin + 15 * S)
+    end = report_runs.spot_evict().evidence.run.end
+    for one, until in ((slow, begin + 15 * S), (replace(slow, healed=None), end)):
+        assert f"lasted {format_duration(until - begin)}" in drawn(one)
+        assert ("was not undone" in drawn(one)) == (one.healed is None)
+
+
+def test_the_bar_of_a_fault_is_as_long_as_the_fault_was(fault: FaultRecord) -> None:
     """Measured in the picture: from its injection until it was undone, as the log has them, on the axis of the chart."""
-    run = report_runs.spot_evict().evidence.run
-    first = run.faults[0]
-    assert first.injected is not None
-    lasted_ns = [S // 2, 3 * S, 9 * S]
-    faults = [replace(first, id=f"f{i}", healed=first.injected + ns) for i, ns in enumerate(lasted_ns)]
-    drawn = timeline_chart.timeline_chart(lanes.choose(replace(run, faults=tuple(faults))))
-    shown = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]* class="fault"', drawn)
+    begin, lasted_s = fault.injected or 0, [0.5, 3, 9]
+    chart = drawn(*(replace(fault, id=f"f{s}", healed=begin + int(s * S)) for s in lasted_s))
+    shown = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]* class="fault"', chart)
     bars = [tuple(map(float, bar)) for bar in shown]
-    zero, five = (float(re.findall(rf'<text x="([\d.]+)"[^>]*>{at} s</text>', drawn)[0]) for at in (0, 5))
-    a_second = (five - zero) / 5
-    assert [width / a_second for _, width in bars] == pytest.approx([ns / S for ns in lasted_ns], abs=0.01)
-    assert {round((left - zero) / a_second, 2) for left, _ in bars} == {round((first.injected - run.begin) / S, 2)}
+    zero, five = (float(re.findall(rf'<text x="([\d.]+)"[^>]*>{at} s</text>', chart)[0]) for at in (0, 5))
+    a_second, struck_s = (five - zero) / 5, (begin - report_runs.spot_evict().evidence.run.begin) / S
+    assert [width / a_second for _, width in bars] == pytest.approx(lasted_s, abs=0.01)
+    assert {round((left - zero) / a_second, 2) for left, _ in bars} == {round(struck_s, 2)}
 
 
-def test_labels_of_many_faults_with_long_names_stay_in_the_picture() -> None:
-    run = report_runs.spot_evict().evidence.run
-    first, many = run.faults[0], 30
-    assert first.injected is not None
-    faults = [
-        replace(first, id=f"{i:02}-{'x' * 57}", injected=run.begin + (run.end - run.begin) * i // many, healed=run.end)
-        for i in range(many)
-    ]
-    for narrow in (False, True):
-        drawn = timeline_chart.timeline_chart(lanes.choose(replace(run, faults=tuple(faults))), narrow)
-        width = float(re.findall(r'viewBox="0 0 ([\d.]+)', drawn)[0])
-        labels = re.findall(r'<text x="([\d.]+)"[^>]* class="fault-label" text-anchor="(\w+)">([^<]*)<', drawn)
-        assert len(labels) == many
-        for at, anchor, words in labels:
-            room = width - float(at) if anchor == "start" else float(at)
-            assert len(words) * timeline_chart.BOLD <= room and words.endswith("…")
+@pytest.mark.parametrize("narrow", [False, True])
+def test_labels_of_many_faults_with_long_names_stay_in_the_picture(narrow: bool, fault: FaultRecord) -> None:
+    run, many = report_runs.spot_evict().evidence.run, 30
+    struck = (run.begin + (run.end - run.begin) * place // many for place in range(many))
+    faults = [replace(fault, id=f"{n:02}-{'x' * 57}", injected=at, healed=run.end) for n, at in enumerate(struck)]
+    chart = drawn(*faults, narrow=narrow)
+    width = float(re.findall(r'viewBox="0 0 ([\d.]+)', chart)[0])
+    labels = re.findall(r'<text x="([\d.]+)"[^>]* class="fault-label" text-anchor="(\w+)">([^<]*)<', chart)
+    assert len(labels) == many
+    for at, anchor, words in labels:
+        room = width - float(at) if anchor == "start" else float(at)
+        assert len(words) * timeline_chart.BOLD <= room and words.endswith("…")
 
 
 def test_a_logarithmic_axis_says_so() -> None:
@@ -193,9 +196,8 @@ def test_the_bar_of_the_job_shows_where_it_stood_still_without_a_restart() -> No
         return np.where(times >= run.progress.end[row], times + late, times)
 
     segments = [replace(each, end=int(later(each.end))) for each in run.segments if each.phase == "running"]
-    hung = replace(
-        run, segments=segments, end=run.end + late, progress=replace(run.progress, end=later(run.progress.end))
-    )
+    hung = replace(run, segments=segments, end=run.end + late)
+    hung = replace(hung, progress=replace(run.progress, end=later(run.progress.end)))
     before, stood, after = timeline_chart.job_phases(hung)
     assert [each.phase for each in (before, stood, after)] == ["running", "standstill", "running"]
     assert before.end == stood.begin and stood.end == after.begin

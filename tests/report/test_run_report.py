@@ -1,10 +1,11 @@
 """The report as typed data: written, read back, and drawn again without the event log."""
 
+import io
 import json
 import math
 import pathlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -13,8 +14,10 @@ import report_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_pages import CARDS
+from rich.console import Console
 
 import harness.report
+from harness.cli.terminal import print_report
 from harness.judge.score import Bound, Expectation, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, run_report, view
@@ -24,79 +27,33 @@ from harness.timeline.timeline import FaultRecord
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 number = st.floats(-1e30, 1e30)
-maybe = st.none() | number
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | number | text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
     max_leaves=8,
 )
-scalar = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | number | text
+PLAIN: dict[Any, st.SearchStrategy[Any]] = {float: number, int: st.integers(-(2**63), 2**63), str: text, Any: anything}
 
 
-episodes = st.builds(
-    run_report.Episode,
-    t_stop=number,
-    seconds=maybe,
-    first_step_seconds=maybe,
-    phases=st.dictionaries(text, number, max_size=3),
-)
-scores = st.fixed_dictionaries(
-    {},
-    optional={
-        "recovery_time": st.builds(
-            lambda episode, seconds: strict({"seconds": seconds, "episodes": [msgspec.to_builtins(episode)]}),
-            episodes,
-            maybe,
-        ),
-        "wasted_gpu_hours": st.fixed_dictionaries(
-            {"percent": maybe, "accounts": st.dictionaries(text, number, max_size=3)}
-        ),
-        "of_another_day": st.dictionaries(text, anything, max_size=3),
-    },
-)
-reports = st.builds(
-    Report,
-    run_id=text,
-    scenario=text,
-    title=text,
-    backend=text,
-    seed=st.integers(-(2**80), 2**80),
-    profile=st.none() | text,
-    commit=st.none() | text,
-    verdict=st.sampled_from(Verdict),
-    reasons=st.lists(text, max_size=3).map(tuple),
-    run=st.builds(
-        run_report.Run, duration_s=number, ranks=st.integers(0, 9), problems=st.lists(text, max_size=2).map(tuple)
-    ),
-    faults=st.lists(
-        st.builds(
-            run_report.Fault,
-            id=text,
-            kind=text,
-            target=st.lists(st.dictionaries(text, anything, max_size=2), max_size=2).map(tuple),
-            t_injected=maybe,
-            effect=st.builds(run_report.Effect, measured=scalar, expected=scalar, unit=st.none() | text),
-            error=text,
-        ),
-        max_size=2,
-    ).map(tuple),
-    scores=scores,
-    metrics=st.dictionaries(text, anything, max_size=3),
-    expectations=st.lists(
-        st.builds(
-            run_report.Expectation,
-            name=text,
-            bound=text,
-            observed=text,
-            verdict=st.sampled_from(Verdict),
-            reason=text,
-            bound_value=maybe,
-            observed_value=maybe,
-        ),
-        max_size=3,
-    ).map(tuple),
-    environment=st.dictionaries(text, anything, max_size=3),
-)
+def some(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of a type that a field of the report has."""
+    inner = [some(each) for each in get_args(kind) if each is not ...]
+    if kind in PLAIN:
+        return PLAIN[kind]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return st.builds(kind, **{each.name: some(each.type) for each in msgspec.structs.fields(kind)})
+    if get_origin(kind) is tuple:
+        return st.lists(inner[0], max_size=2).map(tuple)
+    if get_origin(kind) is dict:
+        return st.dictionaries(text, inner[1], max_size=3)
+    return st.one_of(inner) if inner else st.from_type(kind)
+
+
+SCORES = {"recovery_time": run_report.RecoveryTime, "wasted_gpu_hours": run_report.WastedGpuHours}
+typed = {name: some(kind).map(lambda value: strict(msgspec.to_builtins(value))) for name, kind in SCORES.items()}
+scores = st.fixed_dictionaries({}, optional=typed | {"of_another_day": st.dictionaries(text, anything, max_size=3)})
+PLAIN |= {dict[str, dict[str, Any]]: scores}
+reports = some(Report).map(lambda report: msgspec.structs.replace(report, schema=run_report.SCHEMA))
 
 
 @settings(deadline=None)
@@ -168,16 +125,12 @@ def test_numbers_stand_beside_the_texts() -> None:
 
 
 def test_how_much_of_a_bound_was_used_comes_from_the_numbers() -> None:
-    figures = {figure.name: figure for figure in view.figures(run_report.from_scorecard(report_runs.spot_evict()))}
+    card = report_runs.spot_evict()
+    figures = {figure.name: figure for figure in view.figures(run_report.from_scorecard(card))}
     assert figures["Recovery time"].share == pytest.approx(3.04 / 60, rel=0.01)
     assert figures["Wasted by faults"].share == pytest.approx(12.6 / 25, rel=0.01)
-
-
-def test_a_bound_that_is_a_figure_alone_is_said_to_be_allowed() -> None:
-    card = replace(
-        report_runs.spot_evict(), expectations=[Expectation("recovery_time.max", "3 s", "2 s", Verdict.PASS)]
-    )
-    assert view.figures(run_report.from_scorecard(card))[0].bound == "allowed 3 s"
+    alone = replace(card, expectations=[Expectation("recovery_time.max", "3 s", "2 s", Verdict.PASS)])
+    assert view.figures(run_report.from_scorecard(alone))[0].bound == "allowed 3 s"
 
 
 def test_the_report_is_strict_json() -> None:
@@ -187,26 +140,28 @@ def test_the_report_is_strict_json() -> None:
     json.loads(json_text(strict(values)))
 
 
-STEERING = ["\x1b", "\x9b", "\u202e", "\u2066", "\x07"]
-
-
-@pytest.mark.parametrize("character", STEERING)
+@pytest.mark.parametrize("character", ["\x1b", "\x9b", "\u202e", "\u2066", "\x07"])
 def test_nothing_in_any_output_steers_who_reads_it(character: str, tmp_path: pathlib.Path) -> None:
-    card = report_runs.hostile()
+    card, out = report_runs.hostile(), io.StringIO()
     card = replace(card, title=f"a{character}b", reasons=[f"a{character}b"], metrics={f"a{character}": f"b{character}"})
     for file in harness.report.write_reports(card, tmp_path).values():
         assert character not in file.read_text(), file.name
     assert json.loads((tmp_path / "report.json").read_text())["title"] == f"a{character}b", "the record itself is true"
+    print_report(run_report.from_scorecard(card), None, Console(file=out, force_terminal=True, color_system=None))
+    assert f"a{character}b" not in out.getvalue() and f"{character}[31m" not in out.getvalue()
 
 
 def test_the_effect_shown_is_the_first_that_was_not_as_meant() -> None:
-    def effects(*ok: bool) -> FaultRecord:
-        told = tuple({"measured": n, "expected": 9, "unit": "x", "ok": good} for n, good in enumerate(ok))
-        return FaultRecord("f", "kind", ({"node": "n"},), 3 * 10**9, told, None, None, None)
+    card = report_runs.spot_evict()
 
-    assert run_report._fault(effects(True, False, False), 10**9)["effect"]["measured"] == 1
-    assert run_report._fault(effects(True, True), 10**9)["effect"] == {"measured": 1, "expected": 9, "unit": "x"}
-    assert run_report._fault(effects(), 10**9)["effect"] == {"measured": None, "expected": None, "unit": None}
-    line = run_report._fault(effects(True), 10**9)
-    assert (line["id"], line["kind"], line["target"], line["t_injected"]) == ("f", "kind", [{"node": "n"}], 2.0)
-    assert line["healed"] is False
+    def shown(*ok: bool) -> run_report.Fault:
+        told = tuple({"measured": n, "expected": 9, "unit": "x", "ok": good} for n, good in enumerate(ok))
+        fault = FaultRecord("f", "kind", ({"node": "n"},), card.evidence.run.begin + 2 * 10**9, told, None, None, None)
+        return run_report.from_scorecard(report_runs.with_run(card, faults=[fault])).faults[0]
+
+    assert shown(True, False, False).effect.measured == 1
+    assert shown(True, True).effect == run_report.Effect(measured=1, expected=9, unit="x")
+    assert shown().effect == run_report.Effect()
+    line = shown(True)
+    assert (line.id, line.kind, line.target) == ("f", "kind", ({"node": "n"},))
+    assert line.t_injected == 2.0 and not line.healed

@@ -48,30 +48,21 @@ NOTHING |= dict.fromkeys(("gpu_busy_percent", "gpu_memory_bytes_max", "nvlink_by
 def test_nothing_is_known_of_a_single_sample_and_shared_links_count_once() -> None:
     assert figures() == NOTHING
     assert figures({"rank": 0, "at": 0, "links": eth(10)}) == NOTHING
-    samples = [
-        {"rank": rank, "at": at, "links": eth(int(1000 * at)), "namespace": "m 1"} for rank in (0, 1) for at in (0, 0.5)
-    ]
-    assert list(figures(*samples)["network_bytes_per_second"]) == ["node0 eth0"]
+    told = [{"at": at, "links": eth(int(1000 * at)), "namespace": "m 1"} for at in (0, 0.5)]
+    shared = figures(*({"rank": rank} | each for rank in (0, 1) for each in told))
+    assert list(shared["network_bytes_per_second"]) == ["node0 eth0"]
 
 
-def test_bytes_by_node_and_link() -> None:
-    found = figures(
-        {"rank": 0, "at": 0, "links": eth(100, 50)},
-        {"rank": 0, "at": 0.5, "links": eth(1100, 550)},
-        {"rank": 1, "at": 0, "links": eth(0)},
-        {"rank": 1, "at": 0.5, "links": eth(500)},
-    )
+def at(rank: int, second: float, received: int, sent: int = 0) -> dict[str, Any]:
+    return {"rank": rank, "at": second, "links": eth(received, sent)}
+
+
+def test_bytes_by_node_and_link_and_a_counter_that_began_again_is_no_traffic() -> None:
+    found = figures(at(0, 0, 100, 50), at(0, 0.5, 1100, 550), at(1, 0, 0), at(1, 0.5, 500))
     assert found["network_bytes_per_second"] == {"node0 eth0": 3000, "node1 eth0": 1000}
     assert found["network_bytes_per_second_max"] == 3000
-
-
-def test_a_counter_that_began_again_is_no_traffic() -> None:
-    found = figures(
-        {"rank": 0, "at": 0, "links": eth(10**12)},
-        {"rank": 0, "at": 0.2, "links": eth(0)},
-        {"rank": 0, "at": 0.4, "links": eth(200)},
-    )
-    assert found["network_bytes_per_second"] == {"node0 eth0": 1000}
+    again = figures(at(0, 0, 10**12), at(0, 0.2, 0), at(0, 0.4, 200))
+    assert again["network_bytes_per_second"] == {"node0 eth0": 1000}
 
 
 def test_gpus() -> None:
@@ -87,8 +78,7 @@ def test_gpus() -> None:
 def test_null_is_what_was_not_told() -> None:
     link = {"link": "eth0", "received_bytes": None, "sent_bytes": None}
     gpu = {"gpu": 0, "busy_percent": None, "memory_bytes": None, "nvlink_bytes": None}
-    samples = [{"rank": 0, "at": at, "links": [link], "gpus": [gpu]} for at in (0, 0.5)]
-    found = figures(*samples)
+    found = figures(*({"rank": 0, "at": at, "links": [link], "gpus": [gpu]} for at in (0, 0.5)))
     assert found["gpu_busy_percent"] is found["gpu_memory_bytes_max"] is found["nvlink_bytes_per_second"] is None
     assert found["network_bytes_per_second_max"] == 0
 
@@ -116,22 +106,15 @@ def test_time_requeues_and_cost() -> None:
     run, figures = card.evidence.run, metrics(card)
     assert figures["time_to_complete_seconds"] == (run.end - run.begin) / SECOND
     assert figures["requeues_per_hour"] == 0.0 and figures["dollars_per_million_samples"] is None
+    stopped = Analysis.of(Evidence(replace(run, outcome="interrupted")))
+    assert metrics(replace(card, evidence=stopped))["time_to_complete_seconds"] is None
     priced = replace(run, plan={**run.plan, "scenario": {**run.plan["scenario"], "price_per_gpu_hour": 3.6}})
     gpu_s = sum(slot.released - slot.allocated for slot in run.slots) / SECOND
-    steps = run.steps
-    counted = {
-        int(step): int(count) for step, count, kept in zip(steps.step, steps.count, steps.survives, strict=True) if kept
-    }
-    samples = float(sum(counted.values()))
+    kept = run.steps.survives
+    samples = float(sum(dict(zip(run.steps.step[kept].tolist(), run.steps.count[kept].tolist(), strict=True)).values()))
     figures = metrics(replace(card, evidence=Analysis.of(Evidence(priced))))
     assert figures["dollars_per_million_samples"] == pytest.approx(gpu_s * 1000 / samples)
     assert figures["dollars_per_epoch"] is None, "nobody tells how many samples a pass has"
     sized = replace(priced, data_sizes=[5000])
     epoch = metrics(replace(card, evidence=Analysis.of(Evidence(sized))))["dollars_per_epoch"]
     assert epoch == pytest.approx(gpu_s * 1000 / samples * 5000 / 1e6)
-
-
-def test_a_job_that_did_not_complete_has_no_time_to_complete() -> None:
-    card = verdict(simulate(bent.JOB, bent.KILL, seed=5))
-    stopped = Evidence(replace(card.evidence.run, outcome="interrupted"))
-    assert metrics(replace(card, evidence=Analysis.of(stopped)))["time_to_complete_seconds"] is None

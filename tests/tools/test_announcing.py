@@ -1,9 +1,7 @@
 """What `make test` says first and last, which tests run beside each other, and which healthy jobs run beside busy loops."""
 
-import collections
 import os
 import pathlib
-import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -54,22 +52,16 @@ def run(folder: pathlib.Path, *options: str, path: str = "/nowhere") -> str:
     (folder / "test_a.py").write_text(TESTS)
     (folder / "test_whole.py").write_text('import pytest; pytest.skip("pip install x", allow_module_level=True)')
     (folder / "pytest.ini").write_text("[pytest]\ntestpaths = .\nmarkers =\n  healthy\n  slow\n  waits\n")
-    paths = {
-        "PYTHONPATH": f"{HERE}:{HERE.parent}:{HERE.parent}/tools:{folder}",
-        "PATH": path,
-        "DOCKER_HOST": "unix:///nowhere",
-    }
+    paths = {"PYTHONPATH": f"{HERE}:{HERE.parent}:{HERE.parent}/tools:{folder}", "PATH": path}
+    paths["DOCKER_HOST"] = "unix:///nowhere"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=folder, env=paths, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_what_is_missing_is_said_before_the_first_test_and_counted_at_the_end(
-    tmp_path: pathlib.Path, workers: str
-) -> None:
-    lines = run(tmp_path, "-n", workers).splitlines()
+def test_what_is_missing_is_said_before_the_first_test_and_counted_at_the_end(tmp_path: pathlib.Path) -> None:
+    lines = run(tmp_path, "-n2").splitlines()
     before = "\n".join(lines[: next(number for number, line in enumerate(lines) if "F" in line and "s" in line)])
     assert "6 tests" in before and "about 10 to 16 min on two cores" in before
     assert [each for each in BEFOREHAND if each not in "\n".join(lines)] == []
@@ -107,36 +99,14 @@ def test_each_commit_draws_another_tenth() -> None:
 def test_each_reason_that_ci_knows_says_how_to_get_what_is_missing() -> None:
     for row in yaml.safe_load(halves.KNOWN.read_text())["not_run"]:
         assert announcing.want(row["reason"])[1], row
-    assert {announcing.want(reason)[0] for reason in (machine.docker_lack(), machine.slurm_lack()) if reason} <= {
-        "Docker",
-        "Slurm",
-    }
+    reasons = filter(None, (machine.docker_lack(), machine.slurm_lack()))
+    assert {announcing.want(reason)[0] for reason in reasons} <= {"Docker", "Slurm"}
 
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-FILES = (
-    "tests/faults/test_contract.py",
-    "tests/faults/test_fault_stopped.py",
-    "tests/log/test_abnormal.py",
-    "tests/test_plugins.py",
-)
-
-
-def test_tests_of_one_group_run_in_one_worker() -> None:
-    workers = ("--numprocesses", "2", "--dist", "loadscope", "--no-loadscope-reorder")
-    command = [sys.executable, "-m", "pytest", *workers, "-vv", "-p", "no:cacheprovider", *FILES]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    seen = collections.defaultdict(set)
-    for worker, file in re.findall(r"\[(gw\d)\].* PASSED tests/(\S+?)::", done.stdout):
-        seen[file].add(worker)
-    assert len(seen) == len(FILES) and {len(workers) for workers in seen.values()} == {1}, seen
-    assert seen["faults/test_contract.py"] == seen["faults/test_fault_stopped.py"], "faults go one after the other"
-
-
-def test_behind_a_long_test_waits_the_last_group_and_not_the_next() -> None:
+def test_a_group_has_one_worker_and_behind_a_long_test_waits_the_last_group_and_not_the_next() -> None:
     """Two workers are told their second group while the first goes on."""
-    files = ["preflight/test_real_preflight", "cli/test_wheel", "log/test_first", "log/test_second", "log/test_third"]
+    files = ["preflight/test_real_preflight", "cli/test_wheel", "log/test_a", "log/test_b"]
+    files += ["faults/test_a", "backends/local/test_a"]
     told: dict[str, list[str]] = {"a": [], "b": []}
 
     class Worker:
@@ -157,4 +127,4 @@ def test_behind_a_long_test_waits_the_last_group_and_not_the_next() -> None:
     for each in workers:
         scheduler.add_node_collection(each, [f"tests/{file}.py::test" for file in files])
     scheduler.schedule()
-    assert told == {"a": [files[0], files[4]], "b": [files[1], files[3]]}
+    assert told == {"a": [files[0], *files[4:]], "b": [files[1], files[3]]}, "faults go one after the other"

@@ -14,9 +14,14 @@ def test_whatever_a_log_holds_it_is_judged_or_refused_with_its_place() -> None:
 
 
 def test_a_crash_of_ours_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_followed", Mock(side_effect=KeyError("step")))
-    found = logs.run(3, seed=3)
-    assert [line.split(": ", 1)[1] for line in found.broken] == ["KeyError: 'step'"] * 3
+    crash = Mock(side_effect=KeyError("step"))
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.evidence.deaths.ends_of", crash)
+        scored = logs.run(3, seed=3)
+    assert scored.broken and all("job: the scorer crashed: KeyError: 'step'" in line for line in scored.broken)
+    monkeypatch.setattr(logs, "_followed", crash)
+    followed = logs.run(3, seed=3)
+    assert [line.split(": ", 1)[1] for line in followed.broken] == ["KeyError: 'step'"] * 3
 
 
 def test_a_case_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,12 +32,6 @@ def test_a_case_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(logs, "_followed", hangs)
     monkeypatch.setattr(logs, "CASE_CPU_S_MAX", 0.2)
     assert logs.run(1, seed=3).broken == ["3/0: took more than 0.2 s of CPU"]
-
-
-def test_a_score_that_crashes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.evidence.deaths.ends_of", Mock(side_effect=KeyError("step")))
-    found = logs.run(3, seed=3)
-    assert found.broken and all("job: the scorer crashed: KeyError: 'step'" in line for line in found.broken)
 
 
 @pytest.mark.parametrize("number", [229, 434])

@@ -55,13 +55,11 @@ def project(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_second_half_runs_what_is_skipped_and_nothing_else(project: pathlib.Path, workers: int) -> None:
+def test_the_second_half_runs_what_is_skipped_and_nothing_else(project: pathlib.Path) -> None:
     """It begins with what the first one plans, and ends with what that did not foresee."""
-    (project / "pytest.ini").write_text(f"[pytest]\naddopts = --numprocesses {workers}\n")
     planned, first, second = (project / f"{name}.jsonl" for name in ("planned", "first", "second"))
-    run(project, f"--outcomes={first}", f"--planned={planned}")
-    run(project, f"--outcomes={second}", f"--skipped-in={planned}", ENGINE="1")
+    run(project, "-n2", f"--outcomes={first}", f"--planned={planned}")
+    run(project, "-n2", f"--outcomes={second}", f"--skipped-in={planned}", ENGINE="1")
     begun = outcomes.read(second)
     assert {(each["test"], each["outcome"]) for each in begun} == {
         ("test_a.py::test_engine", "passed"),
@@ -73,30 +71,18 @@ def test_the_second_half_runs_what_is_skipped_and_nothing_else(project: pathlib.
         ("test_a.py::test_nowhere", "skipped"),
         ("test_a.py::test_expected", "skipped"),
     }
-    ends = halves.Ends.of(outcomes.read(first), outcomes.read(second))
-    assert ends.failed == ["test_a.py::test_broken"] and len(ends.passed) == 4
-    assert list(halves.problems(ends, KNOWN)) == [
+    found = halves.Ends.of(outcomes.read(first), outcomes.read(second))
+    assert found.failed == ["test_a.py::test_broken"] and len(found.passed) == 4
+    assert list(halves.problems(found, KNOWN)) == [
         "failed: test_a.py::test_broken",
         "skipped in both halves, and not listed: test_a.py::test_nowhere: nowhere",
         "skipped in both halves, and not listed: test_a.py::test_expected: expected to fail: ",
     ]
-
-
-def test_what_fails_once_is_flaky(project: pathlib.Path) -> None:
-    first = project / "first.jsonl"
-    run(project, f"--outcomes={first}", ENGINE="1")
-    run(project, f"--outcomes={first}", "test_a.py::test_broken", ENGINE="1", MENDED="1")
-    ends = halves.Ends.of(outcomes.read(first), [])
-    assert ends.flaky == ["test_a.py::test_broken"] and not ends.failed
-    run(project, f"--skipped-in={first}", "test_b.py", ENGINE="1")  # nothing is left to run, which is no error
-
-
-def ends(**more: Any) -> halves.Ends:
-    return halves.Ends(**({"passed": ["a::1"], "failed": [], "flaky": [], "skipped": {}, "files": {"a"}} | more))
-
-
-def known(**more: Any) -> dict[str, Any]:
-    return KNOWN | more
+    run(project, f"--outcomes={first}", "test_a.py::test_broken", MENDED="1")
+    assert halves.Ends.of(outcomes.read(first), []).flaky == ["test_a.py::test_broken"]
+    run(
+        project, f"--skipped-in={first}", f"--skipped-in={second}", "test_a.py::test_plain"
+    )  # nothing to run is no error
 
 
 ROW = {"tests": "k/", "reason": "no cluster", "command": "…"}
@@ -105,35 +91,31 @@ ROW = {"tests": "k/", "reason": "no cluster", "command": "…"}
 @pytest.mark.parametrize(
     ("found", "rules", "problem"),
     [
-        (ends(), known(), ""),
-        (ends(failed=["a::2"]), known(), "failed: a::2"),
-        (ends(skipped={"k/b::1": "no cluster here"}), known(not_run=[ROW]), ""),
-        (ends(skipped={"k/b::1": "not root"}), known(not_run=[ROW]), "not listed: k/b::1: not root"),
-        (ends(), known(not_run=[ROW]), "remove the row"),
-        (ends(files={"b"}), known(), "no test of this file was collected: a"),
-        (ends(flaky=["a::1"]), known(), ""),
-        (
-            ends(flaky=["a::1"]),
-            known(flaky=[{"test": "a::1", "date": "2026-01-01"}]),
-            "flaky again, first on 2026-01-01",
-        ),
-        (ends(flaky=["a::1", "a::2", "a::3"]), known(), "3 tests are flaky"),
+        ({}, {}, ""),
+        ({"failed": ["a::2"]}, {}, "failed: a::2"),
+        ({"skipped": {"k/b::1": "no cluster here"}}, {"not_run": [ROW]}, ""),
+        ({"skipped": {"k/b::1": "not root"}}, {"not_run": [ROW]}, "not listed: k/b::1: not root"),
+        ({}, {"not_run": [ROW]}, "remove the row"),
+        ({"files": {"b"}}, {}, "no test of this file was collected: a"),
+        ({"flaky": ["a::1"]}, {}, ""),
+        ({"flaky": ["a::1"]}, {"flaky": [{"test": "a::1", "date": "2026-01-01"}]}, "flaky again, first on 2026-01-01"),
+        ({"flaky": ["a::1", "a::2", "a::3"]}, {}, "3 tests are flaky"),
     ],
 )
-def test_what_fails_ci(found: halves.Ends, rules: dict[str, Any], problem: str) -> None:
-    told = "\n".join(halves.problems(found, rules, ["a"]))
+def test_what_fails_ci(found: dict[str, Any], rules: dict[str, Any], problem: str) -> None:
+    usual: dict[str, Any] = {"passed": ["a::1"], "failed": [], "flaky": [], "skipped": {}, "files": {"a"}}
+    told = "\n".join(halves.problems(halves.Ends(**usual | found), KNOWN | rules, ["a"]))
     assert problem in told if problem else not told
 
 
-def test_a_test_that_failed_and_was_then_skipped_has_failed() -> None:
-    lines = [{"test": "a::1", "outcome": outcome, "reason": ""} for outcome in ("failed", "skipped")]
-    assert halves.Ends.of(lines, []).failed == ["a::1"]
+@pytest.mark.parametrize("second", [[], ["passed"]])
+def test_a_test_that_failed_has_failed_though_it_was_skipped_again_or_passes_in_the_other_half(
+    second: list[str],
+) -> None:
+    def told(*ends: str) -> list[dict[str, str]]:
+        return [{"test": "a::1", "outcome": outcome, "reason": ""} for outcome in ends]
 
-
-def test_what_failed_in_one_half_has_failed_though_the_other_passes_it() -> None:
-    """It failed without engines, was skipped there when it ran again, and passes with them."""
-    first = [{"test": "a::1", "outcome": outcome, "reason": ""} for outcome in ("failed", "skipped")]
-    assert halves.Ends.of(first, [{"test": "a::1", "outcome": "passed", "reason": ""}]).failed == ["a::1"]
+    assert halves.Ends.of(told("failed", "skipped"), told(*second)).failed == ["a::1"]
 
 
 def test_what_ci_knows_is_whole() -> None:

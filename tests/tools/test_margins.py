@@ -26,40 +26,27 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Any:
     return recorder(10, {NAME: 1.0})
 
 
-def ratios() -> list[float]:
-    return sorted(seen.ratio for seen in NOTED.get(NAME, {}).values())
-
-
-def test_what_a_number_is_compared_with_is_noted_from_both_sides(late: Any) -> None:
-    assert late > 5 and late >= 2 and not late >= 30.0 and not late > 40
-    assert ratios() == [0.5, 3.0]
-    assert late <= 10 and not np.int64(9) > late and bool(np.float64(11) > late)
-    assert ratios() == [0.9, 1.0, 1.1]
-
-
-def test_the_answer_of_an_array_is_noted_by_its_nearest_values(late: Any) -> None:
-    assert (np.array([1, 8, 20, 70]) > late).tolist() == [False, False, True, True]
-    assert (np.array([np.nan, np.inf]) > late).tolist() == [False, True]
-    assert ratios() == [0.8, 2.0]
-
-
-def test_arithmetic_tells_at_which_threshold_it_would_turn(late: Any) -> None:
-    assert 3 * late - 10 > 12  # at a threshold of 22/3
-    assert not (late + 2) / 0.5 > 100  # at 48
-    assert ratios() == pytest.approx([22 / 30, 4.8])
-    NOTED.clear()
-    assert (np.array([30.0, 60.0]) > late * np.array([2.0, 4.0])).tolist() == [True, True]
-    assert not np.int64(3) + late < 11  # at 8: `late` is on the left
-    assert ratios() == pytest.approx([0.8, 1.5])
-
-
-def test_a_bound_that_another_one_outdoes_is_not_noted(late: Any) -> None:
-    assert max(late, 50) == 50 and max(late, np.float64(3)) is late and not NOTED
-    assert not max(late, 50) > 60 and not NOTED
-    bound = np.maximum(late, np.array([5.0, 50.0]))
-    assert (np.array([7.0, 49.0]) > bound).tolist() == [False, False]
-    assert (np.array([7.0, 49.0])[1:] > np.where([True, False], late, 50.0)[1:]).tolist() == [False]
-    assert ratios() == [0.7]
+@pytest.mark.parametrize(
+    ("compare", "noted"),
+    [
+        (lambda late: [late > 5, late >= 2, not late >= 30.0, not late > 40], [0.5, 3.0]),
+        (lambda late: [late <= 10, not np.int64(9) > late, np.float64(11) > late], [0.9, 1.0, 1.1]),
+        (lambda late: (np.array([1, 8, 20, 70]) > late) == [False, False, True, True], [0.8, 2.0]),
+        (lambda late: (np.array([np.nan, np.inf]) > late) == [False, True], []),
+        (lambda late: [3 * late - 10 > 12, not (late + 2) / 0.5 > 100], [22 / 30, 4.8]),  # turns at 22/3, and at 48
+        (lambda late: np.array([30.0, 60.0]) > late * np.array([2.0, 4.0]), [1.5]),
+        (lambda late: [not np.int64(3) + late < 11], [0.8]),  # at 8: `late` is on the left
+        (lambda late: [max(late, 50) == 50, max(late, np.float64(3)) is late, not max(late, 50) > 60], []),
+        (lambda late: (np.array([7.0, 49.0]) > np.maximum(late, np.array([5.0, 50.0]))) == [False, False], [0.7]),
+        (lambda late: [not np.array([49.0]) > np.where([True, False], late, 50.0)[1:]], []),
+    ],
+)
+def test_what_a_number_is_compared_with_is_noted_by_the_nearest_of_both_sides(
+    compare: Any, noted: list[float], late: Any
+) -> None:
+    """Also in arithmetic, where the threshold at which the answer would turn counts, and not where another bound outdoes it."""
+    assert all(compare(late))
+    assert sorted(seen.ratio for seen in NOTED.get(NAME, {}).values()) == pytest.approx(noted)
 
 
 def test_it_is_a_number_for_everybody_else(late: Any) -> None:
@@ -83,9 +70,7 @@ def test_what_is_said_of_it() -> None:
     margin = Margin(margins.Side(0.8, "a run", "rule"), margins.Side(1.2, "a mutant", "rule"), compared=2)
     told = margins.words(NAME, margin)
     assert "0.8 × (8 s)  a run" in told and "the gap is 1.5 ×: under 2" in told
-    far = margins.words(
-        NAME, Margin(margins.Side(0.8, "a run", "rule"), margins.Side(11, "a mutant", "rule"), compared=2)
-    )
+    far = margins.words(NAME, dataclasses.replace(margin, broken=margins.Side(11, "a mutant", "rule")))
     assert "no broken run within a factor of ten: make one" in far and "under" not in far
     assert "no run compares anything with it: make one" in margins.words(NAME, Margin())
 

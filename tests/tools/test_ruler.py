@@ -26,10 +26,8 @@ def planted(folder: pathlib.Path, old: str, new: str) -> pathlib.Path:
 
 def test_nothing_differs_from_itself(runs: list[Stored]) -> None:
     found = judged(ROOT, runs)
-    assert table(runs, found, found) == (
-        ["8 runs: 8 equal, 0 different (verdict 0, claims 0, figures 0); other words only: 0"],
-        0,
-    )
+    same = "8 runs: 8 equal, 0 different (verdict 0, claims 0, figures 0); other words only: 0"
+    assert table(runs, found, found) == ([same], 0)
     assert {code for answer in found for _, code, _ in answer["claims"]} >= {"steps.all"}
 
 
@@ -50,14 +48,15 @@ def test_a_figure_that_differs_is_found(runs: list[Stored], tmp_path: pathlib.Pa
     assert different == len(runs) and "metrics.events_dropped" in "\n".join(lines)
 
 
-def test_a_crash_is_an_answer(runs: list[Stored], tmp_path: pathlib.Path) -> None:
+def test_a_crash_is_an_answer_and_the_code_of_another_checkout_is_never_judged_instead(
+    runs: list[Stored], tmp_path: pathlib.Path
+) -> None:
     other = planted(tmp_path, "    analysis = Analysis.of(evidence)\n", "    raise KeyError('planted')\n")
     assert [each["verdict"] for each in judged(other, runs[:1])] == ["crashed: KeyError"]
-
-
-def test_the_code_of_another_checkout_is_never_judged_instead(runs: list[Stored], tmp_path: pathlib.Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
     with pytest.raises(Exception, match="exit status 1"):
-        judged(tmp_path, runs[:1])
+        judged(empty, runs[:1])
 
 
 def test_what_changes_of_a_claim() -> None:

@@ -15,9 +15,8 @@ from harness.trainers.shared.checkout import commit_of
 
 def git(folder: pathlib.Path, *words: str) -> str:
     identity = ["-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false"]
-    return subprocess.run(
-        ["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    command = ["git", "-C", str(folder), *identity, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import struct
+import subprocess
 import tempfile
 import time
 import tracemalloc
@@ -19,6 +20,7 @@ from checkpoint_files import WRITERS, save, save_dcp, save_safetensors, state, w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.log import untrusted_files
 from harness.trainers.checkpoints.contract import list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
@@ -32,6 +34,11 @@ def content_of(root: pathlib.Path) -> Content:
     """Of all files in the folder together."""
     place = CheckpointFolder.look(root, FOLDER)
     return digests.content(place, place.files)
+
+
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "BYTES_MAX", 2**20)
 
 
 def newest(run_dir: pathlib.Path) -> Content:
@@ -112,22 +119,15 @@ def test_every_layout_shows_its_tensors(tmp_path: pathlib.Path, layout: str) -> 
     assert not any(each.zero for each in first.tensors)
 
 
-def test_what_the_file_is_called_and_says_besides_does_not_matter(tmp_path: pathlib.Path) -> None:
-    for step in (20, 40):
-        save(tmp_path / str(step) / FOLDER / f"ckpt_{step}.pt", state(1) | {"step": step, "best": "no" * step})
-    found = [content_of(tmp_path / str(step)) for step in (20, 40)]
-    assert found[0].of_tensors == found[1].of_tensors and found[0].sha256 != found[1].sha256
-
-
-def test_counters_and_random_states_do_not_count(tmp_path: pathlib.Path) -> None:
-    rng = torch.get_rng_state()
+def test_names_texts_counters_and_random_states_do_not_count(tmp_path: pathlib.Path) -> None:
+    rng, found = torch.get_rng_state(), []
     for step in (20, 40):
         more = {"n": torch.tensor(step), "rng": rng, "all": torch.stack([rng, rng]), "gpu": torch.cat([rng, rng[:16]])}
-        save(tmp_path / str(step) / FOLDER / "a.pt", state(1) | more)
+        save(tmp_path / str(step) / FOLDER / f"ckpt_{step}.pt", state(1) | more | {"step": step, "best": "no" * step})
         torch.manual_seed(step)
         rng = torch.get_rng_state()
-    found = [content_of(tmp_path / str(step)) for step in (20, 40)]
-    assert found[0].of_tensors == found[1].of_tensors
+        found.append(content_of(tmp_path / str(step)))
+    assert found[0].of_tensors == found[1].of_tensors and found[0].sha256 != found[1].sha256
     assert [each.size for each in found[0].tensors or ()] == [12000, 200, 28]
 
 
@@ -164,12 +164,6 @@ def test_an_archive_without_tensors_has_none_and_another_format_is_not_known(tmp
 
 
 # Large ones
-
-
-@pytest.fixture
-def small_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(digests, "BYTES_MAX", 2**20)
-    yield
 
 
 @pytest.mark.usefixtures("small_limit")
@@ -221,11 +215,8 @@ def test_what_is_read_is_bounded(tmp_path: pathlib.Path, pieces: int, monkeypatc
 
 def _with_header(size: int, *spans: tuple[int, int]) -> Callable[[pathlib.Path], object]:
     """A file whose header has a tensor at each of these places behind it, and so many bytes there."""
-    header = {
-        f"{number}": {"dtype": "U8", "shape": [abs(end - begin)], "data_offsets": [begin, end]}
-        for number, (begin, end) in enumerate(spans)
-    }
-    text = json.dumps(header).encode()
+    rows = [{"dtype": "U8", "shape": [abs(end - begin)], "data_offsets": [begin, end]} for begin, end in spans]
+    text = json.dumps({str(number): row for number, row in enumerate(rows)}).encode()
     return lambda folder: (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
 
 
@@ -250,6 +241,16 @@ def _torn(folder: pathlib.Path) -> None:
     os.truncate(folder / "a.pt", 3000)
 
 
+def _deep(folder: pathlib.Path) -> None:
+    (folder / "a.pt").write_bytes(b"")
+    inner = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=inner)
+        outer, inner = inner, os.open("d", os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+
+
 MANY = digests.TENSORS_MAX + 1
 HOSTILE = {
     "each tensor is the whole file": _with_header(2**20, *[(0, 2**20)] * 10_000),
@@ -258,23 +259,30 @@ HOSTILE = {
     "too many": _with_header(20 * MANY, *((20 * number, 20 * number + 20) for number in range(MANY))),
     "one place for all": _one_place_for_all,
     "a hole": _a_hole,
+    "ends of nothing": lambda folder: (folder / "a.pt").write_bytes(b"PK\x03\x04" + b"PK\x05\x06" * 2**20),
+    "deep": _deep,
     "torn": _torn,
 }
 
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_file_is_digested_in_bounds(make: Callable[[pathlib.Path], None], tmp_path: pathlib.Path) -> None:
+def test_a_hostile_file_is_listed_and_digested_in_bounds(
+    make: Callable[[pathlib.Path], object], tmp_path: pathlib.Path
+) -> None:
     (tmp_path / FOLDER).mkdir()
     make(tmp_path / FOLDER)
     begin = time.process_time()
     tracemalloc.start()
     try:
         found = content_of(tmp_path)
+        (listed,) = list_checkpoints(CheckpointFolder.look(tmp_path, FOLDER)).checkpoints
         assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
     finally:
         tracemalloc.stop()
     assert found.tensors is None and len(found.sha256) == 64
+    assert [listed.path] == untrusted_files.files_below(tmp_path, FOLDER)
     assert time.process_time() - begin < 60
+    subprocess.run(["rm", "-rf", str(tmp_path / FOLDER)], check=True)  # Python's own removal nests as deep
 
 
 def test_an_archive_of_far_too_many_files_is_not_half_understood(
@@ -285,12 +293,9 @@ def test_an_archive_of_far_too_many_files_is_not_half_understood(
         for number in range(200):
             archive.writestr(f"more/{number}", b"text")
     assert len(content_of(tmp_path).tensors or ()) == 3
+    with_a_header(tmp_path / "many" / FOLDER, made([30] * 700 + [50]))
+    found = content_of(tmp_path / "many")
+    assert len(found.tensors or ()) == 701 and len(found.listed) == digests.LISTED_MAX, "as many as are told one by one"
+    assert found.listed[0].split()[0] == "200" and len({each.split()[1] for each in found.listed}) == digests.LISTED_MAX
     monkeypatch.setattr(digests, "TENSORS_MAX", 5)
     assert content_of(tmp_path).tensors is None
-
-
-def test_as_many_as_are_allowed_are_told_one_by_one_up_to_a_limit(tmp_path: pathlib.Path) -> None:
-    with_a_header(tmp_path / FOLDER, made([30] * 700 + [50]))
-    found = content_of(tmp_path)
-    assert len(found.tensors or ()) == 701 and len(found.listed) == digests.LISTED_MAX
-    assert found.listed[0].split()[0] == "200" and len({each.split()[1] for each in found.listed}) == digests.LISTED_MAX

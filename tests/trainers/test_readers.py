@@ -27,30 +27,17 @@ from harness.trainers.readers.contract import NODE_LOGS, Reader, Told, build_rea
 
 STORED = pathlib.Path(__file__).parent / "readers"
 LINES = r"step +(?P<step>\d+) \| loss (?P<loss>\S+) \| lr (?P<lr>\S+)"
-# Reader → its parameters, its stored file, and where a trainer puts that below the run's folder.
-CASES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "torchtitan": (
-        {"file": "{run_dir}/out/structured_logs/*.jsonl"},
-        "torchtitan.jsonl",
-        "out/structured_logs/training.global_rank_1.20261122-100000-ABC123.jsonl",
-    ),
-    "megatron": ({}, "megatron.log", "logs/node0.1.log"),
-    "maxtext": ({}, "maxtext.log", "logs/node0.1.log"),
-    "lines": ({"regex": LINES, "first_step": 0}, "lines.log", "logs/node0.1.log"),
-    "huggingface": (
-        {"file": "{run_dir}/out/checkpoint-*/trainer_state.json"},
-        "huggingface.json",
-        "out/checkpoint-20/trainer_state.json",
-    ),
-    "lightning": (
-        {"file": "{run_dir}/out/**/metrics.csv"},
-        "lightning.csv",
-        "out/lightning_logs/version_0/metrics.csv",
-    ),
+TITAN = "out/structured_logs/training.global_rank_1.20261122-100000-ABC123.jsonl"
+CASES: dict[str, tuple[dict[str, Any], str]] = {  # reader → its parameters, and where a trainer puts its file
+    "torchtitan": ({"file": "{run_dir}/out/structured_logs/*.jsonl"}, TITAN),
+    "megatron": ({}, "logs/node0.1.log"),
+    "maxtext": ({}, "logs/node0.1.log"),
+    "lines": ({"regex": LINES, "first_step": 0}, "logs/node0.1.log"),
+    "huggingface": ({"file": "{run_dir}/out/checkpoint-*/trainer_state.json"}, "out/checkpoint-20/trainer_state.json"),
+    "lightning": ({"file": "{run_dir}/out/**/metrics.csv"}, "out/lightning_logs/version_0/metrics.csv"),
     "tensorboard": (
         {"file": "{run_dir}/out/events.out.tfevents.*", "first_step": 0},
-        "events.out.tfevents.1763800000.node0",
-        "out/events.out.tfevents.1763800000.node0",
+        "out/events.out.tfevents.17.node0",
     ),
 }
 STEPS = {
@@ -68,8 +55,14 @@ def reader(name: str) -> Reader:
     return build_reader({name: CASES[name][0]})
 
 
+def stored(name: str) -> bytes:
+    """The example of a reader."""
+    (file,) = STORED.glob(f"{name}.*")
+    return file.read_bytes()
+
+
 def told(name: str) -> list[Told]:
-    return list(reader(name).open().feed((STORED / CASES[name][1]).read_bytes()))
+    return list(reader(name).open().feed(stored(name)))
 
 
 def steps(found: Iterable[Told]) -> list[int]:
@@ -94,7 +87,7 @@ def test_a_stored_file_is_understood(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if not load_reader(name).whole])
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_it_does_not_matter_how_the_file_grows(name: str, size: int) -> None:
-    data, source = (STORED / CASES[name][1]).read_bytes(), reader(name).open()
+    data, source = stored(name), reader(name).open()
     found = [each for at in range(0, len(data), size) for each in source.feed(data[at : at + size])]
     assert found == told(name)
 
@@ -122,7 +115,7 @@ def test_what_each_tells_beyond_the_loss() -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_damage_is_a_value_error_or_nothing(name: str, data: st.DataObject) -> None:
-    content = bytearray((STORED / CASES[name][1]).read_bytes())
+    content = bytearray(stored(name))
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     source = reader(name).open()
@@ -172,15 +165,24 @@ def test_a_trainer_with_a_reader_declares_what_it_tells() -> None:
 # Followed
 
 
-def following(tmp_path: pathlib.Path, name: str, ranks: int = 2) -> tuple[Readings, pathlib.Path]:
-    (tmp_path / "events").mkdir()
-    file = tmp_path / CASES[name][2]
-    file.parent.mkdir(parents=True)
-    return Readings(reader(name), tmp_path, lambda: ("node0", 1), silent, ranks), file
-
-
 def silent(*_: object, **__: object) -> None:
     """An emitter whose events nobody wants."""
+
+
+def following(tmp_path: pathlib.Path, name: str) -> tuple[Readings, pathlib.Path]:
+    """Who follows the file of a reader in a run of two ranks, and that file."""
+    (tmp_path / "events").mkdir(parents=True)
+    file = tmp_path / CASES[name][1]
+    file.parent.mkdir(parents=True)
+    return Readings(reader(name), tmp_path, lambda: ("node0", 1), silent, 2), file
+
+
+def following_lines(tmp_path: pathlib.Path, name: str) -> tuple[Readings, pathlib.Path]:
+    """As `following`, of logs of lines whose names tell a rank or a node, and their folder."""
+    follower, file = following(tmp_path, "tensorboard")
+    written = {"file": f"{{run_dir}}/out/{name}.log", "regex": r"step (?P<step>\d+) loss (?P<loss>[\d.]+)"}
+    follower.reader = build_reader({"lines": written})
+    return follower, file.parent
 
 
 def read_back(tmp_path: pathlib.Path) -> list[reading.Writer]:
@@ -193,7 +195,7 @@ def test_steps_are_seen_while_the_trainer_runs(name: str, tmp_path: pathlib.Path
     follower, file = following(tmp_path, name)
     follower.poll(time.monotonic_ns())
     assert Tail(tmp_path / "events").poll() == []
-    file.write_bytes((STORED / CASES[name][1]).read_bytes())
+    file.write_bytes(stored(name))
     follower.poll(time.monotonic_ns() + 2 * trainer_output.SCAN_NS)
     live = [event["step"] for _, event in Tail(tmp_path / "events").poll() if event["event"] == "step"]
     assert sorted(live) == sorted(STEPS[name])
@@ -207,7 +209,7 @@ def test_steps_are_seen_while_the_trainer_runs(name: str, tmp_path: pathlib.Path
 
 def test_a_trainer_that_goes_back_begins_another_life(tmp_path: pathlib.Path) -> None:
     follower, file = following(tmp_path, "megatron")
-    file.write_bytes((STORED / "megatron.log").read_bytes())
+    file.write_bytes(stored("megatron"))
     follower.close()
     first, second = read_back(tmp_path)
     assert (len(first.steps["step"]), len(second.steps["step"])) == (7, 7)
@@ -217,18 +219,19 @@ def test_a_trainer_that_goes_back_begins_another_life(tmp_path: pathlib.Path) ->
     assert int(run.steps.survives.sum()) == 12 and run.reached_step == 12
     assert [event["step"] for event in run.checkpoints] == [5]
     assert run.uncertainty_ns >= trainer_output.POLL_NS
+    follower, file = following(tmp_path / "no-step-twice", "megatron")
+    lines = stored("megatron").decode().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if " 6/ " not in line and " 7/ " not in line))
+    follower.close()
+    assert [each.restored_step for each in timeline.load(tmp_path / "no-step-twice").processes] == [None, 5]
 
 
 def test_files_of_several_ranks_or_nodes_are_theirs(tmp_path: pathlib.Path) -> None:
     """Two that tell the same steps by turns are two ranks, no trainer that starts again and again."""
-    (tmp_path / "events").mkdir()
-    (tmp_path / "out").mkdir()
-    written = {"lines": {"file": "{run_dir}/out/{rank}.log", "regex": r"step (?P<step>\d+) loss (?P<loss>[\d.]+)"}}
-    named = build_trainer({"command": ["x"], "read": written}).reader() or pytest.fail("it reads nothing")
-    follower = Readings(named, tmp_path, lambda: ("node0", 1), silent, 2)
+    follower, folder = following_lines(tmp_path, "{rank}")
     for step in range(1, 6):
         for rank in range(2):
-            with (tmp_path / "out" / f"{rank}.log").open("a") as file:
+            with (folder / f"{rank}.log").open("a") as file:
                 file.write(f"step {step} loss 1.5\n")
         follower.poll(time.monotonic_ns() + step * 2 * trainer_output.SCAN_NS)
     follower.close()
@@ -237,31 +240,20 @@ def test_files_of_several_ranks_or_nodes_are_theirs(tmp_path: pathlib.Path) -> N
 
 
 def test_a_name_that_no_node_can_have_is_left_out_in_words(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "events").mkdir()
-    (tmp_path / "out").mkdir()
+    follower, folder = following_lines(tmp_path, "{node}")
     for node in ("n" * 250, "node1\n", "node0"):
-        (tmp_path / "out" / f"{node}.l").write_text("step 1\n")
-    written = {"lines": {"file": "{run_dir}/out/{node}.l", "regex": r"step (?P<step>\d+)"}}
-    told: list[tuple[str, dict[str, Any]]] = []
-    named = build_trainer({"command": ["x"], "read": written}).reader() or pytest.fail("it reads nothing")
-    follower = Readings(named, tmp_path, lambda: ("node0", 1), lambda event, **fields: told.append((event, fields)), 2)
+        (folder / f"{node}.log").write_text("step 1 loss 1\n")
+    told: list[tuple[str, str]] = []
+    follower.emit = lambda event, path, error: told.append((event, error))
     follower.close()
     assert {writer.header["node"] for writer in read_back(tmp_path)} == {"node0"}
     assert [event for event, _ in told] == ["reader.failed"] * 2
-    assert all("is not valid; allowed are" in fields["error"] for _, fields in told)
-
-
-def test_a_restore_begins_another_life_though_no_step_is_done_again(tmp_path: pathlib.Path) -> None:
-    follower, file = following(tmp_path, "megatron")
-    lines = (STORED / "megatron.log").read_text().splitlines(keepends=True)
-    file.write_text("".join(line for line in lines if " 6/ " not in line and " 7/ " not in line))
-    follower.close()
-    assert [process.restored_step for process in timeline.load(tmp_path).processes] == [None, 5]
+    assert all("is not valid; allowed are" in error for _, error in told)
 
 
 def test_a_file_that_is_written_anew_tells_each_step_once(tmp_path: pathlib.Path) -> None:
     follower, file = following(tmp_path, "huggingface")
-    state = json.loads((STORED / "huggingface.json").read_text())
+    state = json.loads(stored("huggingface"))
     half = state | {"global_step": 10, "log_history": state["log_history"][:2]}
     early = file.parent.parent / "checkpoint-10" / "trainer_state.json"
     early.parent.mkdir()
@@ -277,15 +269,7 @@ def test_a_file_that_is_written_anew_tells_each_step_once(tmp_path: pathlib.Path
     assert [event["step"] for event in run.checkpoints] == [10, 20]
 
 
-def fifo(file: pathlib.Path) -> None:
-    os.mkfifo(file)
-
-
-def folder(file: pathlib.Path) -> None:
-    file.mkdir()
-
-
-@pytest.mark.parametrize("make", [lambda file: file.symlink_to(STORED / "megatron.log"), fifo, folder])
+@pytest.mark.parametrize("make", [lambda file: file.symlink_to(STORED / "megatron.log"), os.mkfifo, pathlib.Path.mkdir])
 def test_only_regular_files_are_read(make: Callable[[pathlib.Path], None], tmp_path: pathlib.Path) -> None:
     follower, file = following(tmp_path, "megatron")
     make(file)
@@ -318,9 +302,9 @@ def behind_a_link(file: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda file: file.write_bytes(b" " * 1001), {CASES["huggingface"][2]: "more than 1000 bytes; it is not read"}),
-        (a_link, {CASES["huggingface"][2]: "not a plain file (Too many levels of symbolic links); it is left alone"}),
-        (behind_a_link, dict.fromkeys(["out", CASES["huggingface"][2]], "out is not a plain folder (Not a directory)")),
+        (lambda file: file.write_bytes(b" " * 1001), {CASES["huggingface"][1]: "more than 1000 bytes; it is not read"}),
+        (a_link, {CASES["huggingface"][1]: "not a plain file (Too many levels of symbolic links); it is left alone"}),
+        (behind_a_link, dict.fromkeys(["out", CASES["huggingface"][1]], "out is not a plain folder (Not a directory)")),
     ],
 )
 def test_a_file_that_is_given_up_is_told_once(
@@ -347,7 +331,7 @@ def test_files_beyond_the_limits_are_told(tmp_path: pathlib.Path, monkeypatch: p
     told: list[dict[str, str]] = []
     follower.emit = lambda event, **fields: told.append(fields)
     for number in range(3):
-        (file.parent / f"node{number}.1.log").write_bytes((STORED / "megatron.log").read_bytes())
+        (file.parent / f"node{number}.1.log").write_bytes(stored("megatron"))
     follower.close()
     assert [each["error"] for each in told] == ["more than 2 files; the rest is not read"]
     assert {each["path"] for each in told} == {NODE_LOGS}
@@ -359,7 +343,7 @@ def test_a_line_that_is_half_written_at_the_end_is_no_failure(tmp_path: pathlib.
         run_dir.mkdir()
         follower, file = following(run_dir, name)
         follower.emit = lambda event, **fields: pytest.fail(f"{event} {fields}")
-        file.write_bytes((STORED / CASES[name][1]).read_bytes()[:-7])
+        file.write_bytes(stored(name)[:-7])
         follower.close()
 
 
@@ -379,46 +363,32 @@ def records(*contents: bytes) -> bytes:
 SCALAR = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10\x05\x2a\x0d\x0a\x0b\x0a\x04loss\x15" + struct.pack("<f", 1.0)
 
 
-def test_records_behind_a_damaged_one_are_read() -> None:
+def test_records_behind_a_damaged_one_are_read_and_a_time_of_another_length_is_no_step() -> None:
+    boards = build_reader({"tensorboard": "{run_dir}/out/x"})
     found = []
     with pytest.raises(ValueError, match="not a protocol buffer"):
-        for each in build_reader({"tensorboard": "{run_dir}/out/x"}).open().feed(records(SCALAR, b"\xff", SCALAR)):
+        for each in boards.open().feed(records(SCALAR, b"\xff", SCALAR)):
             found.append(each)
     assert steps(found) == [5, 5]
-
-
-def test_a_time_of_another_length_is_no_step() -> None:
-    short = b"\x0a\x03abc" + SCALAR[9:]
-    assert list(build_reader({"tensorboard": "{run_dir}/out/x"}).open().feed(records(short))) == []
+    assert list(boards.open().feed(records(b"\x0a\x03abc" + SCALAR[9:]))) == []
 
 
 @pytest.mark.parametrize(
-    ("written", "data"),
+    ("name", "data"),
     [
-        ({"tensorboard": "{run_dir}/out/x"}, records(b"") * 2**17),
-        ({"lightning": "{run_dir}/out/x"}, b"step,train_loss" + b",x" * 9000 + b"\n" + b"1\n" * 100_000),
+        ("tensorboard", records(b"") * 2**17),
+        ("lightning", b"step,train_loss" + b",x" * 9000 + b"\n" + b"1\n" * 100_000),
+        ("megatron", (b"successfully loaded checkpoint from x " * 1500 + b"\n") * 30),
+        ("megatron", (b"successfully loaded checkpoint from xat iteration" * 1200 + b"\n") * 30),
+        ("megatron", (b"iteration 1/1 |" * 4000 + b"\n") * 30),
+        ("maxtext", (b"completed step: 1" * 3500 + b"\n") * 30),
     ],
+    ids=["records", "columns", "loaded", "loaded-at", "iteration", "completed"],
 )
-def test_many_small_parts_take_no_longer_than_their_bytes(written: Any, data: bytes) -> None:
+def test_many_small_parts_take_no_longer_than_their_bytes(name: str, data: bytes) -> None:
     begin = time.process_time()
-    assert list(build_reader(written).open().feed(data)) == []
+    list(build_reader({name: "{run_dir}/out/x"}).open().feed(data))
     assert time.process_time() - begin < 5  # by the square of them it would be minutes
-
-
-@pytest.mark.parametrize(
-    "written, line",
-    [
-        ("megatron", b"successfully loaded checkpoint from x "),
-        ("megatron", b"successfully loaded checkpoint from xat iteration"),
-        ("megatron", b"iteration 1/1 |"),
-        ("maxtext", b"completed step: 1"),
-    ],
-)
-def test_hostile_lines_take_little_time(written: str, line: bytes) -> None:
-    data = (line * (60_000 // len(line)) + b"\n") * 30
-    begin = time.process_time()
-    list(build_reader({written: "{run_dir}/out/x"}).open().feed(data))
-    assert time.process_time() - begin < 5  # by the square of a line it would be 20
 
 
 @pytest.mark.parametrize("part", [b"[],", b"{},", b"[[[]]],", b"1,"])

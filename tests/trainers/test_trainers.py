@@ -49,10 +49,17 @@ def workload(**given: Any) -> Workload:
     return Workload.model_validate(given)
 
 
+def launched(**given: Any) -> Launch:
+    given = {"steps": 60} | given
+    return workload(**given).trainer.launch(workload(**given), "run-1", 7)
+
+
+def after(words: tuple[str, ...], option: str) -> str:
+    return words[words.index(option) + 1]
+
+
 def test_the_reference_trainer_is_started_by_its_launcher_beside_a_store() -> None:
-    launch = workload(nodes=3, min_nodes=2, ranks_per_node=4, steps=50, args=["--layers", "1"]).trainer.launch(
-        workload(nodes=3, min_nodes=2, ranks_per_node=4, steps=50, args=["--layers", "1"]), "run-1", 7
-    )
+    launch = launched(nodes=3, min_nodes=2, ranks_per_node=4, steps=50, args=["--layers", "1"])
     text = " ".join(launch.command)
     assert (launch.nodes, launch.ranks_per_node) == (3, 4)
     assert "--nnodes 2:3 --nproc-per-node 4" in text and "--rdzv-id run-1" in text and "--seed 7" in text
@@ -61,31 +68,18 @@ def test_the_reference_trainer_is_started_by_its_launcher_beside_a_store() -> No
 
 
 def test_placeholders_work_in_its_environment_and_arguments() -> None:
-    given = workload(
-        env={"A": "{steps}", "B": "{index} {checkpoints}", "C": "{{steps}}"}, args=["--x", "{nodes}"], steps=9
-    )
-    launch = given.trainer.launch(given, "run-1", 7)
-    assert launch.env == {"A": "9", "C": "{steps}"} and launch.command[-1] == str(given.nodes)
+    env = {"A": "{steps}", "B": "{index} {checkpoints}", "C": "{{steps}}"}
+    launch = launched(env=env, args=["--x", "{nodes}"], nodes=3, steps=9)
+    assert launch.env == {"A": "9", "C": "{steps}"} and launch.command[-1] == "3"
     assert launch.command[:2] == ("env", "B={index} {run_dir}/checkpoints") and launch.control is not None
     assert not any("index" in word for word in launch.control), "the store is on no node"
 
 
 def test_a_checkpoint_store_of_its_own_is_started_before_the_rendezvous_store() -> None:
-    given = workload(checkpoint={"store": "s3"}, data={"shards": 3})
-    launch = given.trainer.launch(given, "run-1", 7)
+    launch = launched(checkpoint={"store": "s3"}, data={"shards": 3})
     assert launch.command[0] == "env" and "s3://checkpoints/job" in launch.command and "--data" in launch.command
     assert launch.control is not None
     assert launch.control.index("harness.object_store.s3_store") < launch.control.index("reference_trainer.store")
-
-
-def test_a_command_of_ones_own_is_taken_as_it_is() -> None:
-    given = workload(trainer={"command": ["train", "{index}"], "env": {"A": "1"}}, nodes=2)
-    launch = given.trainer.launch(given, "run-1", 7)
-    assert (launch.command, launch.control, dict(launch.env)) == (
-        ("train", "{index}"),
-        None,
-        {"A": "1", "CHAOS_OBSERVE": "auto", "CHAOS_CHECKPOINTS": "checkpoints"},
-    )
 
 
 @pytest.mark.parametrize(
@@ -120,26 +114,26 @@ def test_a_shells_script_hears_no_further_words(shell: str, script: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("trainer", "message"),
+    ("given", "message"),
     [
-        ("referense", r"unknown trainer; choose one of: \{accelerate: …\}, \{command: …\}, .*reference"),
-        (["train.py"], "unknown trainer; choose one of"),
-        ({"comand": ["x"]}, "unknown trainer; choose one of"),
-        ({"command": []}, "at least 1 item"),
-        ({"command": ["a\0b"]}, "NUL"),
-        ({"command": ["a"], "env": {"A=B": "1"}}, "pattern"),
-        (None, "unknown trainer"),
+        ({"trainer": "referense"}, r"unknown trainer; choose one of: \{accelerate: …\}, \{command: …\}, .*reference"),
+        ({"trainer": ["train.py"]}, "unknown trainer; choose one of"),
+        ({"trainer": {"comand": ["x"]}}, "unknown trainer; choose one of"),
+        ({"trainer": {"command": []}}, "at least 1 item"),
+        ({"trainer": {"command": ["a\0b"]}}, "NUL"),
+        ({"trainer": {"command": ["a"], "env": {"A=B": "1"}}}, "pattern"),
+        ({"trainer": None}, "unknown trainer"),
+        *(({name: size}, "than or equal to") for name, size in (("nodes", 10**9), ("nodes", 0), ("steps", 10**12))),
+        ({"ranks_per_node": 10**9}, "than or equal to"),
     ],
 )
-def test_what_is_no_trainer_is_refused_with_those_there_are(trainer: object, message: str) -> None:
+def test_what_is_no_trainer_or_out_of_bounds_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        workload(trainer=trainer)
+        workload(**given)
 
 
 def test_an_unknown_name_names_those_there_are_and_each_option_is_one_word() -> None:
-    with pytest.raises(
-        UsageError, match=r"unknown trainer 'nope'; choose one of: accelerate, command, .*reference, torchrun"
-    ):
+    with pytest.raises(UsageError, match=r"unknown trainer 'nope'; choose one of: accelerate, .*reference, torchrun"):
         load_trainer("nope")
     assert rendezvous_settings.options({}).count(",") == len(rendezvous_settings.OPTIONS) - 1
 
@@ -183,12 +177,6 @@ def test_a_workload_survives_json_and_knows_its_world(
     assert given.on_nodes(1).world_size == ranks
 
 
-@pytest.mark.parametrize("size", [{"nodes": 10**9}, {"ranks_per_node": 10**9}, {"nodes": 0}, {"steps": 10**12}])
-def test_a_size_out_of_bounds_is_refused(size: dict[str, int]) -> None:
-    with pytest.raises(ValidationError, match="than or equal to"):
-        workload(**size)
-
-
 @pytest.mark.parametrize(
     ("args", "nodes", "refused"),
     [
@@ -207,18 +195,6 @@ def test_the_reference_trainer_needs_a_sequence_for_each_rank(args: list[str], n
     assert Options().global_batch == reference.GLOBAL_BATCH
 
 
-HEAD = "version: 1\nname: x\ntitle: X\n"
-
-
-def launched(**given: Any) -> Launch:
-    workload = Workload.model_validate({"steps": 60, **given})
-    return workload.trainer.launch(workload, "run-1", 7)
-
-
-def after(words: tuple[str, ...], option: str) -> str:
-    return words[words.index(option) + 1]
-
-
 def test_torchrun_meets_at_a_store_beside_the_nodes() -> None:
     launch = launched(trainer={"torchrun": "/app/train.py", "args": ["--n", "{steps}"]}, nodes=3, min_nodes=2)
     command = launch.command
@@ -231,14 +207,9 @@ def test_torchrun_meets_at_a_store_beside_the_nodes() -> None:
 
 
 def test_what_the_scenario_says_wins() -> None:
-    trainer = {
-        "torchrun": "-m pkg.train",
-        "max_restarts": 9,
-        "python": "/venv/bin/python",
-        "rdzv_conf": {"last_call_timeout": 7},
-        "env": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"},
-    }
-    launch = launched(trainer=trainer)
+    trainer: dict[str, Any] = {"torchrun": "-m pkg.train", "max_restarts": 9, "python": "/venv/bin/python"}
+    more = {"rdzv_conf": {"last_call_timeout": 7}, "env": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}}
+    launch = launched(trainer=trainer | more)
     assert launch.command[0] == "/venv/bin/python" == (launch.control or ("",))[0]
     assert launch.command[-2:] == ("-m", "pkg.train") and after(launch.command, "--max-restarts") == "9"
     assert "last_call_timeout=7" in after(launch.command, "--rdzv-conf")
@@ -265,36 +236,32 @@ def test_a_module_finds_the_variables_of_its_world() -> None:
     assert launch.command[-3:] == ("{python}", "-m", "pkg.train")
     assert {"MASTER_ADDR={head}", "RANK={index}"} <= set(launch.command)
     assert (launch.env["WORLD_SIZE"], launch.env["LOCAL_RANK"]) == ("2", "0")
-    assert "RANK" not in str(launched(trainer={"module": "pkg.train"}, ranks_per_node=2).command).replace(
-        "NODE_RANK", ""
-    )
+    several = str(launched(trainer={"module": "pkg.train"}, ranks_per_node=2).command)
+    assert "RANK" not in several.replace("NODE_RANK", "")
 
 
 def test_the_environment_is_filled_too_and_what_only_a_node_knows_is_set_there() -> None:
     env = {"A": "{seed} {{seed}}", "B": "at {address}", "C": "{run_dir}/x", "TOKEN": "${TOKEN}"}
-    trainer = {"command": ["train", "--to={checkpoints}"], "control": ["store"], "env": env}
-    launch = launched(trainer=trainer)
-    assert launch.env == {
-        "A": "7 {seed}",
-        "TOKEN": "${TOKEN}",
-        "CHAOS_OBSERVE": "auto",
-        "CHAOS_CHECKPOINTS": "checkpoints",
-    }
-    assert launch.command == ("env", "B=at {address}", "C={run_dir}/x", "train", "--to={run_dir}/checkpoints")
-    assert launch.control == ("env", "C={run_dir}/x", "store")
+    trainer = {"command": ["train", "--to={checkpoints}", "{index}"], "env": env}
+    launch = launched(trainer=trainer | {"control": ["store"]})
+    ours = {"CHAOS_OBSERVE": "auto", "CHAOS_CHECKPOINTS": "checkpoints"}
+    assert launch.env == {"A": "7 {seed}", "TOKEN": "${TOKEN}"} | ours
+    assert launch.command == (
+        *("env", "B=at {address}", "C={run_dir}/x"),
+        *("train", "--to={run_dir}/checkpoints", "{index}"),
+    )
+    assert launch.control == ("env", "C={run_dir}/x", "store") and launched(trainer=trainer).control is None
 
 
 def parsed(folder: pathlib.Path, workload: str) -> Workload:
-    return parse_scenario(f"{HEAD}workload: {workload}", str(folder / "x.yaml")).workload
+    text = f"version: 1\nname: x\ntitle: X\nworkload: {workload}"
+    return parse_scenario(text, str(folder / "x.yaml")).workload
 
 
 @pytest.mark.parametrize(
     ("workload", "message"),
     [
-        (
-            "{trainer: {command: [a, '{stpes}']}}",
-            "x.yaml:4:35: workload.trainer.command.1: unknown placeholder {stpes}",
-        ),
+        ("{trainer: {command: [a, '{stpes}']}}", ":4:35: workload.trainer.command.1: unknown placeholder {stpes}"),
         ("{trainer: {command: [a], env: {X: '{rank}'}}}", "workload.trainer.env.X: unknown placeholder {rank}"),
         ("{env: {X: '{rank}'}}", "workload.env.X: unknown placeholder {rank}"),
         ("{args: ['{scenario_dir}']}", "workload.args.0: {scenario_dir} is for other trainers"),
@@ -304,10 +271,7 @@ def parsed(folder: pathlib.Path, workload: str) -> Workload:
         ("{trainer: {command: [a]}, data: {shards: 2}}", "workload.data: makes files that this trainer does not read"),
         ("{trainer: {command: [a]}, checkpoint: {every_steps: 5}}", "write {checkpoint_every} into its arguments"),
         ("{trainer: {command: [a]}, checkpoint: {store: s3}}", "workload.checkpoint.store: is for the reference"),
-        (
-            "{trainer: {accelerate: /a.py}, nodes: 2, min_nodes: 1}",
-            "accelerate starts a job on a fixed number of nodes",
-        ),
+        ("{trainer: {accelerate: /a.py}, nodes: 2, min_nodes: 1}", "starts a job on a fixed number of nodes"),
         ("{trainer: {command: [a], env: {PYTHONPATH: '{run_dir}'}}}", "may only hold what the plan knows"),
     ],
 )
@@ -319,32 +283,28 @@ def test_what_would_be_ignored_or_cannot_be_filled_is_an_error(
     assert message in str(refused.value)
 
 
-def test_files_are_found_beside_the_scenario(tmp_path: pathlib.Path) -> None:
+NODES = dict.fromkeys(PLACEHOLDERS, "here")
+
+
+def test_files_are_found_beside_the_scenario_and_keys_that_are_handed_on_are_not_ignored(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "train.py").touch()
     work = parsed(tmp_path, "{trainer: {torchrun: train.py, args: ['{scenario_dir}/data', '{\"a\": {}}', '${HOME}']}}")
     launch = work.trainer.launch(work, "run-1", 7)
     assert launch.command[-4:] == (f"{tmp_path}/train.py", f"{tmp_path}/data", '{"a": {}}', "${HOME}")
-    assert work.trainer.files() == [tmp_path / "train.py"]
+    assert work.trainer.files() == [tmp_path / "train.py"] and work.steps is None
     assert Workload.model_validate(json.loads(json.dumps(work.to_json()))) == work  # as a stored plan has it
-    assert work.steps is None
-
-
-def test_a_key_that_is_handed_on_is_none_that_is_ignored(tmp_path: pathlib.Path) -> None:
-    text = "{trainer: {command: [a, '{checkpoint_every}', --keep=3, '{data}']}, checkpoint: {every_steps: 5, keep: 3}, data: {}}"
-    assert parsed(tmp_path, text).checkpoint.every_steps == 5
-
-
-NODES = dict.fromkeys(PLACEHOLDERS, "here")
+    given = "{trainer: {command: [a, '{checkpoint_every}', --keep=3, '{data}']}, checkpoint: {every_steps: 5, keep: 3}, data: {}}"
+    assert parsed(tmp_path, given).checkpoint.every_steps == 5
 
 
 @given(st.text("{}$ab_", max_size=12))
 def test_a_folder_of_any_name_is_that_folder(text: str) -> None:
     """Whatever a folder is called, filling it in leaves its name as it is."""
     if "{{" not in text:
-        (filled,) = fill_placeholders(
-            placeholders.fill(["{scenario_dir}"], {"scenario_dir": placeholders.escaped(text)}), NODES
-        )
-        assert filled == text
+        known = placeholders.fill(["{scenario_dir}"], {"scenario_dir": placeholders.escaped(text)})
+        assert [*fill_placeholders(known, NODES)] == [text]
 
 
 @given(st.lists(st.sampled_from(["{index}", "{{index}}", "${index}", '{"a": {}}', "{}", "x"]), max_size=6))

@@ -8,7 +8,7 @@ _ZONE = r"(?:Z|[+-]\d\d:?\d\d)?"
 _NO_STEP = re.compile(  # a number in a name that tells something else: a date, a UUID, a part of several
     r"(?:\d{4}-\d\d?-\d\d?|(?<!\d)\d\d?-\d\d?-\d{4})(?!\d)"
     rf"(?:[T _.-]?\d\d?[-:._h]\d\d?(?:[-:._m]\d\d?)?(?:[.,]\d+)?{_ZONE})?"
-    rf"|(?<!\d)(?:19|20)\d\d[01]\d[0-3]\d[T _.-]?[0-2]\d[0-5]\d(?:[0-5]\d)?(?:[.,_]\d+)?{_ZONE}(?!\d)"
+    rf"|(?<!\d)(?:19|20)\d\d[01]\d[0-3]\d[T _.-]?[0-2]\d[0-5]\d(?:[0-5]\d)?(?:[.,_]\d+)?{_ZONE}(?!\d|-\d\d?-\d)"
     r"|(?<![0-9a-f])[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}(?![0-9a-f])"
     r"|\d+[._-]?of[._-]?\d+",
     re.IGNORECASE,
