@@ -16,12 +16,6 @@ def test_durations(text: str, ns: int) -> None:
     assert units.parse_duration_ns(text) == ns
 
 
-@pytest.mark.parametrize("text", ["30", "30 seconds", "-1s", "s", "", "1e3s", 30, None, True, ["1s"]])
-def test_a_duration_without_a_known_unit_is_refused_with_what_is_allowed(text: object) -> None:
-    with pytest.raises(ValueError, match="ns, us, ms, s, m, h"):
-        units.parse_duration_ns(text)
-
-
 def test_sizes_rates_and_shares() -> None:
     assert units.Size("64MiB").bytes == 64 * 2**20
     assert units.Size("1.5GB").bytes == 1_500_000_000
@@ -91,12 +85,18 @@ def test_quantities_are_numbers_here_and_text_in_json(duration: int, unit: str, 
     assert str(found.notice) == written["notice"]
 
 
-@pytest.mark.parametrize("bad", [5, None, "5", "8761h", "1" * 50 + "s", "5 parsecs", "٣s", ["5s"], True])
+NO_DURATIONS = [30, None, True, ["1s"], "30", "30 seconds", "-1s", "s", "", "1e3s", "8761h", "1" * 50 + "s", "٣s"]
+
+
+@pytest.mark.parametrize("bad", NO_DURATIONS)
 def test_what_is_no_duration_is_refused(bad: object) -> None:
     with pytest.raises(ValidationError, match="duration"):
         Parameters.model_validate({"notice": bad})
     with pytest.raises(ValueError, match="duration"):
         units.Duration(bad)  # type: ignore[arg-type]
+    if str(bad)[-1:] != "h":
+        with pytest.raises(ValueError, match="ns, us, ms, s, m, h"):
+            units.parse_duration_ns(bad)
 
 
 def test_one_is_no_plural() -> None:
