@@ -86,44 +86,52 @@ def seen(fault: Any, context: Seeing) -> list[dict[str, Any]]:
     return context.told
 
 
-@pytest.mark.parametrize(("rate_bits", "over"), [(1e9, True), (505e6, True), (405e6, False), (0.0, False)])
-def test_a_path_that_is_still_limited_is_told(rate_bits: float, over: bool) -> None:
-    fault: Any = build_fault("nic_bandwidth", {"rate": "400mbit"})
-    node = Net(0, rate_bits=rate_bits)
-    fault._limited.append((node, None, 400_000_000))
-    told = seen(fault, Seeing(node))
-    assert [each["ok"] for each in told] == [over, over]  # out, and back
-    assert told[0] == {"measured": rate_bits / 1e6, "expected": 500, "unit": "Mbit/s at least", "ok": over}
+# Kind, parameters, what the fault knows of a node, how that is now, and whether it is over: out and back, or once.
+CUT, MEMORY, LIMITED = ("partition", "nic_flap"), ("oom", "memory_pressure"), {"_limits": {"node": 120 * MIB}}
+STORAGE = [
+    *((kind, {}) for kind in ("storage_error", "storage_full", "storage_hang")),
+    ("storage_slow", {"latency": "20ms"}),
+]
+ANSWERS = ((StorageAnswers(3, 0, 0.0), 0), (StorageAnswers(3, 2, 0.0), 2), (StorageAnswers(3, 0, 0.02), 1))
+RATE, RATES = {"rate": "400mbit"}, ((1e9, True), (505e6, True), (405e6, False), (0.0, False))
+ENDS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], list[tuple[float | None, bool]]]] = [
+    *(("nic_bandwidth", RATE, {}, {"rate_bits": bits}, [(bits / 1e6, over)] * 2) for bits, over in RATES),
+    *(
+        ("nic_latency", {"delay": "20ms"}, {}, {"delay_s": late}, [(None, late < 0.02)] * 2)
+        for late in (0.001, 0.008, 0.021)
+    ),
+    *(("nic_loss", {"loss_percent": 10}, {}, {"through": got}, [(None, got > 0.9)] * 2) for got in (1.0, 0.99, 0.9)),
+    *((kind, {}, {}, {"through": got}, [(10 * got, got > 0)]) for kind in CUT for got in (1.0, 0.5, 0.0)),
+    *(("hang", {"how": "freeze_node"}, {}, {"stopped": count}, [(count, not count)]) for count in (0, 1)),
+    *(
+        (kind, {}, LIMITED, {"limit_bytes": at * MIB}, [(None, at > 151)])
+        for kind in MEMORY
+        for at in (10**9, 120, 151)
+    ),
+    ("oom", {}, {"_limits": {"node": 100 * MIB + 2**30}}, {}, []),  # so much is not taken only to look
+    *((kind, given, {}, {"answers": found}, [(left, not left)]) for kind, given in STORAGE for found, left in ANSWERS),
+]
 
 
-@pytest.mark.parametrize(("delay_s", "over"), [(0.001, True), (0.008, True), (0.021, False)])
-def test_packets_that_still_take_longer_are_told(delay_s: float, over: bool) -> None:
-    fault: Any = build_fault("nic_latency", {"delay": "20ms"})
-    node = Net(0, delay_s=delay_s)
-    fault._usual_ms |= {(node, False): 1.0, (node, True): 1.0}
-    assert [each["ok"] for each in seen(fault, Seeing(node, Net(1)))] == [over, over]
-
-
-@pytest.mark.parametrize(("through", "over"), [(1.0, True), (0.99, True), (0.9, False)])
-def test_packets_that_are_still_lost_are_told(through: float, over: bool) -> None:
-    fault = build_fault("nic_loss", {"loss_percent": 10})
-    assert [each["ok"] for each in seen(fault, Seeing(Net(0, through=through), Net(1)))] == [over, over]
-
-
-@pytest.mark.parametrize("kind", ["partition", "nic_flap"])
-@pytest.mark.parametrize(("through", "over"), [(1.0, True), (0.5, True), (0.0, False)])
-def test_a_node_that_is_still_cut_off_is_told(kind: str, through: float, over: bool) -> None:
-    told = seen(build_fault(kind, {}), Seeing(Net(0, through=through), Net(1)))
-    assert [each["ok"] for each in told] == [over]
-    assert told[0]["measured"] == 10 * through
-
-
-@pytest.mark.parametrize("stopped", [0, 1])
-def test_what_is_still_frozen_is_told(stopped: int) -> None:
+@pytest.mark.parametrize(("kind", "parameters", "knows", "now", "told"), ENDS)
+def test_what_a_fault_did_is_over_or_not(
+    kind: str, parameters: dict[str, Any], knows: dict[str, Any], now: dict[str, Any], told: list[tuple[Any, bool]]
+) -> None:
+    fault: Any = build_fault(kind, parameters)
     node = Net(0)
-    node.stopped = stopped
-    told = seen(build_fault("hang", {"how": "freeze_node"}), Seeing(node))
-    assert [(each["measured"], each["ok"]) for each in told] == [(stopped, not stopped)]
+    vars(node).update(now)
+    if kind == "nic_bandwidth":
+        fault._limited.append((node, None, 400_000_000))
+    elif kind == "nic_latency":
+        fault._usual_ms |= {(node, False): 1.0, (node, True): 1.0}
+    elif knows:
+        fault._limits[node] = knows["_limits"]["node"]
+    found = seen(fault, Seeing(node, Net(1)))
+    assert [
+        (each["measured"] if measured is not None else None, each["ok"])
+        for each, (measured, _) in zip(found, told, strict=True)
+    ] == told
+    assert kind not in MEMORY or node.kills == (bool(told) and not told[0][1])
 
 
 @pytest.mark.parametrize(
@@ -154,35 +162,6 @@ def test_a_node_that_the_host_alone_slowed_was_not_slowed_by_the_fault(
     context: Any = Seeing(node)
     hold.report([20 * 10**6] * 30, context)
     assert [(each["measured"], each["ok"]) for each in context.told] == [(2.0, ok)]
-
-
-@pytest.mark.parametrize(("limit_mib", "told"), [(10**9, [True]), (120, [False]), (151, [False])])
-@pytest.mark.parametrize("kind", ["oom", "memory_pressure"])
-def test_memory_that_is_still_limited_is_told(kind: str, limit_mib: int, told: list[bool]) -> None:
-    fault: Any = build_fault(kind, {})
-    node = Net(0)
-    node.limit_bytes, fault._limits[node] = limit_mib * MIB, 120 * MIB
-    assert [each["ok"] for each in seen(fault, Seeing(node))] == told
-    assert node.kills == (not told[0])
-
-
-def test_so_much_memory_is_not_taken_only_to_look() -> None:
-    fault: Any = build_fault("oom", {})
-    node = Net(0)
-    fault._limits[node] = node.used_bytes + 2**30
-    assert seen(fault, Seeing(node)) == []
-
-
-@pytest.mark.parametrize(
-    ("answers", "left"),
-    [(StorageAnswers(3, 0, 0.0), 0), (StorageAnswers(3, 2, 0.0), 2), (StorageAnswers(3, 0, 0.02), 1)],
-)
-@pytest.mark.parametrize("kind", ["storage_error", "storage_full", "storage_hang", "storage_slow"])
-def test_storage_that_still_refuses_or_waits_is_told(kind: str, answers: StorageAnswers, left: int) -> None:
-    node = Net(0)
-    node.answers = answers
-    told = seen(build_fault(kind, {"latency": "20ms"} if kind == "storage_slow" else {}), Seeing(node))
-    assert [(each["measured"], each["ok"]) for each in told] == [(left, not left)]
 
 
 def events(log: list[dict[str, Any]]) -> list[str]:
