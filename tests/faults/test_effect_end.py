@@ -1,12 +1,13 @@
 """Once a fault was healed, what it did is measured again: over or not."""
 
+import pathlib
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from run.test_injection import injection_of, living_on
 
-from harness.api.testing import FakeNode
+from harness.api.testing import FakeNode, FaultContext
 from harness.faults.contract import Cancelled, Context, Target, build_fault
 from harness.faults.straggler import Brake, Hold, NoisyNeighbour, Quota
 from harness.node.types import Arrivals, CpuUse, MemoryUse, ProcessState, StorageAnswers, StorageRule
@@ -16,18 +17,16 @@ from harness.run.live_progress import LiveProgress
 MIB = 2**20
 
 
-class Net:
+class Net(FakeNode):
     """A node whose paths have this rate and delay, and lose every so many packets."""
 
-    alive, incarnation = True, 1
-
-    def __init__(self, index: int, rate_bits: float = 1e9, delay_s: float = 0.001, through: float = 1.0):
-        self.index, self.name = index, f"node{index}"
-        self.rate_bits, self.delay_s, self.through, self.stopped = rate_bits, delay_s, through, 0
+    def __init__(self, index: int):
+        super().__init__(index)
+        self.rate_bits, self.delay_s, self.through, self.stopped = 1e9, 0.001, 1.0, 0
         self.throttled_ns = self.now_ns = self.kills = 0
         self.used_bytes, self.limit_bytes, self.answers = 100 * MIB, 10**15, StorageAnswers(3, 0, 0.0)
 
-    def fill_path(self, partner: Any, seconds: float, back: bool, through: Any = None) -> float:
+    def fill_path(self, partner: Any, seconds: float, back: bool = False, through: Any = None) -> float:
         return self.rate_bits
 
     def send_packets(self, partner: Any, count: int, interval_s: float, back: bool = False, wait_s: float = 0) -> Any:
@@ -53,21 +52,12 @@ class Net:
         return CpuUse(0, self.throttled_ns * self.now_ns // 10**9, self.now_ns)
 
 
-class Seeing:
+class Seeing(FaultContext):
     """The context of a fault that has been healed."""
 
-    seed = 1
-
     def __init__(self, *nodes: Net, times_ns: tuple[int, ...] = ()):
-        self.nodes, self.times_ns = list(nodes), times_ns
-        self.cluster = self
-        self.told: list[dict[str, Any]] = []
-
-    def node(self, target: Target) -> Net:
-        return self.nodes[target.node_index]
-
-    def wait(self, seconds: float, until: Any = None) -> bool:
-        return bool(until and until())
+        super().__init__(pathlib.Path("/nowhere"))
+        self.cluster, self.times_ns = SimpleNamespace(nodes=nodes, control_running=False), times_ns
 
     def ranks_on(self, node: Net) -> list[int]:
         return [node.index]
@@ -75,15 +65,11 @@ class Seeing:
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
         return list(self.times_ns)
 
-    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.told.append({"measured": measured, "expected": expected, "unit": unit, "ok": ok})
 
-    effect = ended
-
-
-def seen(fault: Any, context: Seeing) -> list[dict[str, Any]]:
+def seen(fault: Any, context: Seeing) -> list[tuple[float, bool]]:
+    """What was measured, and whether that is the end."""
     fault.see_end([Target(0)], cast(Context, context))
-    return context.told
+    return [(measured, ok) for measured, _, _, ok in context.ends]
 
 
 # Kind, parameters, what the fault knows of a node, how that is now, and whether it is over: out and back, or once.
@@ -127,10 +113,8 @@ def test_what_a_fault_did_is_over_or_not(
     elif knows:
         fault._limits[node] = knows["_limits"]["node"]
     found = seen(fault, Seeing(node, Net(1)))
-    assert [
-        (each["measured"] if measured is not None else None, each["ok"])
-        for each, (measured, _) in zip(found, told, strict=True)
-    ] == told
+    assert [ok for _, ok in found] == [over for _, over in told]
+    assert all(wanted in (None, measured) for (measured, _), (wanted, _) in zip(found, told, strict=True))
     assert kind not in MEMORY or node.kills == (bool(told) and not told[0][1])
 
 
@@ -145,7 +129,7 @@ def test_a_node_that_is_still_slow_is_told(step_ms: int | None, throttled: float
     node.throttled_ns = int(throttled * 10**9)
     fault._hold_seen = Hold(2.0, 10e6, [Quota(node, "cpu")])
     context = Seeing(node, times_ns=(step_ms * 10**6,) * 6 if step_ms else ())
-    assert [each["ok"] for each in seen(fault, context)] == ([] if told is None else [told])
+    assert [ok for _, ok in seen(fault, context)] == ([] if told is None else [told])
 
 
 @pytest.mark.parametrize(
@@ -161,7 +145,7 @@ def test_a_node_that_the_host_alone_slowed_was_not_slowed_by_the_fault(
     node.throttled_ns = int(throttled * 10**9)
     context: Any = Seeing(node)
     hold.report([20 * 10**6] * 30, context)
-    assert [(each["measured"], each["ok"]) for each in context.told] == [(2.0, ok)]
+    assert [(measured, found) for measured, _, _, found in context.effects] == [(2.0, ok)]
 
 
 def events(log: list[dict[str, Any]]) -> list[str]:
@@ -208,7 +192,7 @@ def test_a_rank_that_was_struck_does_steps_again_or_is_gone(
     fault: Any = build_fault(kind, {"source": "def inject(context): ..."} if kind == "own_code" else {})
     node: Any = SimpleNamespace(pids=lambda: pids)
     fault._victims[0] = (node, 7)
-    assert [end["ok"] for end in seen(fault, Seeing(times_ns=times_ns))] == told
+    assert [ok for _, ok in seen(fault, Seeing(times_ns=times_ns))] == told
 
 
 @pytest.mark.parametrize(
@@ -216,7 +200,6 @@ def test_a_rank_that_was_struck_does_steps_again_or_is_gone(
 )
 def test_a_rendezvous_store_that_stays_away_is_told(restart_after: str, running: bool, told: list[bool]) -> None:
     context = Seeing()
-    context.control_running = running  # type: ignore[attr-defined]
-    assert [
-        end["ok"] for end in seen(build_fault("rendezvous_loss", {"restart_after": restart_after}), context)
-    ] == told
+    context.cluster.control_running = running
+    fault = build_fault("rendezvous_loss", {"restart_after": restart_after})
+    assert [ok for _, ok in seen(fault, context)] == told
