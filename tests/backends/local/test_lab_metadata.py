@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
-from backends.local.labs import OpenLab, script
 from waiting import HANG_S
 
 from harness.errors import UsageError
@@ -141,31 +140,3 @@ def test_what_is_no_request_does_not_disturb_the_endpoint(data: bytes) -> None:
 def test_a_notice_must_make_sense(provider: str, in_s: float) -> None:
     with pytest.raises(UsageError):
         Endpoint("n").announce(provider, in_s)
-
-
-def test_a_node_sees_its_own_notice_only(open_lab: OpenLab) -> None:
-    code = (
-        "import os, urllib.request\n"
-        "url = f\"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/preempted\"\n"
-        "def ask(query):\n"
-        "    request = urllib.request.Request(url + query, headers={'Metadata-Flavor': 'Google'})\n"
-        "    return urllib.request.urlopen(request).read().decode()\n"
-        "print('first', ask(''), flush=True)\n"
-        "print('then', ask('?wait_for_change=true'), flush=True)\n"
-    )
-    lab = open_lab(script(code), nodes=2)
-    told, other = lab.cluster.nodes
-    for name in ("node0.1", "node1.1"):
-        lab.wait_log(name, "first FALSE")
-    assert told.notice_seen() == 0
-    told.notice("gcp", 30)
-    lab.wait_log("node0.1", "then TRUE")
-    assert told.notice_seen() == 1
-    assert other.notice_seen() == 0
-    assert "then" not in lab.log("node1.1")
-    with pytest.raises(UsageError, match="'moon'"):
-        other.notice("moon", 30)
-    told.kill()
-    fresh = lab.cluster.replace(told)
-    lab.wait_log("node0.2", "first FALSE")
-    assert fresh.notice_seen() == 0
