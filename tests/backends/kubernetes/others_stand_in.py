@@ -130,7 +130,7 @@ class OthersHandler(Handler):
         if found is None:
             return self._reply(404, {"message": f"pods {name} not found"})
         if sub == "log":
-            return self._reply_text(there.others[name].log.read_text())
+            return self._reply(200, there.others[name].log.read_text())
         if sub == "exec":
             return self._exec(there.others[name], found)
         if sub == "ephemeralcontainers":
@@ -175,16 +175,6 @@ class OthersHandler(Handler):
             if data:
                 self._send_frame(channel, data)
         self.connection.sendall(b"\x88\x00")
-
-    def do_PATCH(self) -> None:
-        self._answer("PATCH")
-
-    def _reply_text(self, text: str) -> None:
-        data = text.encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
 
 def _children(pid: int) -> list[int]:

@@ -211,7 +211,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server_is: StandIn
     protocol_version = "HTTP/1.1"
 
-    def _answer(self, method: str) -> None:
+    def _answer(self) -> None:
         url = urllib.parse.urlsplit(self.path)
         self.query = urllib.parse.parse_qsl(url.query)
         query = dict(self.query)
@@ -224,7 +224,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif match[3] == "attach":
             self._attach(self.server_is.pods[match[2]])
         else:
-            self._act(method, match[1], match[2], match[3], query, body)
+            self._act(self.command, match[1], match[2], match[3], query, body)
 
     def _discover(self, path: str) -> None:
         known: dict[str, Object] = {
@@ -311,22 +311,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         repeated = (mask * (length // 4 + 1))[:length]
         return (int.from_bytes(data, "big") ^ int.from_bytes(repeated, "big")).to_bytes(length, "big")
 
-    def _reply(self, status: int, body: Object) -> None:
-        data = json.dumps(body).encode()
+    def _reply(self, status: int, body: Object | str) -> None:
+        data = (body if isinstance(body, str) else json.dumps(body)).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "text/plain" if isinstance(body, str) else "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
-    def do_GET(self) -> None:
-        self._answer("GET")
-
-    def do_POST(self) -> None:
-        self._answer("POST")
-
-    def do_DELETE(self) -> None:
-        self._answer("DELETE")
+    do_GET = do_POST = do_DELETE = do_PATCH = _answer
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""

@@ -43,8 +43,9 @@ def test_a_refusal_names_reason_and_remedy(stage: str, number: int, mode: str, w
     assert words in kernel_errors.explain(stage, number, mode)
 
 
-def _probe(tmp_path: pathlib.Path, limit: str) -> str:
-    """The probe under a limit of namespaces set for one user namespace alone."""
+@pytest.mark.parametrize("limit", ["max_net_namespaces", "max_pid_namespaces"])
+def test_the_probe_finds_a_real_refusal_and_falls_back(limit: str) -> None:
+    """Under a limit of namespaces set for one user namespace alone."""
     code = textwrap.dedent("""
         import sys
         sys.path.insert(0, sys.argv[1])
@@ -56,21 +57,13 @@ def _probe(tmp_path: pathlib.Path, limit: str) -> str:
         print(found.missing[Verb.NET_DELAY])
     """)
     script = f'echo 0 > /proc/sys/user/{limit} && exec {sys.executable} -c "$0" {ROOT}'
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "sh", "-c", script, code],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", script, code]
+    done = subprocess.run(command, capture_output=True, text=True)
     if "unshare" in done.stderr:
         pytest.skip(done.stderr)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("limit", ["max_net_namespaces", "max_pid_namespaces"])
-def test_the_probe_finds_a_real_refusal_and_falls_back(tmp_path: pathlib.Path, limit: str) -> None:
-    said = _probe(tmp_path, limit)
-    assert said.startswith("True True process trees without namespaces")
-    assert said.count("raise the sysctls user.max_*_namespaces") == 2, "once for all ways, and for the missing verb"
+    assert done.returncode == 0 and done.stdout.startswith("True True process trees without namespaces"), done.stderr
+    told = done.stdout.count("raise the sysctls user.max_*_namespaces")
+    assert told == 2, "once for all ways, and for the missing verb"
 
 
 def test_without_namespaces_nobody_disturbs_a_network_and_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

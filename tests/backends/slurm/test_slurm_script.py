@@ -176,25 +176,16 @@ def test_the_watch_runs_the_command_when_the_harness_is_silent(tmp_path: pathlib
     assert slurm_watch.content(str(tmp_path / "pipe")) == b"", "it is not held by one"
 
 
-# The file systems of a task
-
-
-@pytest.fixture
-def delivered(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    (tmp_path / "key").write_text("secret")
+def test_the_address_of_a_file_system_cannot_be_guessed_and_another_users_is_not_talked_to(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever listens at the address: the kernel tells who it is."""
     monkeypatch.setattr(boot, "place", lambda: str(tmp_path / "delivered.zip"))
-    return tmp_path
-
-
-def test_the_address_of_a_file_system_cannot_be_guessed(delivered: pathlib.Path) -> None:
+    (tmp_path / "key").write_text("secret")
     first = slurm_storage._address("node0.1", "/run/store")
     assert first == slurm_storage._address("node0.1", "/run/store")
-    (delivered / "key").write_text("another")
+    (tmp_path / "key").write_text("another")
     assert slurm_storage._address("node0.1", "/run/store") != first
-
-
-def test_another_users_file_system_is_not_talked_to(delivered: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever listens at the address: the kernel tells who it is."""
     monkeypatch.setattr(os, "getuid", lambda: 61234)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(slurm_storage._address("node0.1", "/run/store"))
