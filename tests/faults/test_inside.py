@@ -144,7 +144,7 @@ def test_a_launcher_dies_alone_and_its_worker_lives_on_until_the_node_is_taken(t
     assert len(named(events, "started")) == 2
 
 
-def test_a_leak_takes_real_memory_and_gives_it_back(tmp_path: pathlib.Path) -> None:
+def test_a_leak_takes_real_memory_and_gives_it_back() -> None:
     over, before = threading.Event(), memory.resident_bytes()
     told: list[dict[str, Any]] = []
     strikes.strike(

@@ -19,7 +19,7 @@ import waiting
 from faults.fault_context import means
 from pydantic import ValidationError
 
-import harness
+from harness.api.testing import FaultContext
 from harness.backends.contract import Launch, Node, Traffic
 from harness.backends.local.backend import LocalCluster
 from harness.errors import FaultError, UsageError
@@ -29,7 +29,6 @@ from harness.node import leftovers
 from harness.node.net import lossy_link
 from harness.node.types import Arrivals, Impairment
 
-ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
 IDLE = ("sleep", "300")
 
 
@@ -37,40 +36,34 @@ WAIT_S = 30.0  # for the last packets; there is no wait where all have come
 _numbers = itertools.count()
 
 
-class Watch:
+class Watch(FaultContext):
     """A context that runs a fault against a cluster and keeps what it reports."""
 
-    def __init__(self, cluster: LocalCluster, during: Callable[[], object] = lambda: None):
-        self.cluster = cluster
-        self.seed = 7
-        self.acting = 0
-        self.effects: list[dict[str, Any]] = []
-        self.pids: list[int] = []
-        self.traffics: list[tuple[str, int | None, int | None, str]] = []
-        self.seen: list[Any] = []  # while the fault acts
-        self._during = during
+    effects: list[Any]
 
-    def node(self, target: Target) -> Node:
-        return self.cluster.nodes[target.node_index]
+    def __init__(self, cluster: LocalCluster, during: Callable[[], object] = lambda: None):
+        super().__init__(pathlib.Path("/nowhere"))
+        self.cluster, self._during, self.acting = cluster, during, 0
+        self.seen: list[Any] = []  # while the fault acts
 
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        if until is None:  # the fault stays: this is the moment to look
-            self.seen.append(self._during())
-            if meanwhile is not None:
-                meanwhile()
-            return False
-        return waiting.until(until, "the fault to act")
+        if until is not None:
+            return waiting.until(until, "the fault to act")
+        self.seen.append(self._during())  # the fault stays: this is the moment to look
+        if meanwhile is not None:
+            meanwhile()
+        return False
 
     def injected(self) -> None:
         self.acting += 1
 
     def worker_pids(self, node: Node) -> list[int]:
-        return self.pids
+        return []
 
-    def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
-        self.traffics.append((node.name, measured, least, detail))
+    def traffic(self, *told: object) -> None:
+        """Of an idle node."""
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self.effects.append({"measured": measured, "expected": expected, "unit": unit, "ok": ok, "detail": detail})
@@ -118,32 +111,22 @@ def assert_like(cluster: LocalCluster, before: Mapping[str, str]) -> None:
     waiting.until(lambda: state(cluster) == before, lambda: f"{before} instead of {state(cluster)}")
 
 
-def run(
-    cluster: LocalCluster, name: str, parameters: Mapping[str, Any], during: Callable[[], object] = lambda: None
-) -> Watch:
+def run(cluster: LocalCluster, name: str, parameters: Mapping[str, Any], during: Callable[[], object]) -> Watch:
     """Runs the fault on node 0 until all it reports is near what was asked: other work makes paths slower."""
 
-    def near(watch: Watch) -> bool:
-        return all(
-            each["ok"] and each["measured"] == pytest.approx(each["expected"], rel=0.1) for each in watch.effects
-        )
+    def near() -> Watch | None:
+        watch = run_once(cluster, name, parameters, during)
+        found = [each["measured"] == pytest.approx(each["expected"], rel=0.1) and each["ok"] for each in watch.effects]
+        return watch if all(found) else None
 
-    def look() -> Watch | None:
-        return watch if near(watch := run_once(cluster, name, parameters, during)) else None
-
-    return waiting.until(look, f"{name} as strong as asked")
+    return waiting.until(near, f"{name} as strong as asked")
 
 
 def run_once(cluster: LocalCluster, name: str, parameters: Mapping[str, Any], during: Callable[[], object]) -> Watch:
     """From inject to heal, with a look at the lab's network before and after."""
-    before = state(cluster)
-    marks: list[bool] = []
-
-    def look() -> object:
-        marks.append(state(cluster) != before)
-        return during()
-
-    fault, watch = build_fault(name, parameters), Watch(cluster, look)
+    before, marks = state(cluster), list[bool]()
+    watch = Watch(cluster, lambda: marks.append(state(cluster) != before) or during())
+    fault = build_fault(name, parameters)
     try:
         fault.inject([Target(0)], means(watch))
     finally:
@@ -220,7 +203,7 @@ def test_it_acts_as_asked_on_that_alone_and_nothing_of_it_stays(
 
 
 def test_a_percentage_of_the_speed(cluster: LocalCluster) -> None:
-    watch = run(cluster, "nic_bandwidth", {"percent": 5, "direction": "egress"})
+    watch = run(cluster, "nic_bandwidth", {"percent": 5, "direction": "egress"}, lambda: None)
     before = float(watch.effects[0]["detail"].split(": ")[1].split()[0])
     assert watch.effects[0]["expected"] == pytest.approx(before * 0.05, rel=0.02)
 

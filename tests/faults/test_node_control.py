@@ -142,7 +142,7 @@ def test_exactly_the_planned_starts_of_the_rank_crash(tmp_path: pathlib.Path) ->
     ("kind", "variable", "told"), [("wrong_rank", "RANK", "1"), ("wrong_world", "WORLD_SIZE", "3")]
 )
 def test_exactly_the_planned_starts_of_the_rank_are_misled(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str, variable: str, told: str
+    tmp_path: pathlib.Path, kind: str, variable: str, told: str
 ) -> None:
     """From `started` on the environment lies; the events still say which rank it is that is lied to."""
     fault = planned("start_failure", times=1, kind=kind)
@@ -240,7 +240,7 @@ def test_a_skewed_process_waits_as_long_as_it_should(tmp_path: pathlib.Path, off
     assert 0 <= float(done.stdout.split()[0]) < HANG_S
 
 
-def test_a_machine_without_a_compiler_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skew, "COMPILERS", ("no-such-cc",))
     skew.why_not.cache_clear()
     assert "no C compiler (no-such-cc)" in str(skew.why_not())

@@ -128,7 +128,7 @@ def test_who_has_not_the_key_of_the_run_gets_nothing(store: Store, wrong: dict[s
     unsigned.value.close()
 
 
-def test_a_signature_grows_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_grows_old() -> None:
     key = s3_signature.Key("chaos", "secret")
     stamp = "20260101T000000Z"
     headers = {"host": "h", "x-amz-date": stamp, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}

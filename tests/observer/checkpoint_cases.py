@@ -89,6 +89,10 @@ def loads(name: str = "last.pt") -> Act:
     return lambda training: training.load(name)
 
 
+def writes(name: str) -> Act:
+    return lambda training: torch.save(training.state(), name)
+
+
 def exports(name: str) -> Act:
     return lambda training: torch.save(training.model.state_dict(), name)
 
@@ -186,9 +190,7 @@ def ended_by_others() -> None:
 
 def let_go() -> None:
     """The last save is looked at again only when the process ends, and nothing lives any more then."""
-    life(
-        steps(1), lambda training: torch.save(training.state(), "last.pt")
-    )()  # without a new name: it may not be whole
+    life(steps(1), writes("last.pt"))()  # without a new name, which would tell that it is whole
     gc.collect()
 
 

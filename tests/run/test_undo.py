@@ -92,9 +92,7 @@ def test_lines_that_are_no_records_keep_nothing_from_being_undone(tmp_path: path
     assert removed == ["good"]
 
 
-def test_one_undo_that_fails_does_not_keep_the_others_from_it(
-    tmp_path: pathlib.Path, removed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_undo_that_fails_does_not_keep_the_others_from_it(tmp_path: pathlib.Path, removed: list[str]) -> None:
     journal = Journal(tmp_path)
     journal.record(ACTION, {"name": "good"})
     journal.record("faults.not_there", {})

@@ -61,7 +61,7 @@ def log_of(cluster: backend.DockerCluster, node: str) -> str:
     return (cluster._run_dir / "logs" / f"{node}.log").read_text()
 
 
-def test_commands_run_with_their_places_filled_in(launch: Any, engine: Engine) -> None:
+def test_commands_run_with_their_places_filled_in(launch: Any) -> None:
     """A notice of a node is not read from elsewhere: the conformance suite reads it on the node."""
     script = "echo {index} {incarnation} {address} {control}; hostname; exit $(({index} * 3))"
     cluster = launch("sh", "-c", script, nodes=2, control=("sh", "-c", "echo {address}; exit 7"))
