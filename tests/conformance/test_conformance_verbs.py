@@ -55,12 +55,9 @@ def test_it_acts_is_measured_and_undone(place: Place, verb: Verb, request: pytes
         CHECKS[verb](request.getfixturevalue("job"))
 
 
-def test_every_verb_has_a_check_of_its_own() -> None:
+def test_every_verb_has_a_check_of_its_own_and_every_reason_is_a_reason() -> None:
     assert CHECKS.keys() | IN_THE_LIFE_OF_A_RUN.keys() == set(Verb)
     assert not CHECKS.keys() & IN_THE_LIFE_OF_A_RUN.keys()
-
-
-def test_every_reason_is_a_reason() -> None:
     for column, lacks in declared().items():
         assert all(len(reason) > 10 for reason in lacks.values()), column
 

@@ -81,6 +81,8 @@ def test_targets_resolve_to_ranks_and_their_nodes(selector: Any, count: int) -> 
 def test_what_cannot_be_is_refused(fault: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         plan_of([fault])
+    with pytest.raises(ScenarioError, match="seed: Input should be less than"):
+        plan_of([kill(0)], seed=2**64)
 
 
 def test_all_but_a_rank_and_its_node() -> None:
@@ -149,11 +151,6 @@ def test_what_would_come_after_centuries_can_be_planned(when: dict[str, Any]) ->
     plan = plan_of([kill(0, when)])
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.faults[-1].when.after_ns == 2**63 - 1
-
-
-def test_a_seed_out_of_bounds_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="seed: Input should be less than"):
-        plan_of([kill(0)], seed=2**64)
 
 
 def test_a_fault_is_built_once_and_each_injection_has_its_own() -> None:

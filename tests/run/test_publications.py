@@ -101,26 +101,19 @@ def test_a_change_is_noted_with_another_digest(tmp_path: pathlib.Path) -> None:
     assert kept.total() == first["tensor_count"] - 1
 
 
-def test_what_is_not_finished_is_not_noted(tmp_path: pathlib.Path) -> None:
+def test_what_is_not_finished_is_not_noted_and_a_busy_store_hides_nothing(tmp_path: pathlib.Path) -> None:
     noted, path = Noted(tmp_path), tmp_path / "checkpoints" / "ckpt_20.pt"
     save(path, state(20))
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     assert noted.look(4) == []
-    assert noted.left()["checkpoints"] == [
-        {"path": "checkpoints/ckpt_20.pt", "step": 20, "whole": False, "bytes": len(whole) - 100}
-    ]
+    cut = {"path": "checkpoints/ckpt_20.pt", "step": 20, "whole": False, "bytes": len(whole) - 100}
+    assert noted.left()["checkpoints"] == [cut]
     path.write_bytes(whole)
     assert noted.look() == [20]
-
-
-def test_a_busy_store_hides_nothing(tmp_path: pathlib.Path) -> None:
-    """Something is written between any two looks."""
-    noted, root = Noted(tmp_path), tmp_path / "checkpoints"
-    for step in range(10, 60, 10):
-        write(root, "torch_file", step)
-        noted.look(1)
-    assert [event["step"] for event in noted.events] == [10, 20, 30, 40]
+    for step in range(30, 70, 10):  # something is written between any two looks
+        write(tmp_path / "checkpoints", "torch_file", step)
+        assert noted.look(1) == ([step - 10] if step > 30 else [])
 
 
 def test_what_changes_while_it_is_read_is_noted_later(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +153,7 @@ def test_one_that_fewer_ranks_save_again_is_published_and_one_that_is_being_remo
 
 
 def test_what_is_not_looked_into_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of no known layout, more files than are looked at, and a look that fails."""
+    """Files of no known layout, a look that fails, and more saves or files than are looked at."""
     noted, root = Noted(tmp_path), tmp_path / "checkpoints"
     root.mkdir()
     (root / "state.json").write_text("{}")
@@ -175,10 +168,14 @@ def test_what_is_not_looked_into_is_told(tmp_path: pathlib.Path, monkeypatch: py
         "checkpoints/ holds files, and none looks like a checkpoint that is known",
         "looking at checkpoints/ failed: KeyError: 'what'",
     ]
-    monkeypatch.setattr(checkpoint_folder, "ENTRIES_MAX", 3)
-    more = Noted(tmp_path)
-    more.look(4)
-    assert len(more.of(UNSEEN)) == 1
+    for part, limit, most in ((store_watch, "PUBLISHED_MAX", 2), (checkpoint_folder, "ENTRIES_MAX", 3)):
+        more = Noted(tmp_path)
+        with monkeypatch.context() as less:
+            less.setattr(part, limit, most)
+            less.setattr(store_watch, "LISTED_MAX", 3)
+            more.look(4)
+        held = ["tensor_digests" in event for event in more.of(PUBLISHED)]
+        assert (held == [True, False] or limit == "ENTRIES_MAX") and len(more.of(UNSEEN)) == 1
 
 
 @pytest.fixture
@@ -202,16 +199,6 @@ def test_what_the_harness_may_not_read_is_told(open_folder: pathlib.Path, hides:
         os.seteuid(0)
     assert [event["path"] for event in noted.of(UNSEEN)] == [f"checkpoints/{hides}"]
     assert [event["step"] for event in noted.of(PUBLISHED)] == ([20] if hides == "ckpt_40.pt" else [20, 40])
-
-
-def test_too_many_are_not_noted_and_that_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_watch, "PUBLISHED_MAX", 2)
-    monkeypatch.setattr(store_watch, "LISTED_MAX", 3)
-    noted = Noted(tmp_path)
-    write(tmp_path / "checkpoints", "torch_file", 1, 2, 3)
-    noted.look(4)
-    assert ["tensor_digests" in event for event in noted.of(PUBLISHED)] == [True, False]
-    assert len(noted.of(UNSEEN)) == 1
 
 
 @pytest.mark.parametrize("backend", backend_names())
