@@ -74,7 +74,7 @@ def seen(fault: Any, context: Seeing) -> list[tuple[float, bool]]:
 
 # Kind, parameters, what the fault knows of a node, how that is now, and whether it is over: out and back, or once.
 CUT, MEMORY, LIMITED = ("partition", "nic_flap"), ("oom", "memory_pressure"), {"_limits": {"node": 120 * MIB}}
-STORAGE = [
+STORAGE: list[tuple[str, dict[str, Any]]] = [
     *((kind, {}) for kind in ("storage_error", "storage_full", "storage_hang")),
     ("storage_slow", {"latency": "20ms"}),
 ]

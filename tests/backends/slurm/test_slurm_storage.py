@@ -202,18 +202,22 @@ def test_the_helper_hands_on_rules_which_end_with_its_line(host: Host) -> None:
         (host.run_dir / "events/node0/fails").unlink()
 
 
+def test_the_probe_does_it_on_the_node(host: Host) -> None:
+    line = host.line(SIDECAR)
+    assert capability._storage_refusals(line) == {}
+    line.close()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_what_the_node_refuses_is_found_out_there(folder: pathlib.Path) -> None:
     hides_device = ("unshare", "--mount", "sh", "-c", 'mount --bind /dev/null /dev/fuse && exec "$@"', "sh")
     for prefix, reason in (
-        ((), ""),
         (hides_device, "refuses a file system"),
         (WITHOUT_MOUNT_RIGHTS, "mounts of its own: root lacks CAP_SYS_ADMIN"),
     ):
         host = Host(folder, prefix)
         line = host.line(SIDECAR)
-        assert reason in capability._storage_refusals(line).get(Verb.STORAGE, "")
-        assert bool(reason) == bool(capability._storage_refusals(line))
+        assert reason in capability._storage_refusals(line)[Verb.STORAGE]
         line.close()
         host.close()
 
