@@ -105,7 +105,7 @@ def test_who_does_not_know_the_token_gets_nothing_and_an_entry_has_a_plain_name(
     stranger = Copies(tmp_path / "stranger", vault.url, "guess")
     for asked in (("GET", "/entries/step-1"), ("GET", "/entries?after=-1"), ("PUT", "/entries/step-1", b"x", 1)):
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            stranger._ask(*asked)  # type: ignore[arg-type]
+            stranger._ask(*asked)
     for name in ("..", "../x", ".hidden", "a/b", ""):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             node("one")._ask("PUT", f"/entries/{name}", b"x", 1)
