@@ -72,36 +72,36 @@ def seen(fault: Any, context: Seeing) -> list[tuple[float, bool]]:
     return [(measured, ok) for measured, _, _, ok in context.ends]
 
 
-# Kind, parameters, what the fault knows of a node, how that is now, and whether it is over: out and back, or once.
-CUT, MEMORY, LIMITED = ("partition", "nic_flap"), ("oom", "memory_pressure"), {"_limits": {"node": 120 * MIB}}
+# Kind, parameters, bytes a node was limited to, how it is now; what is measured, and whether it is over: out and back, or once.
+CUT, MEMORY = ("partition", "nic_flap"), ("oom", "memory_pressure")
 STORAGE: list[tuple[str, dict[str, Any]]] = [
     *((kind, {}) for kind in ("storage_error", "storage_full", "storage_hang")),
     ("storage_slow", {"latency": "20ms"}),
 ]
 ANSWERS = ((StorageAnswers(3, 0, 0.0), 0), (StorageAnswers(3, 2, 0.0), 2), (StorageAnswers(3, 0, 0.02), 1))
 RATE, RATES = {"rate": "400mbit"}, ((1e9, True), (505e6, True), (405e6, False), (0.0, False))
-ENDS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], list[tuple[float | None, bool]]]] = [
-    *(("nic_bandwidth", RATE, {}, {"rate_bits": bits}, [(bits / 1e6, over)] * 2) for bits, over in RATES),
+ENDS: list[Any] = [
+    *(("nic_bandwidth", RATE, 0, {"rate_bits": bits}, [(bits / 1e6, over)] * 2) for bits, over in RATES),
     *(
-        ("nic_latency", {"delay": "20ms"}, {}, {"delay_s": late}, [(None, late < 0.02)] * 2)
+        ("nic_latency", {"delay": "20ms"}, 0, {"delay_s": late}, [(None, late < 0.02)] * 2)
         for late in (0.001, 0.008, 0.021)
     ),
-    *(("nic_loss", {"loss_percent": 10}, {}, {"through": got}, [(None, got > 0.9)] * 2) for got in (1.0, 0.99, 0.9)),
-    *((kind, {}, {}, {"through": got}, [(10 * got, got > 0)]) for kind in CUT for got in (1.0, 0.5, 0.0)),
-    *(("hang", {"how": "freeze_node"}, {}, {"stopped": count}, [(count, not count)]) for count in (0, 1)),
+    *(("nic_loss", {"loss_percent": 10}, 0, {"through": got}, [(None, got > 0.9)] * 2) for got in (1.0, 0.99, 0.9)),
+    *((kind, {}, 0, {"through": got}, [(10 * got, got > 0)]) for kind in CUT for got in (1.0, 0.5, 0.0)),
+    *(("hang", {"how": "freeze_node"}, 0, {"stopped": count}, [(count, not count)]) for count in (0, 1)),
     *(
-        (kind, {}, LIMITED, {"limit_bytes": at * MIB}, [(None, at > 151)])
+        (kind, {}, 120 * MIB, {"limit_bytes": at * MIB}, [(None, at > 151)])
         for kind in MEMORY
         for at in (10**9, 120, 151)
     ),
-    ("oom", {}, {"_limits": {"node": 100 * MIB + 2**30}}, {}, []),  # so much is not taken only to look
-    *((kind, given, {}, {"answers": found}, [(left, not left)]) for kind, given in STORAGE for found, left in ANSWERS),
+    ("oom", {}, 100 * MIB + 2**30, {}, []),  # so much is not taken only to look
+    *((kind, given, 0, {"answers": found}, [(left, not left)]) for kind, given in STORAGE for found, left in ANSWERS),
 ]
 
 
-@pytest.mark.parametrize(("kind", "parameters", "knows", "now", "told"), ENDS)
+@pytest.mark.parametrize(("kind", "parameters", "limited", "now", "told"), ENDS)
 def test_what_a_fault_did_is_over_or_not(
-    kind: str, parameters: dict[str, Any], knows: dict[str, Any], now: dict[str, Any], told: list[tuple[Any, bool]]
+    kind: str, parameters: dict[str, Any], limited: int, now: dict[str, Any], told: list[tuple[Any, bool]]
 ) -> None:
     fault: Any = build_fault(kind, parameters)
     node = Net(0)
@@ -110,8 +110,8 @@ def test_what_a_fault_did_is_over_or_not(
         fault._limited.append((node, None, 400_000_000))
     elif kind == "nic_latency":
         fault._usual_ms |= {(node, False): 1.0, (node, True): 1.0}
-    elif knows:
-        fault._limits[node] = knows["_limits"]["node"]
+    elif limited:
+        fault._limits[node] = limited
     found = seen(fault, Seeing(node, Net(1)))
     assert [ok for _, ok in found] == [over for _, over in told]
     assert all(wanted in (None, measured) for (measured, _), (wanted, _) in zip(found, told, strict=True))

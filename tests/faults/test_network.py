@@ -159,7 +159,7 @@ DAMAGE = {"loss_percent": 10, "damage_percent": 10, "direction": "egress", "peer
 CONTROL = {"cut_off_from": "control"}
 FLAP = {"cycles": 2, "down": "1ms", "up": "1ms"}
 # Fault, parameters, what is expected of each effect, what node 0 and two others look at while it acts, what they see.
-ACTS: list[tuple[str, dict[str, Any], list[float], Callable[[Node, Node, Node], object], list[object]]] = [
+ACTS: list[Any] = [
     *(
         ("nic_bandwidth", {"rate": "40mbit", "direction": direction, "peers": [1]}, [40], look, [(True, True)])
         for direction, look in (
