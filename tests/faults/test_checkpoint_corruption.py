@@ -129,13 +129,14 @@ def test_what_cannot_be_damaged_is_an_error(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FaultError, match="no finished checkpoint"):
         corrupt(tmp_path)
     make(tmp_path, (20,))
-    for parameters, message in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"kind": "mixed_steps"}, "two checkpoints"),
         ({"kind": "stale_latest"}, "no pointer"),
         ({"kind": "dangling_latest"}, "no pointer"),
         ({"file": "*.nothing"}, r"no file '\*.nothing'"),
         ({"kind": "nan", "what": "metadata"}, "kind nan is done to tensors; leave out `what: metadata`"),
-    ):
+    ]
+    for parameters, message in wrong:
         with pytest.raises((FaultError, ValueError), match=message):
             corrupt(tmp_path, **parameters)
 
