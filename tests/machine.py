@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import os
+import pathlib
 import shutil
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,8 @@ from waiting import HANG_S
 from harness import programs
 from harness.backends.contract import load_backend
 from harness.backends.local.backend import try_mode
+
+SLURM = pathlib.Path(__file__).resolve().parents[1] / "engines" / "slurm.sh"
 
 
 def installed(group: str) -> bool:
@@ -43,6 +47,19 @@ def slurm_lack() -> str:
         return ""
     capability = load_backend("slurm").probe()
     return "" if capability.available else f"no Slurm: {capability.summary}"
+
+
+@contextlib.contextmanager
+def slurm_up(wanted: bool = True) -> Iterator[None]:
+    """Starts our Slurm for this time where it is installed and none runs."""
+    if not (wanted and installed("slurm") and os.geteuid() == 0) or load_backend("slurm").probe().available:
+        yield
+        return
+    subprocess.run([SLURM, "start"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([SLURM, "stop"], check=True)
 
 
 def need_docker() -> None:

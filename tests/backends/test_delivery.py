@@ -64,15 +64,10 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(delivery.deliver(tmp_path_factory.mktemp("run")))
 
 
-@pytest.mark.parametrize("name", delivery.sources())
-def test_it_is_written_for_the_oldest_python(name: str) -> None:
-    ast.parse(delivery.sources()[name].read_text(), name, feature_version=OLDEST)
-
-
-def test_it_needs_nothing_that_is_not_delivered() -> None:
+def test_it_is_written_for_the_oldest_python_and_needs_nothing_that_is_not_delivered() -> None:
     delivered = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in delivery.sources()}
-    for path in delivery.sources().values():
-        for node in ast.walk(ast.parse(path.read_text())):
+    for name, path in delivery.sources().items():
+        for node in ast.walk(ast.parse(path.read_text(), name, feature_version=OLDEST)):
             module = node.module if isinstance(node, ast.ImportFrom) else ""
             assert not (module or "").startswith("harness") or module in delivered, f"{path} needs {module}"
 

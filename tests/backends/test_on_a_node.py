@@ -5,7 +5,6 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -43,29 +42,21 @@ def test_our_own_clock_is_not_off() -> None:
     assert abs(reading.offset_ns) <= reading.uncertainty_ns < 10**8
 
 
-@pytest.fixture
-def handled() -> Iterator[list[int]]:
-    """The signals that this process was told to handle, as an init does."""
-    got: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
-    yield got
-    signal.signal(signal.SIGTERM, before)
-
-
-def test_a_signal_right_after_the_fork_is_not_lost(handled: list[int]) -> None:
-    for _ in range(30):
-        pid = spawn.fork(lambda: time.sleep(20))
-        os.kill(pid, signal.SIGTERM)
-        _, status = os.waitpid(pid, 0)
-        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
-
-
-def test_the_parent_goes_on_hearing_its_own(handled: list[int]) -> None:
-    pid = spawn.fork(lambda: None)
-    os.waitpid(pid, 0)
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert handled == [signal.SIGTERM]
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+def test_a_signal_right_after_the_fork_is_not_lost_and_the_parent_goes_on_hearing_its_own() -> None:
+    """From a process that handles signals, as an init does."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        for _ in range(30):
+            pid = spawn.fork(lambda: time.sleep(20))
+            os.kill(pid, signal.SIGTERM)
+            _, status = os.waitpid(pid, 0)
+            assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
+        assert heard == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == [signal.SIGTERM] and signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_machine_that_hardly_lets_it_run_makes_the_windows_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,10 +65,6 @@ def test_a_machine_that_hardly_lets_it_run_makes_the_windows_longer(monkeypatch:
     monkeypatch.setattr(time, "monotonic", lambda: real() + next(late))
     here = net_probe.End(0, "127.0.0.1")
     assert net_probe.transfer(here, here, 0.3, None)["bits_per_s"] > 0
-
-
-def test_what_it_prints_is_the_answer() -> None:
-    assert answer_of(["echo", "here"], os.environ, 10) == "here\n"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +77,7 @@ def test_what_it_prints_is_the_answer() -> None:
     ],
 )
 def test_a_failure_is_said_in_one_line(command: list[str], limit_s: float, said: str) -> None:
+    assert answer_of(["echo", "here"], os.environ, 10) == "here\n"
     with pytest.raises(BackendError, match=said) as failed:
         answer_of(command, os.environ, limit_s)
     assert "\n" not in str(failed.value)

@@ -45,19 +45,19 @@ def test_what_a_killed_process_leaves_is_swept_and_nothing_else(killed: tuple[pa
     assert not living.exists()
 
 
-def test_no_link_is_followed(killed: tuple[pathlib.Path, str], tmp_path: pathlib.Path) -> None:
+def test_what_cannot_be_swept_is_said_and_no_link_is_followed(
+    killed: tuple[pathlib.Path, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, _ = killed
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", Mock(side_effect=PermissionError(1, "Operation not permitted")))
+        found, problems = owner_names.sweep_folders()
+    assert found == [] and len(problems) == 1 and str(folder) in problems[0]
     (tmp_path / "precious").mkdir()
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "precious")
     assert owner_names.sweep_folders() == ([], [])
     assert (tmp_path / "precious").exists()
-
-
-def test_what_cannot_be_swept_is_said(killed: tuple[pathlib.Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "rmdir", Mock(side_effect=PermissionError(1, "Operation not permitted")))
-    found, problems = owner_names.sweep_folders()
-    assert found == [] and len(problems) == 1 and str(killed[0]) in problems[0]
 
 
 def test_a_name_of_a_living_process_or_of_another_machine_is_not_over_before_its_time() -> None:
@@ -68,13 +68,8 @@ def test_a_name_of_a_living_process_or_of_another_machine_is_not_over_before_its
     old = "-".join([kind, str(int(time.time()) - 7200), *elsewhere.split("-")[2:]])
     assert owner_names.is_over(old, "probe") and not owner_names.is_over(old, "probe", by_age=False)
     assert not owner_names.is_over(old, "folder")
-
-
-@pytest.mark.parametrize(
-    "name", ["", "probe", "probe-0123456789abcdef", "rank-kill-20261122-114304-4e3e", "probe-1-2-3"]
-)
-def test_other_names_are_nobodys(name: str) -> None:
-    assert not owner_names.is_over(name, "probe")
+    for name in ("", "probe", "probe-0123456789abcdef", "rank-kill-20261122-114304-4e3e", "probe-1-2-3"):
+        assert not owner_names.is_over(name, "probe"), "nobody's"
 
 
 def test_a_process_id_that_is_used_again_is_not_the_owner() -> None:

@@ -3,7 +3,6 @@
 import itertools
 import os
 import pathlib
-import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 pytest.register_assert_rewrite("conformance.checks")  # before anything imports it
 
-from conformance.places import PLACES, ROOT, Job, OpenJob, Place, open_job  # noqa: E402
+from conformance.places import PLACES, Job, OpenJob, Place, open_job  # noqa: E402
 from waiting import until  # noqa: E402
 
 _numbers = itertools.count(1)
@@ -38,7 +37,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     chosen: Place = request.param
     if lack := chosen.lack():
         pytest.skip(lack)
-    with pytest.MonkeyPatch.context() as patch, _engine(chosen):
+    with pytest.MonkeyPatch.context() as patch, machine.slurm_up(chosen.backend_name == "slurm"):
         if chosen.mode:
             patch.setenv("CHAOS_LOCAL_MODE", chosen.mode)
         capability = chosen.probe()
@@ -61,20 +60,3 @@ def open_here(place: Place, tmp_path: pathlib.Path) -> Iterator[OpenJob]:
     for job in jobs:
         job.cluster.close()
         until(lambda run_id=job.run_id: not place.left_of(run_id), f"the end of all of {job.run_id}")  # type: ignore[misc]
-
-
-class _engine:
-    """Starts our Slurm for the time of the tests where it is installed and none runs."""
-
-    def __init__(self, place: Place):
-        script = ROOT / "engines" / "slurm.sh"
-        possible = place.backend_name == "slurm" and machine.installed("slurm") and os.geteuid() == 0
-        self._script = str(script) if possible and not place.probe().available else ""
-
-    def __enter__(self) -> None:
-        if self._script:
-            subprocess.run([self._script, "start"], check=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._script:
-            subprocess.run([self._script, "stop"], check=True)

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORKER = (pathlib.Path(__file__).parent / "worker.py").read_text()
 STORE = "store"
 LISTENING = "0A"  # a state in /proc/net/tcp
-CONTROL = ("{python}", "-S", "-c", "import time; print('control is up', flush=True); time.sleep(900)")
+CONTROL = ("{python}", "-S", "-c", "import time; print('control is up at {control}', flush=True); time.sleep(900)")
 
 
 def worker(steps: int = 0, code: int = 0, store: str = "") -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def listeners_of(run_id: str) -> list[str]:
     return found
 
 
-def _docker_things(run_id: str) -> list[str]:
+def docker_things(run_id: str) -> list[str]:
     from harness.backends.docker.engine import Engine
 
     engine = Engine()
@@ -141,7 +141,7 @@ def _kubernetes_things(run_id: str) -> list[str]:
 
 _WITNESSES: dict[str, Callable[[str], list[str]]] = {
     "local": lambda run_id: [],
-    "docker": _docker_things,
+    "docker": docker_things,
     "slurm": _slurm_things,
     "kubernetes": _kubernetes_things,
 }

@@ -1,15 +1,18 @@
 """Each verb that a backend says it has acts on a real node there, and is undone."""
 
+import json
 import os
+import pathlib
 from collections.abc import Iterator
 
 import pytest
 from conformance.checks import CHECKS, environment
-from conformance.places import CONTROL, STORE, Job, OpenJob, Place, open_job, worker
+from conformance.places import CONTROL, ROOT, STORE, Job, OpenJob, Place, open_job, worker
 from conformance.table import IN_THE_LIFE_OF_A_RUN, declared
 from waiting import until
 
-from harness.backends.contract import Verb
+from harness.backends.contract import Launch, Verb, backend_names, load_backend
+from harness.errors import UsageError
 
 TAKES_THE_NODE = {Verb.EVICT}
 
@@ -52,11 +55,25 @@ def test_it_acts_is_measured_and_undone(place: Place, verb: Verb, request: pytes
         CHECKS[verb](request.getfixturevalue("job"))
 
 
-def test_every_verb_has_a_check_of_its_own() -> None:
+def test_every_verb_has_a_check_of_its_own_and_every_reason_is_a_reason() -> None:
     assert CHECKS.keys() | IN_THE_LIFE_OF_A_RUN.keys() == set(Verb)
     assert not CHECKS.keys() & IN_THE_LIFE_OF_A_RUN.keys()
-
-
-def test_every_reason_is_a_reason() -> None:
     for column, lacks in declared().items():
         assert all(len(reason) > 10 for reason in lacks.values()), column
+
+
+@pytest.mark.parametrize("name", backend_names())
+def test_a_request_knows_nothing_of_this_machine_and_a_run_has_an_absolute_place(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """The request of each backend is compared whole in the tests of that backend."""
+    backend = load_backend(name)
+    workload = Launch(("{python}", "train.py", "{index}"), 3, 2, {"LR": "1"}, ("store",), ("checkpoints",))
+    before = repr(backend.render(workload))
+    monkeypatch.chdir(tmp_path)
+    for variable in ("SOME_SECRET_KEY", "CHAOS_DOCKER_IMAGE", "CHAOS_KUBE_IMAGE"):
+        monkeypatch.setenv(variable, "hush-hush")
+    assert repr(backend.render(workload)) == before and json.dumps(before)
+    assert "hush-hush" not in before and str(ROOT) not in before
+    with pytest.raises(UsageError, match="absolute"):
+        backend.open(workload, pathlib.Path("reports/x"), "run")

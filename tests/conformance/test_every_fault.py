@@ -1,5 +1,6 @@
 """What every fault must be, whatever it does: documented, checked, planned without chance, shipped with a scenario."""
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -30,6 +31,7 @@ SCENARIOS = ROOT / "scenarios"
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
 
+@functools.cache
 def shipped() -> dict[str, list[str]]:
     """Names of scenarios by the faults in them."""
     found: dict[str, list[str]] = {}
@@ -54,14 +56,11 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_it_says_what_it_is_and_what_each_parameter_means(name: str) -> None:
+def test_it_says_what_it_is_and_what_each_parameter_means_and_a_scenario_rehearses_it(name: str) -> None:
     fault = load_fault(name)
     assert (fault.__doc__ or "").strip() and fault.__doc__ != Fault.__doc__
     assert [key for key, each in fault.model_fields.items() if not each.description] == []
     assert fault.needs <= frozenset(Verb)
-
-
-def test_a_scenario_rehearses_it(name: str) -> None:
     assert shipped().get(name), f"no scenario in scenarios/ has the fault {name}"
 
 

@@ -112,6 +112,9 @@ def test_poisoned_samples_are_bad_whenever_they_come_while_the_order_is_there(tm
     training.step = poisoned[0] - 1
     training.do_step()
     assert training.told[-1].loss == 2.0, "the order was withdrawn"
+    training = Training(tmp_path / "hardly", spiked=2.1)
+    rehearsed(training, kind="batches")
+    assert training.effects == [(1.05, 1.3, "times the usual loss", False)], "without an effect it did not act"
 
 
 def test_a_job_that_goes_back_meets_bad_data_again_but_no_second_spike(tmp_path: pathlib.Path) -> None:
@@ -128,12 +131,6 @@ def test_a_job_that_goes_back_meets_bad_data_again_but_no_second_spike(tmp_path:
         assert any(each.loss > 2 or each.lr > 0.1 for each in later) == again
 
 
-def test_without_an_effect_it_did_not_act(tmp_path: pathlib.Path) -> None:
-    training = Training(tmp_path, spiked=2.1)
-    rehearsed(training, kind="batches")
-    assert training.effects == [(1.05, 1.3, "times the usual loss", False)]
-
-
 def test_an_order_that_comes_too_late_is_not_carried_out(tmp_path: pathlib.Path) -> None:
     training = Training(tmp_path, begin=60)
     training.lag = 30  # the harness is far behind
@@ -145,17 +142,14 @@ def test_an_order_that_comes_too_late_is_not_carried_out(tmp_path: pathlib.Path)
 def test_an_order_that_nobody_can_take_is_an_error(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FaultError, match=r"target {rank: all}, not ranks \[0\]"):
         rehearsed(Training(tmp_path, ranks=2), kind="learning_rate")
+    untold = Training(tmp_path / "untold")
+    untold.told = [each._replace(loss=float("nan")) for each in untold.told]
+    with pytest.raises(FaultError, match="told no loss above 0"):
+        rehearsed(untold, kind="batches")
+    assert not list((tmp_path / "untold" / orders.FOLDER).iterdir()), "before anything is done"
     context: Any = Context(tmp_path, None)
     with pytest.raises(FaultError, match="no hook for damage"):
         build_fault("out_of_memory", {"fits": 3}).inject(TARGETS, context)
-
-
-def test_a_trainer_that_does_not_tell_it_is_an_error_before_anything_is_done(tmp_path: pathlib.Path) -> None:
-    training = Training(tmp_path)
-    training.told = [each._replace(loss=float("nan")) for each in training.told]
-    with pytest.raises(FaultError, match="told no loss above 0"):
-        rehearsed(training, kind="batches")
-    assert not list((tmp_path / orders.FOLDER).iterdir())
 
 
 class Context(FaultContext):

@@ -1,12 +1,13 @@
 """Once a fault was healed, what it did is measured again: over or not."""
 
+import pathlib
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from run.test_injection import injection_of, living_on
 
-from harness.api.testing import FakeNode
+from harness.api.testing import FakeNode, FaultContext
 from harness.faults.contract import Cancelled, Context, Target, build_fault
 from harness.faults.straggler import Brake, Hold, Way
 from harness.node.types import Arrivals, CpuUse, MemoryUse, ProcessState, StorageAnswers, StorageRule
@@ -16,18 +17,16 @@ from harness.run.live_progress import LiveProgress
 MIB = 2**20
 
 
-class Net:
+class Net(FakeNode):
     """A node whose paths have this rate and delay, and lose every so many packets."""
 
-    alive, incarnation = True, 1
-
-    def __init__(self, index: int, rate_bits: float = 1e9, delay_s: float = 0.001, through: float = 1.0):
-        self.index, self.name = index, f"node{index}"
-        self.rate_bits, self.delay_s, self.through, self.stopped = rate_bits, delay_s, through, 0
+    def __init__(self, index: int):
+        super().__init__(index)
+        self.rate_bits, self.delay_s, self.through, self.stopped = 1e9, 0.001, 1.0, 0
         self.throttled_ns = self.now_ns = self.kills = 0
         self.used_bytes, self.limit_bytes, self.answers = 100 * MIB, 10**15, StorageAnswers(3, 0, 0.0)
 
-    def fill_path(self, partner: Any, seconds: float, back: bool, through: Any = None) -> float:
+    def fill_path(self, partner: Any, seconds: float, back: bool = False, through: Any = None) -> float:
         return self.rate_bits
 
     def send_packets(self, partner: Any, count: int, interval_s: float, back: bool = False, wait_s: float = 0) -> Any:
@@ -53,21 +52,12 @@ class Net:
         return CpuUse(0, self.throttled_ns * self.now_ns // 10**9, self.now_ns)
 
 
-class Seeing:
+class Seeing(FaultContext):
     """The context of a fault that has been healed."""
 
-    seed = 1
-
     def __init__(self, *nodes: Net, times_ns: tuple[int, ...] = ()):
-        self.nodes, self.times_ns = list(nodes), times_ns
-        self.cluster = self
-        self.told: list[dict[str, Any]] = []
-
-    def node(self, target: Target) -> Net:
-        return self.nodes[target.node_index]
-
-    def wait(self, seconds: float, until: Any = None) -> bool:
-        return bool(until and until())
+        super().__init__(pathlib.Path("/nowhere"))
+        self.cluster, self.times_ns = SimpleNamespace(nodes=nodes, control_running=False), times_ns
 
     def ranks_on(self, node: Net) -> list[int]:
         return [node.index]
@@ -75,55 +65,57 @@ class Seeing:
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
         return list(self.times_ns)
 
-    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.told.append({"measured": measured, "expected": expected, "unit": unit, "ok": ok})
 
-    effect = ended
-
-
-def seen(fault: Any, context: Seeing) -> list[dict[str, Any]]:
+def seen(fault: Any, context: Seeing) -> list[tuple[float, bool]]:
+    """What was measured, and whether that is the end."""
     fault.see_end([Target(0)], cast(Context, context))
-    return context.told
+    return [(measured, ok) for measured, _, _, ok in context.ends]
 
 
-@pytest.mark.parametrize(("rate_bits", "over"), [(1e9, True), (505e6, True), (405e6, False), (0.0, False)])
-def test_a_path_that_is_still_limited_is_told(rate_bits: float, over: bool) -> None:
-    fault: Any = build_fault("nic_bandwidth", {"rate": "400mbit"})
-    node = Net(0, rate_bits=rate_bits)
-    fault._limited.append((node, None, 400_000_000))
-    told = seen(fault, Seeing(node))
-    assert [each["ok"] for each in told] == [over, over]  # out, and back
-    assert told[0] == {"measured": rate_bits / 1e6, "expected": 500, "unit": "Mbit/s at least", "ok": over}
+# Kind, parameters, bytes a node was limited to, how it is now; what is measured, and whether it is over: out and back, or once.
+CUT, MEMORY = ("partition", "nic_flap"), ("oom", "memory_pressure")
+STORAGE: list[tuple[str, dict[str, Any]]] = [
+    *((kind, {}) for kind in ("storage_error", "storage_full", "storage_hang")),
+    ("storage_slow", {"latency": "20ms"}),
+]
+ANSWERS = ((StorageAnswers(3, 0, 0.0), 0), (StorageAnswers(3, 2, 0.0), 2), (StorageAnswers(3, 0, 0.02), 1))
+RATE, RATES = {"rate": "400mbit"}, ((1e9, True), (505e6, True), (405e6, False), (0.0, False))
+ENDS: list[Any] = [
+    *(("nic_bandwidth", RATE, 0, {"rate_bits": bits}, [(bits / 1e6, over)] * 2) for bits, over in RATES),
+    *(
+        ("nic_latency", {"delay": "20ms"}, 0, {"delay_s": late}, [(None, late < 0.02)] * 2)
+        for late in (0.001, 0.008, 0.021)
+    ),
+    *(("nic_loss", {"loss_percent": 10}, 0, {"through": got}, [(None, got > 0.9)] * 2) for got in (1.0, 0.99, 0.9)),
+    *((kind, {}, 0, {"through": got}, [(10 * got, got > 0)]) for kind in CUT for got in (1.0, 0.5, 0.0)),
+    *(("hang", {"how": "freeze_node"}, 0, {"stopped": count}, [(count, not count)]) for count in (0, 1)),
+    *(
+        (kind, {}, 120 * MIB, {"limit_bytes": at * MIB}, [(None, at > 151)])
+        for kind in MEMORY
+        for at in (10**9, 120, 151)
+    ),
+    ("oom", {}, 100 * MIB + 2**30, {}, []),  # so much is not taken only to look
+    *((kind, given, 0, {"answers": found}, [(left, not left)]) for kind, given in STORAGE for found, left in ANSWERS),
+]
 
 
-@pytest.mark.parametrize(("delay_s", "over"), [(0.001, True), (0.008, True), (0.021, False)])
-def test_packets_that_still_take_longer_are_told(delay_s: float, over: bool) -> None:
-    fault: Any = build_fault("nic_latency", {"delay": "20ms"})
-    node = Net(0, delay_s=delay_s)
-    fault._usual_ms |= {(node, False): 1.0, (node, True): 1.0}
-    assert [each["ok"] for each in seen(fault, Seeing(node, Net(1)))] == [over, over]
-
-
-@pytest.mark.parametrize(("through", "over"), [(1.0, True), (0.99, True), (0.9, False)])
-def test_packets_that_are_still_lost_are_told(through: float, over: bool) -> None:
-    fault = build_fault("nic_loss", {"loss_percent": 10})
-    assert [each["ok"] for each in seen(fault, Seeing(Net(0, through=through), Net(1)))] == [over, over]
-
-
-@pytest.mark.parametrize("kind", ["partition", "nic_flap"])
-@pytest.mark.parametrize(("through", "over"), [(1.0, True), (0.5, True), (0.0, False)])
-def test_a_node_that_is_still_cut_off_is_told(kind: str, through: float, over: bool) -> None:
-    told = seen(build_fault(kind, {}), Seeing(Net(0, through=through), Net(1)))
-    assert [each["ok"] for each in told] == [over]
-    assert told[0]["measured"] == 10 * through
-
-
-@pytest.mark.parametrize("stopped", [0, 1])
-def test_what_is_still_frozen_is_told(stopped: int) -> None:
+@pytest.mark.parametrize(("kind", "parameters", "limited", "now", "told"), ENDS)
+def test_what_a_fault_did_is_over_or_not(
+    kind: str, parameters: dict[str, Any], limited: int, now: dict[str, Any], told: list[tuple[Any, bool]]
+) -> None:
+    fault: Any = build_fault(kind, parameters)
     node = Net(0)
-    node.stopped = stopped
-    told = seen(build_fault("hang", {"how": "freeze_node"}), Seeing(node))
-    assert [(each["measured"], each["ok"]) for each in told] == [(stopped, not stopped)]
+    vars(node).update(now)
+    if kind == "nic_bandwidth":
+        fault._limited.append((node, None, 400_000_000))
+    elif kind == "nic_latency":
+        fault._usual_ms |= {(node, False): 1.0, (node, True): 1.0}
+    elif limited:
+        fault._limits[node] = limited
+    found = seen(fault, Seeing(node, Net(1)))
+    assert [ok for _, ok in found] == [over for _, over in told]
+    assert all(wanted in (None, measured) for (measured, _), (wanted, _) in zip(found, told, strict=True))
+    assert kind not in MEMORY or node.kills == (bool(told) and not told[0][1])
 
 
 @pytest.mark.parametrize(
@@ -137,7 +129,7 @@ def test_a_node_that_is_still_slow_is_told(step_ms: int | None, throttled: float
     node.throttled_ns = int(throttled * 10**9)
     fault._hold_seen = Hold(2.0, 10e6, [Brake(node, "quota", "cpu")])
     context = Seeing(node, times_ns=(step_ms * 10**6,) * 6 if step_ms else ())
-    assert [each["ok"] for each in seen(fault, context)] == ([] if told is None else [told])
+    assert [ok for _, ok in seen(fault, context)] == ([] if told is None else [told])
 
 
 @pytest.mark.parametrize(
@@ -151,36 +143,7 @@ def test_a_node_that_the_host_alone_slowed_was_not_slowed_by_the_fault(throttled
     node.throttled_ns = int(throttled * 10**9)
     context: Any = Seeing(node)
     hold.report([20 * 10**6] * 30, context)
-    assert [(each["measured"], each["ok"]) for each in context.told] == [(2.0, ok)]
-
-
-@pytest.mark.parametrize(("limit_mib", "told"), [(10**9, [True]), (120, [False]), (151, [False])])
-@pytest.mark.parametrize("kind", ["oom", "memory_pressure"])
-def test_memory_that_is_still_limited_is_told(kind: str, limit_mib: int, told: list[bool]) -> None:
-    fault: Any = build_fault(kind, {})
-    node = Net(0)
-    node.limit_bytes, fault._limits[node] = limit_mib * MIB, 120 * MIB
-    assert [each["ok"] for each in seen(fault, Seeing(node))] == told
-    assert node.kills == (not told[0])
-
-
-def test_so_much_memory_is_not_taken_only_to_look() -> None:
-    fault: Any = build_fault("oom", {})
-    node = Net(0)
-    fault._limits[node] = node.used_bytes + 2**30
-    assert seen(fault, Seeing(node)) == []
-
-
-@pytest.mark.parametrize(
-    ("answers", "left"),
-    [(StorageAnswers(3, 0, 0.0), 0), (StorageAnswers(3, 2, 0.0), 2), (StorageAnswers(3, 0, 0.02), 1)],
-)
-@pytest.mark.parametrize("kind", ["storage_error", "storage_full", "storage_hang", "storage_slow"])
-def test_storage_that_still_refuses_or_waits_is_told(kind: str, answers: StorageAnswers, left: int) -> None:
-    node = Net(0)
-    node.answers = answers
-    told = seen(build_fault(kind, {"latency": "20ms"} if kind == "storage_slow" else {}), Seeing(node))
-    assert [(each["measured"], each["ok"]) for each in told] == [(left, not left)]
+    assert [(measured, found) for measured, _, _, found in context.effects] == [(2.0, ok)]
 
 
 def events(log: list[dict[str, Any]]) -> list[str]:
@@ -227,7 +190,7 @@ def test_a_rank_that_was_struck_does_steps_again_or_is_gone(
     fault: Any = build_fault(kind, {"source": "def inject(context): ..."} if kind == "own_code" else {})
     node: Any = SimpleNamespace(pids=lambda: pids)
     fault._victims[0] = (node, 7)
-    assert [end["ok"] for end in seen(fault, Seeing(times_ns=times_ns))] == told
+    assert [ok for _, ok in seen(fault, Seeing(times_ns=times_ns))] == told
 
 
 @pytest.mark.parametrize(
@@ -235,7 +198,6 @@ def test_a_rank_that_was_struck_does_steps_again_or_is_gone(
 )
 def test_a_rendezvous_store_that_stays_away_is_told(restart_after: str, running: bool, told: list[bool]) -> None:
     context = Seeing()
-    context.control_running = running  # type: ignore[attr-defined]
-    assert [
-        end["ok"] for end in seen(build_fault("rendezvous_loss", {"restart_after": restart_after}), context)
-    ] == told
+    context.cluster.control_running = running
+    fault = build_fault("rendezvous_loss", {"restart_after": restart_after})
+    assert [ok for _, ok in seen(fault, context)] == told

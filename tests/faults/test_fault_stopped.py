@@ -1,39 +1,25 @@
 """A fault that is stopped while its job goes on gives back at once what it took; at the end of the job it does not."""
 
+import pathlib
 from typing import Any
 
 import pytest
 
+from harness.api.testing import FaultContext
 from harness.faults.contract import Cancelled, Target, build_fault
 
 
-class Node:
-    name, alive, incarnation = "node0", True, 1
-
-    def signal(self, number: int) -> int:
-        return 3
-
-    def pids(self) -> list[int]:
-        return [7] if self.alive else []
-
-    def kill(self) -> None:
-        self.alive = False
-
-
-class Context:
+class Context(FaultContext):
     """Is cancelled in the n-th wait, and in all that follow."""
 
-    def __init__(self, cancelled_at: int, job_goes_on: bool):
-        self.waits, self.cancelled_at, self.goes_on = 0, cancelled_at, job_goes_on
-        self.taken, self.replaced = Node(), 0
-        self.job_goes_on = False
+    def __init__(self, run_dir: pathlib.Path, cancelled_at: int, job_goes_on: bool):
+        super().__init__(run_dir)
+        self.waits_left, self.goes_on, self.replaced = cancelled_at, job_goes_on, 0
+        self.taken = self.cluster.nodes[0]
 
-    def node(self, target: Target) -> Any:
-        return self.taken
-
-    def wait(self, seconds: float, until: object = None) -> bool:
-        self.waits += 1
-        if self.waits >= self.cancelled_at:
+    def wait(self, seconds: float, until: object = None, meanwhile: object = None) -> bool:
+        self.waits_left -= 1
+        if self.waits_left <= 0:
             self.job_goes_on = self.goes_on
             raise Cancelled
         return True
@@ -52,15 +38,17 @@ PREEMPTION = {"notice": "5s", "replacement": {"after": "60s"}}
     ("kind", "parameters", "cancelled_at"),
     [("preemption", PREEMPTION, 1), ("preemption", PREEMPTION, 2), ("node_loss", {"replacement": {"after": "60s"}}, 1)],
 )
-def test_a_node_that_was_taken_is_replaced_at_once(kind: str, parameters: dict[str, Any], cancelled_at: int) -> None:
-    context: Any = Context(cancelled_at, job_goes_on=True)
+def test_a_node_that_was_taken_is_replaced_at_once(
+    kind: str, parameters: dict[str, Any], cancelled_at: int, tmp_path: pathlib.Path
+) -> None:
+    context: Any = Context(tmp_path, cancelled_at, job_goes_on=True)
     build_fault(kind, parameters).inject([Target(0)], context)
     assert (context.taken.alive, context.replaced) == (False, 1)
 
 
-def test_when_the_job_ends_nothing_more_is_taken_or_replaced() -> None:
+def test_when_the_job_ends_nothing_more_is_taken_or_replaced(tmp_path: pathlib.Path) -> None:
     for cancelled_at, alive in ((1, True), (2, False)):
-        context: Any = Context(cancelled_at, job_goes_on=False)
+        context: Any = Context(tmp_path, cancelled_at, job_goes_on=False)
         with pytest.raises(Cancelled):
             build_fault("preemption", PREEMPTION).inject([Target(0)], context)
         assert (context.taken.alive, context.replaced) == (alive, 0)

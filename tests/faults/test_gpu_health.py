@@ -121,13 +121,6 @@ def test_the_real_library_answers_all_that_is_not_changed(tmp_path: pathlib.Path
     assert sick == gpu | {"temperature": 97, "ecc": 11}
 
 
-def test_a_lost_gpu_is_lost_and_others_are_not(tmp_path: pathlib.Path) -> None:
-    env = environment(tmp_path)
-    gpu_health.set_health(tmp_path, "node0", 0, {"lost": 1})
-    lost, other = asked(env)
-    assert lost == nvml.GPU_IS_LOST and other["temperature"] == 45
-
-
 @pytest.mark.parametrize("real", [False, True])
 def test_an_event_is_told_once_to_those_who_wait(real: bool, tmp_path: pathlib.Path, real_library: str) -> None:
     env = environment(tmp_path, places=(real_library,) if real else ())
@@ -140,28 +133,27 @@ def test_an_event_is_told_once_to_those_who_wait(real: bool, tmp_path: pathlib.P
         assert waiting.stdout.read() == "0 79\nonce\n"
 
 
-def test_calls_hang_until_the_gpu_is_healed(tmp_path: pathlib.Path) -> None:
+def test_calls_hang_until_the_gpu_is_healed_and_a_lost_one_is_lost_alone(tmp_path: pathlib.Path) -> None:
     env = environment(tmp_path)
     gpu_health.set_health(tmp_path, "node0", 0, {"hang": 1})
     with subprocess.Popen([sys.executable, "-c", ASK], env=env, stdout=subprocess.PIPE, text=True) as hanging:
         time.sleep(1.0)
         assert hanging.poll() is None
-        gpu_health.set_health(tmp_path, "node0", 0, {})
-        assert hanging.stdout is not None and len(json.loads(hanging.stdout.read())) == 2
+        gpu_health.set_health(tmp_path, "node0", 0, {"lost": 1})
+        assert hanging.stdout is not None
+        lost, other = json.loads(hanging.stdout.read())
+    assert lost == nvml.GPU_IS_LOST and other["temperature"] == 45
 
 
-def test_libraries_of_the_workload_stay_on_the_path() -> None:
-    env = boot.with_delivered({"LD_LIBRARY_PATH": "/opt/nccl", boot.GPU_ENV: "/run/gpu"}, "/x")
-    assert env["LD_LIBRARY_PATH"] == "/run/gpu:/opt/nccl"
-    assert "LD_LIBRARY_PATH" not in boot.with_delivered({}, "/x")
-
-
-def test_without_a_compiler_the_plan_is_refused_in_a_sentence(
+def test_without_a_compiler_the_plan_is_refused_and_libraries_of_the_workload_stay_on_the_path(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(CannotRunError, match=r"no C compiler .*: install one"):
         gpu_health.prepare(tmp_path)
+    env = boot.with_delivered({"LD_LIBRARY_PATH": "/opt/nccl", boot.GPU_ENV: "/run/gpu"}, "/x")
+    assert env["LD_LIBRARY_PATH"] == "/run/gpu:/opt/nccl"
+    assert "LD_LIBRARY_PATH" not in boot.with_delivered({}, "/x")
 
 
 UUIDS = [f"GPU-{number}a" for number in range(8)]

@@ -31,14 +31,17 @@ def run(tmp_path: pathlib.Path, fault: str, **parameters: Any) -> list[dict[str,
     return told(tmp_path / "run")
 
 
+def output(tmp_path: pathlib.Path) -> str:
+    return "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("*.log"))
+
+
 def test_an_exception_ends_the_process_and_the_launcher_starts_another(tmp_path: pathlib.Path) -> None:
     events = run(tmp_path, "process_exception", text="index out of range")
     (effect,) = named(events, "fault.effect")
     assert effect["ok"] and effect["measured"] == 1 and effect["detail"] == "1 ended"
     assert len(named(events, "started")) == 2 and named(events, "fault.healed")
     assert [end["ok"] for end in named(events, "fault.ended")] == [True]
-    logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("*.log"))
-    assert "InjectedError: index out of range" in logs
+    assert "InjectedError: index out of range" in output(tmp_path)
 
 
 def test_a_held_interpreter_stops_every_thread_and_the_process_lives_on(tmp_path: pathlib.Path) -> None:
@@ -82,34 +85,32 @@ def inject(context):
 """
 
 
-def test_own_code_runs_in_the_rank_after_its_step(tmp_path: pathlib.Path) -> None:
-    events = run(tmp_path, "own_code", source=OWN)
+@pytest.mark.parametrize(
+    ("source", "ok", "detail", "lives"),
+    [
+        (OWN, True, "it returned", 1),
+        ("def inject(context):\n    raise KeyError('mine')\n", False, "raised an error, see its output", 1),
+        ("import os\n\ndef inject(context):\n    os._exit(7)\n", True, "the process ended in it", 2),
+    ],
+)
+def test_own_code_runs_in_the_rank_after_its_step(
+    source: str, ok: bool, detail: str, lives: int, tmp_path: pathlib.Path
+) -> None:
+    """It may end the process; if it raises it has not acted, and harms nobody."""
+    events = run(tmp_path, "own_code", source=source)
     (effect,) = named(events, "fault.effect")
-    assert effect["ok"] and effect["detail"] == "rank 0: it returned"
-    said = {event["name"]: str(event.get("text")) for event in named(events, "failpoint")}
-    assert said["own_code_returned"] == "0" and said["own_code_says"].startswith("after step 3")
-    assert len(named(events, "started")) == 1
-
-
-def test_own_code_that_raises_has_not_acted_and_harms_nobody(tmp_path: pathlib.Path) -> None:
-    events = run(tmp_path, "own_code", source="def inject(context):\n    raise KeyError('mine')\n")
-    (effect,) = named(events, "fault.effect")
-    assert not effect["ok"] and effect["detail"] == "rank 0: raised an error, see its output"
-    assert len(named(events, "started")) == 1
-    logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("*.log"))
-    assert "KeyError: 'mine'" in logs
-
-
-def test_own_code_may_end_the_process(tmp_path: pathlib.Path) -> None:
-    events = run(tmp_path, "own_code", source="import os\n\ndef inject(context):\n    os._exit(7)\n")
-    (effect,) = named(events, "fault.effect")
-    assert effect["ok"] and effect["detail"] == "rank 0: the process ended in it"
-    assert len(named(events, "started")) == 2
+    assert (effect["ok"], effect["detail"]) == (ok, f"rank 0: {detail}")
+    assert len(named(events, "started")) == lives
+    if source == OWN:
+        said = {event["name"]: str(event.get("text")) for event in named(events, "failpoint")}
+        assert said["own_code_returned"] == "0" and said["own_code_says"].startswith("after step 3")
+    assert ok or "KeyError: 'mine'" in output(tmp_path)
 
 
 @pytest.mark.parametrize(
     "written, message",
     [
+        ({"file": "mine.py"}, None),
         ({"file": "gone.py"}, "no file .*gone.py; paths start at the folder of the scenario"),
         ({"file": "bad.py"}, "not valid Python"),
         ({"file": "other.py"}, "it needs def inject"),
@@ -118,23 +119,19 @@ def test_own_code_may_end_the_process(tmp_path: pathlib.Path) -> None:
         ({}, "write file: with a Python file"),
     ],
 )
-def test_what_is_no_own_code_is_refused_before_the_run(
-    written: dict[str, str], message: str, tmp_path: pathlib.Path
+def test_a_plan_holds_the_code_of_the_file_and_what_is_none_is_refused_before_the_run(
+    written: dict[str, str], message: str | None, tmp_path: pathlib.Path
 ) -> None:
-    (tmp_path / "bad.py").write_text("def inject(")
-    (tmp_path / "other.py").write_text("def injekt(context): ...")
-    (tmp_path / "large.py").write_text("#" * 70_000)
+    texts = {"mine": OWN, "bad": "def inject(", "other": "def injekt(context): ...", "large": "#" * 70_000}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
     fault = {"id": "f", "fault": "own_code", "when": {"step": 5}, "target": {"rank": 0}, **written}
-    text = json.dumps({"version": 1, "name": "x", "title": "X", "faults": [fault]})
+    scenario = json.dumps({"version": 1, "name": "x", "title": "X", "faults": [fault]}), str(tmp_path / "x.yaml")
+    if message is None:
+        assert parse_scenario(*scenario).faults[0].action.model_dump()["source"] == OWN
+        return
     with pytest.raises(ScenarioError, match=message):
-        parse_scenario(text, str(tmp_path / "x.yaml"))
-
-
-def test_a_plan_holds_the_code_of_the_file(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
-    fault = {"id": "f", "fault": "own_code", "when": {"step": 5}, "target": {"rank": 0}, "file": "mine.py"}
-    text = json.dumps({"version": 1, "name": "x", "title": "X", "faults": [fault]})
-    assert parse_scenario(text, str(tmp_path / "x.yaml")).faults[0].action.model_dump()["source"] == OWN
+        parse_scenario(*scenario)
 
 
 def test_a_launcher_dies_alone_and_its_worker_lives_on_until_the_node_is_taken(tmp_path: pathlib.Path) -> None:
@@ -147,7 +144,7 @@ def test_a_launcher_dies_alone_and_its_worker_lives_on_until_the_node_is_taken(t
     assert len(named(events, "started")) == 2
 
 
-def test_a_leak_takes_real_memory_and_gives_it_back(tmp_path: pathlib.Path) -> None:
+def test_a_leak_takes_real_memory_and_gives_it_back() -> None:
     over, before = threading.Event(), memory.resident_bytes()
     told: list[dict[str, Any]] = []
     strikes.strike(

@@ -1,6 +1,7 @@
 """Control groups, v1 and v2: found, limited, put back byte for byte, swept. On trees of plain files."""
 
 import pathlib
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,43 +20,35 @@ def mounted(tmp_path: pathlib.Path, mounts: list[str], own: str) -> pathlib.Path
     return proc
 
 
-def unified(tmp_path: pathlib.Path, handed_down: dict[str, str]) -> None:
-    for group, controllers in handed_down.items():
-        (tmp_path / "cg" / group).mkdir(parents=True, exist_ok=True)
+V2, MEMORY = "/ {tmp}/cg rw - cgroup2 cgroup2 rw", "/ {tmp}/mem rw - cgroup cgroup rw,memory"
+DOWN = {".": "cpu memory pids", "user.slice": "cpu memory", "user.slice/session": ""}
+
+
+@pytest.mark.parametrize(
+    ("mounts", "own", "down", "controller", "found"),
+    [
+        ([MEMORY], "4:memory:/slice/job\n0::/\n", {}, "memory", (1, "mem/slice/job")),
+        # Inside a container the mount is the caller's group.
+        (["/docker/abc {tmp}/cpu rw - cgroup cgroup rw,cpu"], "1:cpu:/docker/abc\n", {}, "cpu", (1, "cpu")),
+        # The nearest one that hands the controller down; one of v1 beside it where none does.
+        ([V2], "0::/user.slice/session\n", DOWN, "memory", (2, "cg/user.slice")),
+        ([V2, MEMORY], "4:memory:/\n0::/\n", {".": "hugetlb"}, "cpu", "`cpu` is not handed down"),
+        ([V2, MEMORY], "4:memory:/\n0::/\n", {".": "hugetlb"}, "memory", (1, "mem")),
+        ([], "0::/\n", {}, "cpu", "no cgroup hierarchy with the controller `cpu` is mounted"),
+    ],
+)
+def test_where_a_group_is_made(
+    tmp_path: pathlib.Path, mounts: list[str], own: str, down: dict[str, str], controller: str, found: Any
+) -> None:
+    for folder in ("mem/slice/job", "cpu", *(f"cg/{group}" for group in down)):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    for group, controllers in down.items():
         (tmp_path / "cg" / group / "cgroup.subtree_control").write_text(controllers)
-
-
-def test_v1_group_is_made_below_the_callers_own(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "mem" / "slice" / "job").mkdir(parents=True)
-    proc = mounted(tmp_path, ["/ {tmp}/mem rw - cgroup cgroup rw,memory"], "4:memory:/slice/job\n0::/\n")
-    assert cgroups.find_parent("memory", proc) == cgroups.Parent("memory", 1, tmp_path / "mem/slice/job")
-
-
-def test_v1_inside_a_container_the_mount_is_the_callers_group(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "cpu").mkdir()
-    mounts = ["/docker/abc {tmp}/cpu rw - cgroup cgroup rw,cpu,cpuacct"]
-    proc = mounted(tmp_path, mounts, "1:cpu,cpuacct:/docker/abc\n")
-    assert cgroups.find_parent("cpu", proc) == cgroups.Parent("cpu", 1, tmp_path / "cpu")
-
-
-def test_v2_takes_the_nearest_group_that_hands_the_controller_down(tmp_path: pathlib.Path) -> None:
-    unified(tmp_path, {".": "cpu memory pids", "user.slice": "cpu memory", "user.slice/session": ""})
-    proc = mounted(tmp_path, ["/ {tmp}/cg rw - cgroup2 cgroup2 rw"], "0::/user.slice/session\n")
-    assert cgroups.find_parent("memory", proc) == cgroups.Parent("memory", 2, tmp_path / "cg/user.slice")
-
-
-def test_v2_without_the_controller_says_so_and_v1_beside_it_is_taken(tmp_path: pathlib.Path) -> None:
-    unified(tmp_path, {".": "hugetlb"})
-    (tmp_path / "mem").mkdir()
-    mounts = ["/ {tmp}/cg rw - cgroup2 cgroup2 rw", "/ {tmp}/mem rw - cgroup cgroup rw,memory"]
-    proc = mounted(tmp_path, mounts, "4:memory:/\n0::/\n")
-    assert "`cpu` is not handed down" in str(cgroups.find_parent("cpu", proc))
-    assert cgroups.find_parent("memory", proc) == cgroups.Parent("memory", 1, tmp_path / "mem")
-
-
-def test_no_hierarchy_at_all(tmp_path: pathlib.Path) -> None:
-    proc = mounted(tmp_path, [], "0::/\n")
-    assert cgroups.find_parent("cpu", proc) == "no cgroup hierarchy with the controller `cpu` is mounted"
+    parent = cgroups.find_parent(controller, mounted(tmp_path, mounts, own))
+    if isinstance(found, str):
+        assert found in str(parent)
+    else:
+        assert parent == cgroups.Parent(controller, found[0], tmp_path / found[1])
 
 
 FILES = {
@@ -91,7 +84,10 @@ def contents(group: cgroups.Group) -> dict[str, str]:
     return {path.name: path.read_text() for path in group.path.iterdir()}
 
 
-def test_limits_are_written_in_the_words_of_each_version_and_put_back(group: cgroups.Group) -> None:
+@pytest.mark.parametrize("swap", [True, False], ids=["swap", "without swap accounting"])
+def test_limits_are_written_in_the_words_of_each_version_and_put_back(group: cgroups.Group, swap: bool) -> None:
+    if not swap:
+        (group.path / cgroups._MEMORY_FILES[group.version][1]).unlink()
     before = contents(group)
     for cpus in (0.5, 1.5):
         cgroups.limit_cpu(group, cpus)
@@ -99,14 +95,13 @@ def test_limits_are_written_in_the_words_of_each_version_and_put_back(group: cgr
     now = contents(group)
     if group.version == 1:
         assert (now["cpu.cfs_period_us"], now["cpu.cfs_quota_us"]) == ("50000", "75000")
-        assert now["memory.limit_in_bytes"] == now["memory.memsw.limit_in_bytes"] == str(64 << 20)
+        assert now["memory.limit_in_bytes"] == str(64 << 20) == now.get("memory.memsw.limit_in_bytes", str(64 << 20))
     else:
         assert now["cpu.max"] == "75000 50000"
-        assert (now["memory.max"], now["memory.swap.max"]) == (str(64 << 20), "0")
-    group.restore()
-    assert contents(group) == before
-    group.restore()
-    assert contents(group) == before
+        assert (now["memory.max"], now.get("memory.swap.max", "0")) == (str(64 << 20), "0")
+    for _ in range(2):
+        group.restore()
+        assert contents(group) == before
 
 
 def test_a_quota_has_a_least_and_accounts_are_read(group: cgroups.Group) -> None:
@@ -115,14 +110,6 @@ def test_a_quota_has_a_least_and_accounts_are_read(group: cgroups.Group) -> None
     assert cgroups.kills(group) == 2
     cgroups.limit_cpu(group, 0.0001)
     assert "1000" in contents(group)["cpu.cfs_quota_us" if group.version == 1 else "cpu.max"].split()
-
-
-def test_a_machine_without_swap_accounting(group: cgroups.Group) -> None:
-    (group.path / cgroups._MEMORY_FILES[group.version][1]).unlink()
-    before = contents(group)
-    cgroups.limit_memory(group, 64 << 20)
-    group.restore()
-    assert contents(group) == before
 
 
 def test_a_limit_below_what_is_in_use_is_said(group: cgroups.Group, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +159,4 @@ def test_a_group_that_is_busy_keeps_no_other_from_being_removed(
     with pytest.raises(BackendError, match="busy"):
         cgroups.sweep("run")
     assert [group.exists() for group in groups] == [False, True, False]
-
-
-def test_a_group_that_vanishes_while_it_is_looked_for_is_no_error(tmp_path: pathlib.Path) -> None:
-    assert list(cgroups._groups_below(tmp_path / "gone")) == []
+    assert list(cgroups._groups_below(groups[0])) == [], "one that vanishes meanwhile is no error"

@@ -11,9 +11,9 @@ import machine
 import pytest
 from waiting import until
 
-from harness.backends.contract import Launch, Node, Verb
-from harness.backends.local.backend import BACKEND, LocalCluster
-from harness.errors import CannotRunError, NodeGone, UsageError
+from harness.backends.contract import Launch, Node
+from harness.backends.local.backend import LocalCluster
+from harness.errors import NodeGone, UsageError
 from harness.node import cgroups, leftovers, processes
 
 MIB = 2**20
@@ -61,20 +61,6 @@ def settings(cluster: LocalCluster) -> dict[str, str]:
 
 def states(node: Node) -> set[str]:
     return {each.state for each in node.processes()}
-
-
-def test_what_is_said_to_be_there_is_there(cluster: LocalCluster, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHAOS_LOCAL_MODE", cluster._mode)
-    capability = BACKEND.probe()
-    assert {Verb.CPU, Verb.MEMORY} <= capability.verbs
-    for verb in (Verb.CPU_QUOTA, Verb.MEMORY_KERNEL):
-        assert (verb in capability.verbs) == (cluster._mode == "root")
-        assert verb in capability.verbs or "root" in capability.missing[verb]
-    if Verb.CPU_QUOTA not in capability.verbs:
-        with pytest.raises(CannotRunError, match="cgroup"):
-            node.limit_cpu(0.5)
-        with pytest.raises(CannotRunError, match="cgroup"):
-            node.limit_memory(MIB, "kernel")
 
 
 def test_what_is_frozen_stays_so_in_a_duty_cycle(node: Node) -> None:

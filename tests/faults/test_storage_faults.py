@@ -9,9 +9,10 @@ import pytest
 import small_jobs
 from small_jobs import named
 
+from harness.api.testing import FaultContext
 from harness.backends.contract import Verb
 from harness.backends.local.backend import BACKEND
-from harness.faults.contract import build_fault
+from harness.faults.contract import Target, build_fault
 from harness.plan.capabilities import check_capabilities
 from harness.run.job import execute
 
@@ -98,29 +99,17 @@ def test_a_torn_checkpoint_and_the_node_that_wrote_it(tmp_path: pathlib.Path, ki
     assert (run_dir / "checkpoints" / "step-00000030").exists()
 
 
-@pytest.mark.parametrize(
-    ("tried", "judged"),
-    [((5, 0), [("node0", True)]), ((5, 7), [("node0", True), ("node1", True)]), ((0, 0), [("node0", False), ("node1", False)])],
-)  # fmt: skip
-def test_a_node_that_did_nothing_is_not_judged_unless_nobody_did(
-    tried: tuple[int, ...], judged: list[tuple[str, bool]]
-) -> None:
+@pytest.mark.parametrize(("tried", "judged"), [((5, 0), [True]), ((5, 7), [True, True]), ((0, 0), [False, False])])
+def test_a_node_that_did_nothing_is_not_judged_unless_nobody_did(tried: tuple[int, ...], judged: list[bool]) -> None:
     """Only rank 0 may write; but a fault that nobody met has not acted."""
-    effects: list[tuple[str, bool]] = []
     healed: list[int] = []
-
-    def disturb(number: int) -> Any:
+    context: Any = FaultContext(pathlib.Path("/nowhere"), nodes=len(tried))
+    for node, number in zip(context.cluster.nodes, tried, strict=True):
         counts = {"matched": number, "tried": number, "failed": number}
-        return lambda directory, rule: SimpleNamespace(counts=lambda: counts, heal=lambda: healed.append(number))
-
-    nodes = [SimpleNamespace(name=f"node{i}", disturb_storage=disturb(number)) for i, number in enumerate(tried)]
-    context = SimpleNamespace(
-        node=lambda target: nodes[target.node_index], seed=1, injected=lambda: None, wait=lambda seconds, until=None: None,
-        effect=lambda measured, expected, unit, ok, detail: effects.append((detail.partition(":")[0], ok)),
-    )  # fmt: skip
-    fault = build_fault("storage_error", {})
-    targets: Any = [SimpleNamespace(node_index=index) for index in range(len(nodes))]
+        acting = SimpleNamespace(counts=lambda told=counts: told, heal=lambda number=number: healed.append(number))
+        node.disturb_storage = lambda directory, rule, acting=acting: acting
+    fault, targets = build_fault("storage_error", {}), [Target(index) for index in range(len(tried))]
     fault.inject(targets, context)
-    assert effects == judged
+    assert [ok for _, _, _, ok in context.effects] == judged
     fault.heal(targets, context)
     assert sorted(healed) == sorted(tried), "all are healed, the idle ones as well"

@@ -39,33 +39,97 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
-def train(loader: Any, net: nn.Module | None = None, optimizer: Any = None, skip: int = 0) -> list[float]:
+def train(
+    loader: Any, net: nn.Module | None = None, *optimizers: Any, skip: int = 0, parts: int = 1, left_out: int = -1
+) -> list[float]:
+    """A step is an update after so many parts. The gradients of the batch that is left out are thrown away."""
     net = net or model()
-    optimizer = optimizer or torch.optim.AdamW(net.parameters(), lr=0.01)
+    optimizers = optimizers or (torch.optim.AdamW(net.parameters(), lr=0.01),)
     losses = []
     for number, (x, y) in enumerate(loader):
         if number < skip:
             continue
-        loss = nn.functional.mse_loss(net(x), y)
+        loss = nn.functional.mse_loss(net(x), y) / parts
         loss.backward()
-        optimizer.step()
+        if number != left_out:
+            losses.append(loss.item())
+        for optimizer in optimizers if (number + 1) % parts == 0 else ():
+            if number != left_out:
+                optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+def read(size: int = 4) -> Any:
+    return DataLoader(dataset(), batch_size=size)
+
+
+@case
+def accumulation() -> Any:
+    net = model()
+    return train(read(), net, torch.optim.SGD(net.parameters(), lr=0.01), parts=2)
+
+
+@case
+def thrown_away() -> Any:
+    """A warm-up before the first step, and a batch that is left out."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    net(torch.zeros(4, 8)).mean().backward()
+    optimizer.zero_grad()
+    return train(read(), net, optimizer, left_out=2)
+
+
+@case
+def two_optimizers() -> Any:
+    net = model()
+    first = torch.optim.SGD(net[0].parameters(), lr=0.01)
+    return train(read(), net, first, torch.optim.Adam(net[2].parameters(), lr=0.02))
+
+
+@case
+def scaler() -> Any:
+    """The third update meets an infinity."""
+    net, losses = model(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaling = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for number, (x, y) in enumerate(read()):
+        loss = nn.functional.mse_loss(net(x), y)
+        scaling.scale(loss).backward()
+        if number == 2:
+            next(each.grad for each in net.parameters() if each.grad is not None)[0, 0] = float("inf")
+        scaling.step(optimizer)
+        scaling.update()
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def one_step(net: nn.Module, backward: Callable[[Any, Any], object]) -> list[float]:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    backward(*dataset()[:4])
+    optimizer.step()
+    return [p.sum().item() for p in net.parameters()]
+
+
+@case
+def losses_that_can_be_read_once() -> Any:
+    net, loss = model(), nn.functional.mse_loss
+    return one_step(net, lambda x, y: torch.autograd.backward(loss(net(x), y) * part for part in (1, 2)))  # type: ignore[arg-type]
 
 
 @case
 def begun_again_in_process() -> Any:
     """An exception ends a step between `backward` and `step`, and the process begins again in another world."""
     torch.manual_seed(0)
-    batches = [(x, y.unsqueeze(1)) for x, y in zip(torch.randn(4, 8, 8), torch.randn(4, 8), strict=True)]
+    halves = [(x, y.unsqueeze(1)) for x, y in zip(torch.randn(4, 8, 8), torch.randn(4, 8), strict=True)]
     losses = []
     for world, whole in enumerate((2, 4)):
         net, met = model(), (OUT / f"met-{world}").absolute()
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
         torch.distributed.init_process_group("gloo", init_method=f"file://{met}", rank=0, world_size=1)
-        losses += train(batches[:whole], net, optimizer)
-        for x, y in batches[whole : whole + 1]:
+        losses += train(halves[:whole], net, optimizer)
+        for x, y in halves[whole : whole + 1]:
             nn.functional.mse_loss(net(x), y).backward()
         torch.distributed.destroy_process_group()
     return losses
@@ -77,7 +141,7 @@ def plain() -> Any:
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     losses, rates, norms = [], [], []
-    for x, y in DataLoader(dataset(), batch_size=4):
+    for x, y in read():
         loss = nn.functional.mse_loss(net(x), y)
         loss.backward()
         norms.append(nn.utils.clip_grad_norm_(net.parameters(), 1.0).item())
@@ -90,79 +154,12 @@ def plain() -> Any:
 
 
 @case
-def accumulation() -> Any:
-    net, losses = model(), []
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    for number, (x, y) in enumerate(DataLoader(dataset(), batch_size=4), 1):
-        loss = nn.functional.mse_loss(net(x), y) / 2
-        loss.backward()
-        losses.append(loss.item())
-        if number % 2 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    return losses
-
-
-@case
-def thrown_away() -> Any:
-    """A warm-up before the first step, and a batch that is left out."""
-    net, losses = model(), []
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    net(torch.zeros(4, 8)).mean().backward()
-    optimizer.zero_grad()
-    for number, (x, y) in enumerate(DataLoader(dataset(), batch_size=4)):
-        loss = nn.functional.mse_loss(net(x), y)
-        loss.backward()
-        if number == 2:
-            optimizer.zero_grad()
-            continue
-        losses.append(loss.item())
-        optimizer.step()
-        optimizer.zero_grad()
-    return losses
-
-
-@case
-def scaler() -> Any:
-    """The third update meets an infinity."""
-    net, losses = model(), []
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    scaling = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    for number, (x, y) in enumerate(DataLoader(dataset(), batch_size=4)):
-        loss = nn.functional.mse_loss(net(x), y)
-        scaling.scale(loss).backward()
-        if number == 2:
-            next(each.grad for each in net.parameters() if each.grad is not None)[0, 0] = float("inf")
-        scaling.step(optimizer)
-        scaling.update()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-@case
-def two_optimizers() -> Any:
-    net = model()
-    first = torch.optim.SGD(net[0].parameters(), lr=0.01)
-    second = torch.optim.Adam(net[2].parameters(), lr=0.02)
-    losses = []
-    for x, y in DataLoader(dataset(), batch_size=4):
-        loss = nn.functional.mse_loss(net(x), y)
-        loss.backward()
-        for optimizer in (first, second):
-            optimizer.step()
-            optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-@case
 def generator_and_critic() -> Any:
     """Two updates of the critic on data, then one of the generator on noise."""
     critic, generator = model(), nn.Linear(3, 8)
     theirs = torch.optim.Adam(critic.parameters()), torch.optim.Adam(generator.parameters())
     losses = []
-    for number, (x, _) in enumerate(DataLoader(dataset(), batch_size=4)):
+    for number, (x, _) in enumerate(read()):
         with torch.no_grad():
             fake = generator(torch.randn(len(x), 3))
         losses += [_update(critic(torch.cat([x, fake])).mean(), theirs[0])]
@@ -182,7 +179,7 @@ def _update(loss: Any, optimizer: Any) -> float:
 def one_optimizer_never_steps() -> Any:
     net = model()
     kept = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    return [*train(DataLoader(dataset(), batch_size=4), net), kept.param_groups[0]["lr"]]
+    return [*train(read(), net), kept.param_groups[0]["lr"]]
 
 
 class Outer(torch.optim.Optimizer):
@@ -199,7 +196,7 @@ class Outer(torch.optim.Optimizer):
 @case
 def sharded_optimizer() -> Any:
     net = model()
-    return train(DataLoader(dataset(), batch_size=4), net, Outer(list(net.parameters())))
+    return train(read(), net, Outer(list(net.parameters())))
 
 
 @case
@@ -207,7 +204,7 @@ def closures() -> Any:
     """Forward and backward lie inside the optimizer's step, several times."""
     net, losses = model(), []
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
-    for x, y in DataLoader(dataset(), batch_size=12):
+    for x, y in read(12):
 
         def closure(x: Any = x, y: Any = y) -> Any:
             optimizer.zero_grad()
@@ -244,7 +241,7 @@ def validating() -> Any:
         losses += train(DataLoader(Subset(dataset(), range(8 * round_, 8 * round_ + 8)), batch_size=4), net)
         net.eval()
         with torch.no_grad():
-            losses += [nn.functional.mse_loss(net(x), y).item() for x, y in DataLoader(dataset(), batch_size=12)]
+            losses += [nn.functional.mse_loss(net(x), y).item() for x, y in read(12)]
         net.train()
     return losses
 
@@ -256,7 +253,7 @@ class Stream(IterableDataset):  # type: ignore[type-arg]
 
 @case
 def own_error() -> Any:
-    train(DataLoader(dataset(), batch_size=12))
+    train(read(12))
     try:
         raise ValueError("the first thing that went wrong")
     except ValueError as error:
@@ -279,7 +276,7 @@ class Scripted:
 def saved_whole() -> Any:
     """The module itself is pickled, copied and compiled, as if nobody looked at it."""
     net = model()
-    losses = train(DataLoader(dataset(), batch_size=4), net)
+    losses = train(read(), net)
     torch.save(net, OUT / "whole.pt")
     again = copy.deepcopy(net)
     scripted = torch.jit.script(net)
@@ -287,17 +284,7 @@ def saved_whole() -> Any:
     x = dataset()[:4][0]
     importlib.import_module("torch.distributed.optim")  # scripts classes that use names of their module
     assert torch.jit.script(Scripted)(2.0).doubled() == 4.0
-    return losses, hooks, scripted(x).sum().item(), train(DataLoader(dataset(), batch_size=4), net)
-
-
-@case
-def losses_that_can_be_read_once() -> Any:
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    x, y = dataset()[:4]
-    torch.autograd.backward(nn.functional.mse_loss(net(x), y) * part for part in (1, 2))  # type: ignore[arg-type]
-    optimizer.step()
-    return [p.sum().item() for p in net.parameters()]
+    return losses, hooks, scripted(x).sum().item(), train(read(), net)
 
 
 class Spare(nn.Module):
@@ -315,11 +302,7 @@ class Spare(nn.Module):
 def no_memory() -> Any:
     freed, net = torch.randn(100_000), Spare()
     freed.untyped_storage().resize_(0)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    x, y = dataset()[:4]
-    nn.functional.mse_loss(net(x, freed), y).backward()
-    optimizer.step()
-    return [p.sum().item() for p in net.parameters()]
+    return one_step(net, lambda x, y: nn.functional.mse_loss(net(x, freed), y).backward())
 
 
 class Endless(torch.utils.data.Dataset[Any]):
@@ -340,22 +323,22 @@ class Endless(torch.utils.data.Dataset[Any]):
 
 DATA: dict[str, Callable[[], Any]] = {
     "subset": lambda: DataLoader(Subset(dataset(), range(23, -1, -2)), batch_size=4),
-    "fetching_ahead": lambda: ahead(DataLoader(dataset(), batch_size=4)),
-    "copied_inputs": lambda: ((x.clone(), y.clone()) for x, y in ahead(DataLoader(dataset(), batch_size=4))),
+    "fetching_ahead": lambda: ahead(read()),
+    "copied_inputs": lambda: ((x.clone(), y.clone()) for x, y in ahead(read())),
     "stream": lambda: DataLoader(Stream(), batch_size=4),
     "no_loader": lambda: zip(*(part.split(4) for part in dataset().tensors), strict=True),
     "endless_subset": lambda: DataLoader(Endless(), batch_size=4),
 }
 CASES |= {name: lambda data=data: train(data()) for name, data in DATA.items()}  # type: ignore[misc]
 # As a script does that resumes in the middle of an epoch:
-CASES["skipping"] = lambda: train(DataLoader(dataset(), batch_size=4), skip=4)
+CASES["skipping"] = lambda: train(read(), skip=4)
 
 
 def in_parts(skip: int, inputs: Callable[[Any], list[Any]], batches: int = 1, gradient: bool = False) -> list[float]:
     """Each step takes so many batches, and makes of them what the model is given; `gradient`: as a pipeline's stage."""
     net, losses = model(), list[float]()
     optimizer, held = torch.optim.AdamW(net.parameters(), lr=0.01), list[Any]()
-    for number, (x, _) in enumerate(DataLoader(dataset(), batch_size=4)):
+    for number, (x, _) in enumerate(read()):
         held.append(x)
         if number < skip or len(held) < batches:
             held *= number >= skip
@@ -381,13 +364,13 @@ CASES |= {
 @case
 def saved_to_a_pipe() -> Any:
     net = model()
-    train(DataLoader(dataset(), batch_size=12), net)
+    train(read(12), net)
     os.mkfifo(pipe := OUT / "pipe")
     reader = threading.Thread(target=pipe.read_bytes, daemon=True)
     reader.start()
     torch.save(net.state_dict(), pipe)
     reader.join()
-    return train(DataLoader(dataset(), batch_size=12), net)
+    return train(read(12), net)
 
 
 @case
@@ -396,7 +379,7 @@ def hook_fails() -> Any:
     fingerprint = sys.modules.get("harness.node.observer.tensor_fingerprint")
     if fingerprint is not None:
         fingerprint.tensors = None  # type: ignore[attr-defined]
-    return train(DataLoader(dataset(), batch_size=4))
+    return train(read())
 
 
 @case
@@ -404,7 +387,7 @@ def by_hand() -> Any:
     from harness.events import Emitter
 
     emit = Emitter.open("trainer", rank=0, world_size=1)
-    losses = train(DataLoader(dataset(), batch_size=12))
+    losses = train(read(12))
     for number, loss in enumerate(losses, 1):
         emit("step", step=100 + number, loss=loss)
     return losses

@@ -3,6 +3,7 @@
 `checkpoint_cases.py OUT`: a case's files lie in `OUT/<case>`, its log and its ledger in `OUT/events/<case>/node0`.
 """
 
+import atexit
 import contextlib
 import copy
 import gc
@@ -86,6 +87,10 @@ def saves(name: str = "last.pt") -> Act:
 
 def loads(name: str = "last.pt") -> Act:
     return lambda training: training.load(name)
+
+
+def writes(name: str) -> Act:
+    return lambda training: torch.save(training.state(), name)
 
 
 def exports(name: str) -> Act:
@@ -185,10 +190,7 @@ def ended_by_others() -> None:
 
 def let_go() -> None:
     """The last save is looked at again only when the process ends, and nothing lives any more then."""
-    training = Training()
-    training.steps(1)
-    torch.save(training.state(), "last.pt")  # without a new name, which would tell that it is whole
-    del training
+    life(steps(1), writes("last.pt"))()  # without a new name, which would tell that it is whole
     gc.collect()
 
 
@@ -249,14 +251,6 @@ def _bytes(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def copied_after() -> None:
-    training = Training()
-    state = torch.load("last.pt")
-    training.model.load_state_dict({name: tensor.clone() for name, tensor in state["model"].items()})
-    training.optimizer.load_state_dict(state["optimizer"])
-    training.steps(1)
-
-
 def separate_files(training: Training) -> None:
     os.mkdir("step-6")
     torch.save(training.model.state_dict(), "step-6/model.pt")
@@ -270,60 +264,45 @@ def loads_separate_files(training: Training) -> None:
 
 
 def state_from_elsewhere() -> None:
-    training = Training(torch.optim.SGD, seed=5)
-    shutil.copy("last.pt", "other.pt")
-    with torch.no_grad():
-        foreign = torch.load("last.pt")
-        foreign["model"]["0.bias"] += 1
-    data = io.BytesIO()
-    torch.save(foreign, data)
-    pathlib.Path("other.pt").write_bytes(data.getvalue())
-    training.load("other.pt")
-    training.steps(1)
+    foreign = torch.load("last.pt")
+    foreign["model"]["0.bias"] += 1
+    pathlib.Path("other.pt").write_bytes(_bytes(foreign))
+    life(loads("other.pt"), steps(1), kind=SGD, seed=5)()
 
 
 def fine_tuned() -> None:
     shutil.rmtree(os.environ["CHAOS_EVENTS"])  # of the run that made the weights
-    training = Training()
-    training.model.load_state_dict(torch.load("unrelated.pt"))
-    training.steps(2)
+    life(lambda training: training.model.load_state_dict(torch.load("unrelated.pt")), steps(2))()
 
 
-def copies_the_numbers() -> None:
-    training = Training(torch.optim.SGD)
+def loads_copies(training: Training) -> None:
+    state = torch.load("last.pt")
+    training.model.load_state_dict({name: tensor.clone() for name, tensor in state["model"].items()})
+    training.optimizer.load_state_dict(state["optimizer"])
+
+
+def copies_the_numbers(training: Training) -> None:
     with torch.no_grad():
         for parameter, saved in zip(training.model.parameters(), torch.load("last.pt")["model"].values(), strict=True):
             parameter.copy_(saved)
-    training.steps(1)
 
 
 class App(Stateful):
     def __init__(self, training: Training):
-        self.training = training
+        self.parts = training.model, training.optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self.training.model, self.training.optimizer)
+        model, optimizer = get_state_dict(*self.parts)
         return {"model": model, "optimizer": optimizer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        set_state_dict(
-            self.training.model,
-            self.training.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
+        set_state_dict(*self.parts, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
-def distributed_in_place() -> None:
-    training = Training()
-    model, optimizer = get_state_dict(training.model, training.optimizer)
-    state: dict[str, dict[str, Any]] = {"app": {"model": model, "optimizer": optimizer}}
+def loads_in_place(training: Training) -> None:
+    state: dict[str, dict[str, Any]] = {"app": App(training).state_dict()}
     dcp.load(state, checkpoint_id="step-6")
-    loaded = state["app"]
-    set_state_dict(
-        training.model, training.optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"]
-    )
-    training.steps(1)
+    App(training).load_state_dict(state["app"])
 
 
 class Adversaries:
@@ -416,7 +395,7 @@ LIVES: dict[str, list[Life]] = {
         life(steps(6), separate_files, steps(1), kind=SGD, momentum=0.9),
         life(loads_separate_files, steps(1), kind=SGD, momentum=0.9),
     ],
-    "copied_before": [copied_before, copied_after],
+    "copied_before": [copied_before, life(loads_copies, steps(1))],
     "unknown_step": [life(steps(4), saves(), kind=SGD), state_from_elsewhere],
     "own_entry": [
         life(
@@ -426,7 +405,7 @@ LIVES: dict[str, list[Life]] = {
     ],
     "weights_to_begin_with": [life(steps(1), exports("unrelated.pt")), fine_tuned],
     "again_from_scratch": [life(steps(3), saves()), life(steps(1))],
-    "put_in_by_hand": [life(steps(3), saves(), kind=SGD), copies_the_numbers],
+    "put_in_by_hand": [life(steps(3), saves(), kind=SGD), life(copies_the_numbers, steps(1), kind=SGD)],
     "distributed": [
         life(steps(4), lambda training: dcp.save({"app": App(training)}, checkpoint_id="step-4"), steps(1), killed),
         life(
@@ -434,7 +413,7 @@ LIVES: dict[str, list[Life]] = {
             steps(2),
             lambda training: dcp.save({"app": App(training)}, checkpoint_id="step-6"),
         ),
-        distributed_in_place,
+        life(loads_in_place, steps(1)),
     ],
     "moved_node": [BEGINS, GOES_ON],
     "seldom_last": [plays("dddg"), plays_on("dddg")],
@@ -459,14 +438,7 @@ def live(case: str, function: Callable[[], Any], node: str) -> None:
     except BaseException:
         traceback.print_exc()
         os._exit(1)
-    _leave()
-
-
-def _leave() -> None:
-    """As an interpreter that ends: what is registered for the exit runs."""
-    import atexit
-
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # as an interpreter that ends
     os._exit(0)
 
 

@@ -7,8 +7,6 @@ import pytest
 from event_files import WriterLog, read_log
 from observer import observing
 
-from harness.node.observer.checkpoint_ledger import NAME
-
 CASES = pathlib.Path(__file__).with_name("checkpoint_cases.py")
 
 
@@ -68,11 +66,8 @@ def test_optimizers_that_step_unequally_often_count_alike_after_a_restart(told: 
     restored = one(lives(told, case)[1], "restored")["step"]
     assert min(second) == restored + 1 and len(second) == 8
     assert {step: first[step] for step in second} == second, "the same steps have the same losses"
-
-
-def test_a_step_of_unequal_optimizers_that_the_ledger_does_not_know_is_unknown(told: pathlib.Path) -> None:
-    second = lives(told, "nobody_knows")[1]
-    assert steps(second) == [] and named(second, "observer.failed")
+    unknown = lives(told, "nobody_knows")[1]  # to the ledger
+    assert steps(unknown) == [] and named(unknown, "observer.failed")
 
 
 def test_a_save_within_a_step_tells_how_far_that_has_come(told: pathlib.Path) -> None:
@@ -100,34 +95,42 @@ def test_a_save_that_is_written_elsewhere_is_whole_where_it_is_published(told: p
     assert one(second, "restored")["step"] == 3 and "saved" in one(second, "restored")
 
 
-def test_the_last_save_is_told_before_others_end_the_process(told: pathlib.Path) -> None:
-    (log,) = lives(told, "ended_by_others")
-    assert one(log, "checkpoint.committed")["path"] == str(told / "ended_by_others" / "store" / "last.pt")
+SCRATCH = {"step": 0, "source": "scratch"}
 
 
-def test_damaged_bytes_that_are_loaded_are_told(told: pathlib.Path) -> None:
-    first, second = lives(told, "damaged")
-    restored = one(second, "restored")
-    assert restored["saved"] == one(first, "checkpoint.committed")["content"]
-    assert restored["content"] != restored["saved"]
-    assert restored["step"] == 10 and steps(second)[0] == 11
-
-
-def test_a_job_that_saves_at_once_under_the_same_name_has_loaded_what_was_there(told: pathlib.Path) -> None:
-    restored = one(lives(told, "resumed_and_saved")[1], "restored")
-    assert (restored["step"], restored["content"]) == (10, restored["saved"])
-
-
-def test_a_checkpoint_that_did_not_load_is_told_as_passed_over(told: pathlib.Path) -> None:
-    restored = one(lives(told, "fallen_back")[1], "restored")
-    assert restored["step"] == 5
-    assert [item["source"] for item in restored["fallback"]] == [str(told / "fallen_back" / "b.pt")]
-
-
-def test_a_start_from_scratch_tells_what_did_not_load(told: pathlib.Path) -> None:
-    restored = one(lives(told, "nothing_loads")[1], "restored")
-    assert (restored["step"], restored["source"]) == (0, "scratch")
-    assert [item["source"] for item in restored["fallback"]] == [str(told / "nothing_loads" / "a.pt")]
+@pytest.mark.parametrize(
+    ("case", "restored", "done", "passed_over"),
+    [
+        ("damaged", {"step": 10}, [*range(11, 16)], []),
+        # Saved again at once under the same name: what was there was loaded.
+        ("resumed_and_saved", {"step": 10}, [11], []),
+        ("fallen_back", {"step": 5}, [6, 7], ["b.pt"]),
+        ("nothing_loads", SCRATCH, [1, 2], ["a.pt"]),
+        ("no_checkpoint", SCRATCH, [1, 2, 3, 4], []),
+        ("again_from_scratch", SCRATCH, [1], []),
+        ("weights_to_begin_with", {"step": 0}, [1, 2], []),
+        ("copied_before", {"step": 3}, [4], []),
+        ("own_entry", {"step": 70, "step_by": "checkpoint"}, [71], []),  # the last resort
+        ("moved_node", {"step": 10, "step_by": "ledger"}, [*range(11, 16)], []),
+        # A step that nothing tells is unknown, and not zero.
+        ("unknown_step", {}, [], []),
+        ("put_in_by_hand", {}, [], []),
+    ],
+)
+def test_what_the_last_life_restored_and_did(
+    told: pathlib.Path, case: str, restored: dict[str, Any], done: list[int], passed_over: list[str]
+) -> None:
+    last = lives(told, case)[-1]
+    found = one(last, "restored")
+    assert restored.items() <= found.items() and steps(last) == done
+    assert [item["source"] for item in found.get("fallback", ())] == [str(told / case / name) for name in passed_over]
+    if not restored:
+        assert "step" not in found and found.get("source") != "scratch"
+    if case in ("damaged", "resumed_and_saved"):
+        saved = one(lives(told, case)[0], "checkpoint.committed")["content"]
+        assert (found["saved"], found["content"] == saved) == (saved, case == "resumed_and_saved")
+    assert case != "no_checkpoint" or not [event for event in last.events if "checkpoint" in event["event"]]
+    assert last.header["node"] == ("node1" if case == "moved_node" else "node0")
 
 
 def test_a_save_under_a_temporary_name_is_not_whole(told: pathlib.Path) -> None:
@@ -138,15 +141,24 @@ def test_a_save_under_a_temporary_name_is_not_whole(told: pathlib.Path) -> None:
     assert saved["mono_ns"] > next(event["mono_ns"] for event in named(log, "step") if event["step"] == 4)
 
 
-def test_exported_weights_do_not_hold_the_optimizer(told: pathlib.Path) -> None:
-    (log,) = lives(told, "exported")
-    holds = [(event["step"], event["holds"]) for event in named(log, "checkpoint.committed")]
-    assert holds == [(2, ["model", "optimizer"]), (3, ["model"])]
-
-
-def test_a_save_holds_what_it_held_when_it_was_begun(told: pathlib.Path) -> None:
-    (log,) = lives(told, "let_go")
-    assert one(log, "checkpoint.committed")["holds"] == ["model", "optimizer"]
+@pytest.mark.parametrize(
+    ("case", "saves"),
+    [
+        ("exported", [(2, "last.pt", ["model", "optimizer"]), (3, "weights.pt", ["model"])]),
+        ("let_go", [(1, "last.pt", ["model", "optimizer"])]),  # what it held when it was begun
+        ("ended_by_others", [(1, "store/last.pt", ["model", "optimizer"])]),  # told before the process ends
+        ("copied_before", [(3, "last.pt", ["model"])]),
+        ("many_copies", [(2, "last.pt", ["model"])]),
+        ("not_saved", []),
+    ],
+)
+def test_what_was_saved_and_what_it_holds(
+    told: pathlib.Path, case: str, saves: list[tuple[int, str, list[str]]]
+) -> None:
+    first = lives(told, case)[0]
+    found = [(event["step"], event["path"], event["holds"]) for event in named(first, "checkpoint.committed")]
+    assert found == [(step, str(told / case / path), holds) for step, path, holds in saves]
+    assert case != "not_saved" or one(first, "checkpoint.failed")["step"] == 2
 
 
 def test_the_same_tensors_have_the_same_digest(told: pathlib.Path) -> None:
@@ -156,48 +168,12 @@ def test_the_same_tensors_have_the_same_digest(told: pathlib.Path) -> None:
     assert at_8 == with_average != without
 
 
-def test_other_files_are_no_checkpoints(told: pathlib.Path) -> None:
-    (log,) = lives(told, "no_checkpoint")
-    assert [event["event"] for event in log.events if "checkpoint" in event["event"]] == []
-    assert one(log, "restored")["source"] == "scratch" and steps(log) == [1, 2, 3, 4]
-
-
 def test_files_that_belong_together_are_one_checkpoint(told: pathlib.Path) -> None:
     first, second = lives(told, "separate_files")
     saved, restored = one(first, "checkpoint.committed"), one(second, "restored")
     assert sorted(saved["files"]) == ["model.pt", "optimizer.pt", "scheduler.pt"]
     assert (restored["step"], restored["source"]) == (6, saved["path"])
     assert restored["content"] == restored["saved"] == saved["content"]
-
-
-def test_copies_are_recognised(told: pathlib.Path) -> None:
-    first, second = lives(told, "copied_before")
-    assert one(first, "checkpoint.committed")["step"] == 3
-    assert (one(second, "restored")["step"], steps(second)) == (3, [4])
-    assert one(lives(told, "many_copies")[0], "checkpoint.committed")["step"] == 2
-
-
-@pytest.mark.parametrize("case", ["unknown_step", "put_in_by_hand"])
-def test_a_step_that_nothing_tells_is_unknown_and_not_zero(told: pathlib.Path, case: str) -> None:
-    restored = one(lives(told, case)[1], "restored")
-    assert "step" not in restored and restored.get("source") != "scratch"
-    assert steps(lives(told, case)[1]) == []
-
-
-def test_the_checkpoints_own_entry_is_the_last_resort(told: pathlib.Path) -> None:
-    (log,) = lives(told, "own_entry")
-    restored = one(log, "restored")
-    assert (restored["step"], restored["step_by"], steps(log)) == (70, "checkpoint", [71])
-
-
-def test_weights_from_elsewhere_begin_a_training(told: pathlib.Path) -> None:
-    (log,) = lives(told, "weights_to_begin_with")
-    assert one(log, "restored")["step"] == 0 and steps(log) == [1, 2]
-
-
-def test_a_start_from_scratch_is_told(told: pathlib.Path) -> None:
-    second = lives(told, "again_from_scratch")[1]
-    assert (one(second, "restored")["source"], steps(second)) == ("scratch", [1])
 
 
 def test_distributed_checkpoints(told: pathlib.Path) -> None:
@@ -209,16 +185,3 @@ def test_distributed_checkpoints(told: pathlib.Path) -> None:
     assert [event["entered"] for event in restored] == [["model", "optimizer"]] * 2
     assert all(event["content"] == event["saved"] for event in restored)
     assert (steps(second), steps(third)) == ([5, 6], [7])
-
-
-def test_another_node_finds_the_step(told: pathlib.Path) -> None:
-    second = lives(told, "moved_node")[1]
-    assert second.header["node"] == "node1"
-    assert not (told / "events" / "moved_node" / "node1" / NAME).is_symlink()
-    assert (one(second, "restored")["step"], one(second, "restored")["step_by"]) == (10, "ledger")
-
-
-def test_a_save_that_fails_is_told(told: pathlib.Path) -> None:
-    (log,) = lives(told, "not_saved")
-    assert one(log, "checkpoint.failed")["step"] == 2
-    assert named(log, "checkpoint.committed") == []

@@ -58,9 +58,6 @@ def test_stages_of_a_pipeline(tmp_path: pathlib.Path) -> None:
     assert told(STAGED, tmp_path, 2) == {rank: [("pp", rank, 2)] for rank in range(2)}
 
 
-# What a name and a use say together
-
-
 @dataclass(frozen=True)
 class Mesh:
     mesh_dim_names: Sequence[str] | None
@@ -74,36 +71,27 @@ class Mesh:
         return self.sizes[dim]
 
 
-@pytest.fixture
-def found() -> Coordinates:
-    return Coordinates(cast(Watch, None))
+TWO = ("dp_replicate", "dp_shard")
 
 
-def test_what_is_sharded_over_a_group_of_data_is_fsdp(found: Coordinates) -> None:
-    found.named("data", (1, 2))
-    found.given(("dp", "fsdp"), Mesh(("data",), (2,), (1,)))
-    assert found.known() == {"fsdp": (1, 2)}
-
-
-def test_two_dimensions_replicate_and_shard(found: Coordinates) -> None:
-    found.given(("dp", "fsdp"), Mesh(("x", "y"), (2, 4), (1, 3)))
-    assert found.known() == {"dp": (1, 2), "fsdp": (3, 4)}
-
-
-def test_a_plain_name_stands_above_the_use(found: Coordinates) -> None:
-    found.named("ep", (1, 2))
-    found.given(("tp",), Mesh(("ep",), (2,), (1,)))  # experts are spread as tensors are
-    assert found.known() == {"ep": (1, 2)}
-
-
-def test_replicas_and_shards_of_equal_size_are_both_told(found: Coordinates) -> None:
-    for name in ("dp_replicate", "dp_shard"):
-        found.named(name, (0, 2))
-    found.given(("dp", "fsdp"), Mesh(("dp_replicate", "dp_shard"), (2, 2), (0, 0)))
-    assert found.known() == {"dp": (0, 2), "fsdp": (0, 2)}
-
-
-def test_a_rank_outside_of_a_mesh_is_nowhere_in_it(found: Coordinates) -> None:
-    found.given(("tp",), Mesh(("tp",), (2,), None))
-    found.named("world", (3, 8))
-    assert found.known() == {}
+@pytest.mark.parametrize(
+    ("names", "use", "mesh", "known"),
+    [
+        # What is sharded over a group of data is FSDP; two dimensions replicate and shard.
+        ({"data": (1, 2)}, ("dp", "fsdp"), Mesh(("data",), (2,), (1,)), {"fsdp": (1, 2)}),
+        ({}, ("dp", "fsdp"), Mesh(("x", "y"), (2, 4), (1, 3)), {"dp": (1, 2), "fsdp": (3, 4)}),
+        (dict.fromkeys(TWO, (0, 2)), ("dp", "fsdp"), Mesh(TWO, (2, 2), (0, 0)), {"dp": (0, 2), "fsdp": (0, 2)}),
+        # A plain name stands above the use: experts are spread as tensors are.
+        ({"ep": (1, 2)}, ("tp",), Mesh(("ep",), (2,), (1,)), {"ep": (1, 2)}),
+        # A rank outside of a mesh is nowhere in it.
+        ({"world": (3, 8)}, ("tp",), Mesh(("tp",), (2,), None), {}),
+    ],
+)
+def test_what_a_name_and_a_use_say_together(
+    names: dict[str, tuple[int, int]], use: tuple[str, ...], mesh: Mesh, known: dict[str, tuple[int, int]]
+) -> None:
+    found = Coordinates(cast(Watch, None))
+    for name, place in names.items():
+        found.named(name, place)
+    found.given(use, mesh)
+    assert found.known() == known

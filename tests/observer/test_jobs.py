@@ -5,6 +5,7 @@ import json
 import pathlib
 from typing import Any
 
+import pytest
 from observer import observing
 
 TRAIN = """
@@ -102,56 +103,48 @@ def test_an_unchanged_trainer_can_be_held_where_it_asks_for_its_next_batch(tmp_p
     assert len(named(first, "step")) == len(named(second, "step")) == 8
 
 
-FAKE_TORCH = "LOADER = __loader__\n"
+LOADED = "import sys; print([name for name in sys.modules if name.startswith('harness')])"
+ITSELF = "['harness', 'harness.node', 'harness.node.observer', 'harness.node.observer.imports']\n"
+INNER = "import sys; print('harness.node.observer.imports' in sys.modules)"
+FAKES = {f"torch/{name}.py": "" for name in ("__init__", "optim/__init__", "optim/optimizer", "autograd")}
+ONE_FAKE = {"torch.py": "LOADER = __loader__\n"}
+THEIRS = {"theirs/sitecustomize.py": "import sys; sys.theirs = __file__\n"}
 
 
-def test_a_script_without_torch_is_not_touched(tmp_path: pathlib.Path) -> None:
-    script = "import sys; print([name for name in sys.modules if name.startswith('harness.')])"
-    code, out, err = observing.run(["-c", script], observing.environment(tmp_path), tmp_path)
-    assert (code, out, err) == (0, "['harness.node', 'harness.node.observer', 'harness.node.observer.imports']\n", "")
-    assert not (tmp_path / "events").exists()
-
-
-def test_a_hidden_sitecustomize_still_runs(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "sitecustomize.py").write_text("import sys; sys.theirs = __file__\n")
-    env = observing.environment(tmp_path, PYTHONPATH=str(tmp_path / "theirs"))
-    script = "import sys, sitecustomize; print(sys.theirs == sitecustomize.__file__)"
-    assert observing.run(["-c", script], env, tmp_path) == (0, "True\n", "")
-
-
-def test_children_of_a_process_are_observed_too(tmp_path: pathlib.Path) -> None:
-    inner = "import sys; print('harness.node.observer.imports' in sys.modules)"
-    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
-    assert observing.run(["-c", script], observing.environment(tmp_path), tmp_path) == (0, "True\n", "")
-
-
-def test_the_real_loader_is_given_back(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    script = "import torch; print(type(torch.LOADER).__name__, torch.__spec__.loader is torch.LOADER)"
-    env = observing.environment(tmp_path)
-    assert observing.run(["-c", script], env, tmp_path) == (0, "SourceFileLoader True\n", "")
-
-
-def test_a_torch_that_has_nothing_we_know_is_left_alone(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "torch").mkdir()
-    for name in ("__init__", "optim/__init__", "optim/optimizer", "autograd"):
-        path = tmp_path / "torch" / f"{name}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("")
-    script = "import torch.optim.optimizer, torch.autograd; raise SystemExit(7)"
-    code, out, err = observing.run(["-c", script], observing.environment(tmp_path, RANK="0"), tmp_path)
-    assert (code, out, err) == (7, "", "")
-
-
-def test_an_observer_that_cannot_begin_says_so_and_steps_aside(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    script = "import harness.node.observer.imports as i; i.pkgutil = None; import torch; print('trained')"
-    code, out, err = observing.run(["-c", script], observing.environment(tmp_path), tmp_path)
-    assert (code, out) == (0, "trained\n") and err.count("not observed") == 1
-
-
-def test_without_the_switch_nothing_is_on_the_path(tmp_path: pathlib.Path) -> None:
-    script = "import sys; print([name for name in sys.modules if name.startswith('harness')])"
-    env = observing.environment(tmp_path, observed=False, CHAOS_EVENTS=str(tmp_path / "events"))
-    assert observing.run(["-c", script], env, tmp_path) == (0, "[]\n", "")
+@pytest.mark.parametrize(
+    ("script", "files", "observed", "ended"),
+    [
+        (LOADED, {}, True, (0, ITSELF, "")),  # without torch there is nothing to watch
+        (LOADED, {}, False, (0, "[]\n", "")),
+        (f"import subprocess, sys; subprocess.run([sys.executable, '-c', {INNER!r}])", {}, True, (0, "True\n", "")),
+        ("import sys, sitecustomize; print(sys.theirs == sitecustomize.__file__)", THEIRS, True, (0, "True\n", "")),
+        # The real loader is given back, and a torch that has nothing we know is left alone.
+        (
+            *(
+                "import torch; print(type(torch.LOADER).__name__, torch.__spec__.loader is torch.LOADER)",
+                ONE_FAKE,
+                True,
+            ),
+            (0, "SourceFileLoader True\n", ""),
+        ),
+        ("import torch.optim.optimizer, torch.autograd; raise SystemExit(7)", FAKES, True, (7, "", "")),
+        # An observer that cannot begin says so and steps aside.
+        (
+            *("import harness.node.observer.imports as i; i.pkgutil = None; import torch; print('trained')", ONE_FAKE),
+            *(True, (0, "trained\n", "not observed")),
+        ),
+    ],
+    ids=["no torch", "no switch", "a child", "a hidden sitecustomize", "a loader", "an odd torch", "a broken observer"],
+)
+def test_what_is_no_training_is_not_touched(
+    script: str, files: dict[str, str], observed: bool, ended: tuple[int, str, str], tmp_path: pathlib.Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    more = {"RANK": "0", "CHAOS_EVENTS": str(tmp_path / "events")} | (
+        {"PYTHONPATH": str(tmp_path / "theirs")} if files is THEIRS else {}
+    )
+    code, out, err = observing.run(["-c", script], observing.environment(tmp_path, observed, **more), tmp_path)
+    assert (code, out, err.count(ended[2]) if ended[2] else err) == (*ended[:2], 1 if ended[2] else "")
+    assert observed is False or script is not LOADED or not (tmp_path / "events").exists()

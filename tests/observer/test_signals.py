@@ -58,10 +58,6 @@ def test_the_losses_of_micro_batches_are_added_up(told: pathlib.Path) -> None:
     assert [observing.expanded(step) for step in found] == [list(range(i, i + 8)) for i in (0, 8, 16)]
 
 
-def test_a_loss_whose_gradients_are_thrown_away_is_of_no_step(told: pathlib.Path) -> None:
-    assert [step["loss"] for step in steps(told, "thrown_away")] == result(told, "thrown_away")
-
-
 def test_a_step_that_another_world_begins_with_has_nothing_of_the_one_broken_off(told: pathlib.Path) -> None:
     events = steps(told, "begun_again_in_process")
     assert [event["loss"] for event in events] == pytest.approx(result(told, "begun_again_in_process"))
@@ -74,18 +70,33 @@ def test_a_skipped_update_is_a_step_that_was_not_applied(told: pathlib.Path) -> 
     assert [step["loss"] for step in found] == result(told, "scaler"), "the loss is not the scaled one"
 
 
-@pytest.mark.parametrize("case", ["two_optimizers", "sharded_optimizer", "one_optimizer_never_steps"])
-def test_all_optimizers_of_a_step_make_one_step(told: pathlib.Path, case: str) -> None:
+CASES_OF_ONE_LOSS = ["two_optimizers", "sharded_optimizer", "one_optimizer_never_steps", "thrown_away", "closures"]
+
+
+@pytest.mark.parametrize("case", CASES_OF_ONE_LOSS)
+def test_each_step_has_the_one_loss_whose_gradients_it_applied(told: pathlib.Path, case: str) -> None:
+    """However many optimizers it has, and however often a closure is called again."""
     assert [step["loss"] for step in steps(told, case)] == result(told, case)[:6]
 
 
-def test_a_step_whose_closure_is_called_again_has_its_first_loss(told: pathlib.Path) -> None:
-    assert [step["loss"] for step in steps(told, "closures")] == result(told, "closures")
+def batches(first: int, size: int = 4) -> list[list[int]]:
+    return [list(range(at, at + size)) for at in range(first, 24, size)]
 
 
-@pytest.mark.parametrize("case", ["plain", "fetching_ahead", "copied_inputs"])
-def test_samples_are_those_that_the_model_was_given(told: pathlib.Path, case: str) -> None:
-    assert [observing.expanded(step) for step in steps(told, case)] == [list(range(i, i + 4)) for i in range(0, 24, 4)]
+@pytest.mark.parametrize(
+    ("case", "samples"),
+    [
+        *((case, batches(0)) for case in ("plain", "fetching_ahead", "copied_inputs", "validating")),
+        ("subset", [[23, 21, 19, 17], [15, 13, 11, 9], [7, 5, 3, 1]]),  # places in a subset are no identities
+        ("skipping", batches(16)),
+        # A batch is known in what was made of it, though others were passed over before.
+        *((case, batches(12)) for case in ("split", "converted", "pipelined")),
+        ("concatenated", batches(8, 8)),
+    ],
+)
+def test_samples_are_those_that_the_model_was_given(told: pathlib.Path, case: str, samples: list[list[int]]) -> None:
+    """Not those of batches that were passed over or only looked at."""
+    assert [observing.expanded(step) for step in steps(told, case)] == samples
 
 
 def test_workers_of_a_loader_tell_each_sample_once_an_epoch(told: pathlib.Path) -> None:
@@ -93,27 +104,6 @@ def test_workers_of_a_loader_tell_each_sample_once_an_epoch(told: pathlib.Path) 
     first, second = observing.expanded(*found[:6]), observing.expanded(*found[6:])
     assert sorted(first) == sorted(second) == list(range(24)) and first != second
     assert len(list((told / "events" / "workers").rglob("trainer*"))) == 1, "the loader's workers are no trainers"
-
-
-def test_places_in_a_subset_are_no_identities(told: pathlib.Path) -> None:
-    found = steps(told, "subset")
-    assert [observing.expanded(step) for step in found] == [[23, 21, 19, 17], [15, 13, 11, 9], [7, 5, 3, 1]]
-
-
-def test_batches_that_were_passed_over_were_not_consumed(told: pathlib.Path) -> None:
-    assert [observing.expanded(step) for step in steps(told, "skipping")] == [[16, 17, 18, 19], [20, 21, 22, 23]]
-
-
-@pytest.mark.parametrize(("case", "apart"), [("split", 4), ("concatenated", 8), ("converted", 4), ("pipelined", 4)])
-def test_a_batch_is_known_in_what_was_made_of_it(told: pathlib.Path, case: str, apart: int) -> None:
-    """Though others were passed over before."""
-    first = 8 if apart == 8 else 12
-    found = [observing.expanded(step) for step in steps(told, case)]
-    assert found == [list(range(i, i + apart)) for i in range(first, 24, apart)]
-
-
-def test_batches_that_were_only_looked_at_were_not_consumed(told: pathlib.Path) -> None:
-    assert observing.expanded(*steps(told, "validating")) == list(range(24))
 
 
 def test_a_step_on_noise_consumed_no_sample(told: pathlib.Path) -> None:
@@ -128,15 +118,14 @@ def test_where_no_indices_are_known_the_inputs_have_a_digest(told: pathlib.Path,
     assert len({step["digest"] for step in found}) == 6 and not any("samples" in step for step in found)
 
 
-def test_the_first_error_is_quoted(told: pathlib.Path) -> None:
+def test_the_end_says_how_and_quotes_the_first_error(told: pathlib.Path) -> None:
     (end,) = observing.events(told / "events" / "own_error", "exiting")
     assert (end["reason"], end["code"], end["step"]) == ("error", 1, 2)
     assert end["error"] == "ValueError: the first thing that went wrong"
-
-
-def test_who_finished_says_so(told: pathlib.Path) -> None:
     (end,) = observing.events(told / "events" / "plain", "exiting")
     assert (end["reason"], end["step"]) == ("finished", 6) and "code" not in end
+    by_hand = observing.events(told / "events" / "by_hand", "step")
+    assert [step["step"] for step in by_hand] == [101, 102], "what a trainer tells by hand wins"
 
 
 def test_a_hook_that_fails_says_so_once_and_steps_aside(told: pathlib.Path) -> None:
@@ -152,11 +141,6 @@ def test_odd_trainings_are_watched_to_their_end(told: pathlib.Path, case: str) -
     assert not observing.events(told / "events" / case, "observer.failed")
 
 
-def test_what_a_trainer_tells_by_hand_wins(told: pathlib.Path) -> None:
-    found = observing.events(told / "events" / "by_hand", "step")
-    assert [step["step"] for step in found] == [101, 102]
-
-
 def test_the_header_promises_what_is_hooked(told: pathlib.Path) -> None:
     (log,) = observing.logs(told / "events" / "plain")
     assert {"steps", "loss"} <= set(log.header["tells"])
@@ -167,10 +151,7 @@ def test_the_header_promises_what_is_hooked(told: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("text", "whose"),
     [
-        (
-            "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:3",
-            "peer lost",
-        ),
+        ("[/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:3", "peer lost"),
         ("NCCL communicator was aborted on rank 1", "peer lost"),
         ("the store was closed by peer pressure", "error"),
         ("CUDA out of memory", "error"),

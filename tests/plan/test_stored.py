@@ -21,6 +21,8 @@ from harness.plan.stored import VALUES_MAX, parse_plan
 
 SCENARIOS = sorted((pathlib.Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
 TARGET = {"node_index": 1, "rank": 3}
+SECRETIVE = {"command": ["x"], "env": {"API_KEY": "hunter22"}}
+KILL = {"id": "kill", "fault": "rank_kill", "parameters": {"signal": "SIGKILL"}, "when": {"step": 50}}
 DATA = {
     "version": 1,
     "run_id": "run-1",
@@ -28,16 +30,7 @@ DATA = {
     "backend": "local",
     "scenario": {"name": "mine", "title": "Mine"},
     "workload": {"trainer": "reference", "nodes": 2, "ranks_per_node": 2, "steps": 100},
-    "faults": [
-        {
-            "id": "kill",
-            "fault": "rank_kill",
-            "parameters": {"signal": "SIGKILL"},
-            "when": {"step": 50},
-            "targets": [TARGET],
-            "kills": True,
-        }
-    ],
+    "faults": [KILL | {"targets": [TARGET], "kills": True}],
     "expect": {"recovery_time": {"max": "60s"}},
     "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 600 * 10**9},
 }
@@ -81,10 +74,7 @@ def test_a_plan_of_an_override_is_played_again_as_it_was(tmp_path: pathlib.Path)
         (fault(fault="rank_kil"), "faults.0.fault: unknown fault 'rank_kil'; did you mean rank_kill"),
         (fault(parameters={"signal": "SIGHUP"}), "faults.0.signal: 'SIGHUP' is not allowed"),
         (fault(id="../x"), "faults.0.id: '../x': String should match pattern"),
-        (
-            lambda data: data["faults"].append(data["faults"][0]),
-            "faults.1.id: 'kill' is already the id of another fault",
-        ),
+        (lambda data: data["faults"].append(data["faults"][0]), "faults.1.id: 'kill' is already the id of another"),
         (fault(targets=[]), "faults.0.targets: the number of items is 0; allowed: at least 1"),
         (fault(targets=[TARGET | {"rank": 9}]), "faults.0.targets: fault kill: not all are a rank"),
         (fault(targets=[TARGET | {"rank": 0}]), "faults.0.targets: fault kill: not all are a rank"),
@@ -94,16 +84,10 @@ def test_a_plan_of_an_override_is_played_again_as_it_was(tmp_path: pathlib.Path)
         (fault(when={"after_ns": 2**70}), "faults.0.when.after_ns"),
         (lambda data: data.update(limits={"nodes_at_once": 0}), "limits.nodes_at_once: 0 is not allowed"),
         (lambda data: data.update(expect={"recovery": {}}), "expect.recovery: unknown score 'recovery'; did you mean"),
-        (
-            lambda data: data["expect"]["recovery_time"].update(max="60"),
-            "expect.recovery_time.max: '60' is not a duration",
-        ),
+        (lambda data: data["expect"]["recovery_time"].update(max="60"), "recovery_time.max: '60' is not a duration"),
         (lambda data: data.update(seed=2**80), "seed: 1208925819614629174706176 is not allowed"),
         (lambda data: data.update(run_id="../../x"), "run_id: '../../x': String should match pattern"),
-        (
-            lambda data: data["workload"].update(trainer={"command": ["x"], "env": {"API_KEY": "hunter22"}}),
-            "API_KEY looks like a secret",
-        ),
+        (lambda data: data["workload"].update(trainer=SECRETIVE), "API_KEY looks like a secret"),
     ],
 )
 def test_a_mistake_names_the_file_and_the_key(change: Callable[[Any], object], message: str) -> None:

@@ -81,7 +81,26 @@ def drilled(plan: Plan, run_dir: pathlib.Path, observer: Observer = SILENT) -> l
     return small_jobs.told(run_dir, "drill.started", "drill.finished")
 
 
-def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: pathlib.Path) -> None:
+class Late(Tail):
+    """Sees the last checkpoint only when all is over."""
+
+    held: typing.ClassVar[list[Any]] = []
+
+    def poll(self) -> list[Any]:
+        found = super().poll()
+        late = [each for each in found if each[1]["event"] == "checkpoint.committed" and each[1]["step"] == 30]
+        self.held.extend(late)
+        return [each for each in found if each not in late]
+
+    def rest(self) -> list[Any]:
+        return super().rest() + self.held
+
+
+def test_the_newest_checkpoint_is_restored_outside_the_scored_log(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its commit is read in the last moment."""
+    monkeypatch.setattr(job, "Tail", Late)
     heard = Heard()
     started, finished = drilled(plan_of(tmp_path), tmp_path / "run", heard)
     assert started["step"] == 30 and heard.told[0] == "restore drill: the job must restore its last save"
@@ -95,45 +114,38 @@ def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: path
 
 
 @pytest.mark.parametrize(
-    ("bug", "outcome", "reason"),
+    ("bug", "outcome", "restored", "reason"),
     [
-        ("crashes", "failed", "ValueError: the checkpoint is damaged"),
-        ("forgets", "scratch", ""),
-        ("hangs", "timeout", "nothing was restored within"),
+        ("crashes", "failed", None, "ValueError: the checkpoint is damaged"),
+        ("forgets", "scratch", 0, ""),
+        ("hangs", "timeout", None, "nothing was restored within"),
+        # The first step tells it:
+        ("tells no restore, saves nothing at the end", "restored", 20, ""),
+        ("tells no restore", "untold", None, "no multiple of its interval"),
     ],
 )
-def test_what_cannot_be_restored_is_told(
-    tmp_path: pathlib.Path, bug: str, outcome: str, reason: str, monkeypatch: pytest.MonkeyPatch
+def test_what_a_restore_came_to_is_told(
+    tmp_path: pathlib.Path, bug: str, outcome: str, restored: int | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drill, "LIMIT_S", 10.0 if bug == "hangs" else HANG_S)
     _, finished = drilled(plan_of(tmp_path, bug), tmp_path / "run")
-    assert finished["outcome"] == outcome and reason in finished["reason"], finished
+    assert (finished["outcome"], finished.get("restored_step")) == (outcome, restored), finished
+    assert reason in finished.get("reason", "") and bool(reason) == bool(finished.get("reason")), finished
 
 
 @pytest.mark.parametrize(
-    ("bug", "outcome", "restored"),
-    [("tells no restore, saves nothing at the end", "restored", 20), ("tells no restore", "untold", None)],
+    ("name", "value", "reason"),
+    [
+        ("copy_saved", Mock(side_effect=OSError(28, "No space left on device")), "No space left on device"),
+        ("FREE_BYTES_MIN", 2**60, "not enough room: a copy of the checkpoints takes"),
+    ],
 )
-def test_where_no_restore_is_told_the_first_step_tells_it(
-    tmp_path: pathlib.Path, bug: str, outcome: str, restored: int | None
-) -> None:
-    _, finished = drilled(plan_of(tmp_path, bug), tmp_path / "run")
-    assert (finished["outcome"], finished.get("restored_step")) == (outcome, restored), finished
-    assert ("no multiple of its interval" in finished.get("reason", "")) is (outcome == "untold")
-
-
 def test_trouble_of_the_drill_itself_never_hides_the_result(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, name: str, value: Any, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drill, "copy_saved", Mock(side_effect=OSError(28, "No space left on device")))
+    monkeypatch.setattr(drill, name, value)
     _, finished = drilled(plan_of(tmp_path), tmp_path / "run")
-    assert finished["outcome"] == "error" and "No space left on device" in finished["reason"]
-
-
-def test_a_copy_that_would_fill_the_disk_is_not_made(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drill, "FREE_BYTES_MIN", 2**60)
-    _, finished = drilled(plan_of(tmp_path), tmp_path / "run")
-    assert finished["outcome"] == "error" and "not enough room: a copy of the checkpoints takes" in finished["reason"]
+    assert finished["outcome"] == "error" and reason in finished["reason"]
     assert not (tmp_path / "run" / "drill" / "checkpoints").exists()
 
 
@@ -147,6 +159,12 @@ def test_the_room_of_a_copy_counts_each_file_once_and_holes_not_at_all(tmp_path:
         hole.truncate(2**40)
     assert 2**20 <= drill._blocks(tmp_path, "checkpoints") < 2 * 2**20
     assert drill._blocks(tmp_path, "nothing") == 0
+    ledger = pathlib.Path("events", "node0", checkpoint_ledger.NAME)  # of the observer, which is copied, too
+    for folder in (tmp_path / ledger.parent, tmp_path / "drill"):
+        folder.mkdir(parents=True)
+    (tmp_path / ledger).write_text("known")
+    drill.copy_ledgers(tmp_path, tmp_path / "drill")
+    assert (tmp_path / "drill" / ledger).read_text() == "known"
 
 
 def test_a_drill_that_is_killed_leaves_no_copy_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,28 +198,6 @@ def test_nothing_but_the_copies_is_removed(tmp_path: pathlib.Path, name: str) ->
     assert (tmp_path / "checkpoints").exists()
 
 
-def test_a_checkpoint_that_was_committed_in_the_last_moment_counts(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Late(Tail):
-        """Sees the last checkpoint only when all is over."""
-
-        held: typing.ClassVar[list[Any]] = []
-
-        def poll(self) -> list[Any]:
-            found = super().poll()
-            late = [each for each in found if each[1]["event"] == "checkpoint.committed" and each[1]["step"] == 30]
-            self.held.extend(late)
-            return [each for each in found if each not in late]
-
-        def rest(self) -> list[Any]:
-            return super().rest() + self.held
-
-    monkeypatch.setattr(job, "Tail", Late)
-    started, finished = drilled(plan_of(tmp_path), tmp_path / "run")
-    assert (started["step"], finished["restored_step"]) == (30, 30)
-
-
 def test_by_default_where_the_harness_sees_what_was_saved(tmp_path: pathlib.Path) -> None:
     assert drill.is_wanted(plan_of(tmp_path, asked=True), 30)
     assert drill.is_wanted(plan_of(tmp_path, asked=None), 30)
@@ -211,18 +207,9 @@ def test_by_default_where_the_harness_sees_what_was_saved(tmp_path: pathlib.Path
     elsewhere = plan_of(tmp_path).model_copy(update={"backend": "kubernetes"})
     assert not drill.is_wanted(elsewhere, 30)
     assert drilled(plan_of(tmp_path, "never saves"), tmp_path / "never") == []
-    assert drilled(plan_of(tmp_path, asked=False), tmp_path / "run") == []
 
 
-def test_ranks_that_restore_different_steps_have_not_restored() -> None:
-    found = drill.DrillOutcome("timeout", 30)
-    assert drill._restored(found, [30, 30]).outcome == "restored"
-    assert drill._restored(found, [30, 20]) == drill.DrillOutcome(
-        "failed", 30, None, "the ranks restored different steps: [20, 30]"
-    )
-
-
-def test_a_stop_request_ends_the_drill() -> None:
+def test_a_stop_request_ends_the_drill_and_ranks_that_restore_different_steps_have_not_restored() -> None:
     users = StopRequest()
     watch = drill.Watch(users, lambda _: False)
     watch.status(STATUS)
@@ -230,6 +217,10 @@ def test_a_stop_request_ends_the_drill() -> None:
     users.ask()
     watch.status(STATUS)
     assert watch.end.asked and watch.end.reason == "stopped by the user"
+    found = drill.DrillOutcome("timeout", 30)
+    assert drill._restored(found, [30, 30]).outcome == "restored"
+    different = "the ranks restored different steps: [20, 30]"
+    assert drill._restored(found, [30, 20]) == drill.DrillOutcome("failed", 30, None, different)
 
 
 def test_what_was_restored_is_told_or_seen_by_the_first_step() -> None:
@@ -245,12 +236,3 @@ def test_what_was_restored_is_told_or_seen_by_the_first_step() -> None:
     assert watch.restored(80) == {0: 80, 1: 60}
     watch.new_events([(header | {"rank": 2}, {"event": "step", "step": 1})])
     assert 2 not in watch.restored(80)  # it may count its own steps
-
-
-def test_the_ledger_of_the_observer_is_the_one_that_is_copied(tmp_path: pathlib.Path) -> None:
-    assert drill.LEDGER == checkpoint_ledger.NAME
-    (tmp_path / "events" / "node0").mkdir(parents=True)
-    (tmp_path / "events" / "node0" / checkpoint_ledger.NAME).write_text("known")
-    (tmp_path / "drill").mkdir()
-    drill.copy_ledgers(tmp_path, tmp_path / "drill")
-    assert (tmp_path / "drill" / "events" / "node0" / checkpoint_ledger.NAME).read_text() == "known"

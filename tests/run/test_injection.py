@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -41,35 +42,28 @@ class FakeCluster:
         self.nodes = [RoomyNode(0), RoomyNode(1)]
 
 
-class FakeJournal:
-    run_dir = pathlib.Path("/nowhere")
-
-
 def injection_of(
     fault: str, progress: LiveProgress, **parameters: Any
 ) -> tuple[Injection, FakeCluster, list[dict[str, Any]]]:
     when, targets = When(step=1), (Target(0, 0),)
     planned = PlannedFault(id="a", fault=fault, parameters=parameters, when=when, targets=targets)
-    cluster, log = FakeCluster(), []
-
-    class Plans:
-        seed = 1
+    cluster, log = FakeCluster(), list[dict[str, Any]]()
 
     def emit(event: str, **fields: Any) -> None:
         log.append({"event": event} | fields)
 
-    class NoHolds:
-        def release(self, identity: str) -> None: ...
-        def stop_acting(self, identity: str) -> None: ...
+    journal = SimpleNamespace(run_dir=pathlib.Path("/nowhere"))
+    holds = SimpleNamespace(release=lambda identity: None, stop_acting=lambda identity: None)
+    parts: list[Any] = [cluster, progress, emit, journal, holds]
+    return Injection(Firing(planned, 0), cast(Plan, SimpleNamespace(seed=1)), LiveJob(*parts)), cluster, log
 
-    parts: list[Any] = [cluster, progress, emit, FakeJournal(), NoHolds()]
-    return Injection(Firing(planned, 0), cast(Plan, Plans()), LiveJob(*parts)), cluster, log
+
+TRAINER = {"role": "trainer", "rank": 0, "incarnation": 1, "pid": 10}
 
 
 def living_on(node: int) -> LiveProgress:
     progress = LiveProgress()
-    header = {"role": "trainer", "rank": 0, "node": f"node{node}", "incarnation": 1, "pid": 10}
-    progress.absorb(header, {"event": "started"}, 1)
+    progress.absorb(TRAINER | {"node": f"node{node}"}, {"event": "started"}, 1)
     return progress
 
 
@@ -121,14 +115,23 @@ def test_a_rank_that_has_not_started_is_where_it_was_planned_and_one_whose_node_
         injection.pid_of(0)
 
 
+def failed(injection: Injection, log: list[dict[str, Any]]) -> str:
+    injection.run()
+    (told,) = [entry for entry in log if entry["event"] == "fault.failed"]
+    return str(told["error"])
+
+
 @pytest.mark.parametrize("method", ["inject", "heal"])
-def test_a_mistake_in_the_code_of_a_fault_is_told_with_its_line(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_the_code_of_a_fault_is_told_with_its_line_and_what_it_says_itself_as_it_is(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("harness.faults.hang.WATCHED_S", 0.0)
+    injection, cluster, log = injection_of("hang", living_on(1))
+    cluster.nodes[1].alive = False
+    assert failed(injection, log) == "NodeGone: rank 0 was on node1, which is gone"
     injection, _, log = injection_of("hang", living_on(1), how="freeze_node", duration="0s")
     monkeypatch.setattr(FakeNode, "freeze" if method == "inject" else "thaw", None)
-    injection.run()
-    (failed,) = [entry for entry in log if entry["event"] == "fault.failed"]
-    assert re.search(r"TypeError: .* \(harness/faults/hang\.py, line \d+\)$", failed["error"])
+    assert re.search(r"TypeError: .* \(harness/faults/hang\.py, line \d+\)$", failed(injection, log))
 
 
 @pytest.mark.parametrize(
@@ -151,25 +154,16 @@ def test_what_could_not_be_undone_later_is_refused_at_once(
         injection.undo(action, **arguments)
 
 
-def test_what_a_fault_says_by_itself_is_told_as_it_is() -> None:
-    injection, cluster, log = injection_of("hang", living_on(1))
-    cluster.nodes[1].alive = False
-    injection.run()
-    (failed,) = [entry for entry in log if entry["event"] == "fault.failed"]
-    assert failed["error"] == "NodeGone: rank 0 was on node1, which is gone"
-
-
 @pytest.mark.parametrize(
     ("waits", "share"), [((50, 50, 50), 0.5), ((0, 0, 0), 0.0), ((90, 0, 0), 0.3), ((None, 50, 50), None), ((), None)]
 )
 def test_the_share_of_the_step_time_that_a_rank_waited_for_data(waits: Any, share: float | None) -> None:
     """Steps from before are left out; where a step does not tell its wait, the share is not known."""
     progress = living_on(0)
-    header = {"role": "trainer", "rank": 0, "node": "node0", "incarnation": 1, "pid": 10}
     for number, waited in enumerate((100, 100, *waits)):
         told = {} if waited is None else {"data_ns": waited}
         event = {"event": "step", "step": number, "mono_ns": 100 * number} | told
-        progress.absorb(header, event, 100 * number)
+        progress.absorb(TRAINER | {"node": "node0"}, event, 100 * number)
     injection, _, _ = injection_of("hang", progress, how="freeze_node", duration="0s")
     found = injection.data_wait_share(0, 100)
     assert found is None if share is None else found == pytest.approx(share)

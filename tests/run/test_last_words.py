@@ -49,10 +49,7 @@ LOST = "[rank1]: RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:547] Connect
         (f"{LOST}\nlaunch: RendezvousTimeoutError: 1 of 2 came", "RendezvousTimeoutError: 1 of 2 came"),
         ("a.spawn.ProcessRaisedException: \n\n-- Process 0\nOSError: disk full", "OSError: disk full"),
         (f"KeyError: 'x'\n{MARK.format(1)}\na.b.RendezvousTimeoutError\n", "a.b.RendezvousTimeoutError"),
-        (
-            "torch.OutOfMemoryError: CUDA out of memory\nRuntimeError: then this",
-            "torch.OutOfMemoryError: CUDA out of memory",
-        ),
+        ("torch.OutOfMemoryError: CUDA\nRuntimeError: then this", "torch.OutOfMemoryError: CUDA"),
     ],
 )
 def test_the_first_error_of_the_life_that_ended_it(tmp_path: pathlib.Path, text: str, words: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shutil
 import tempfile
 import textwrap
 import threading
@@ -58,69 +57,63 @@ class Noted:
 
 
 @pytest.mark.parametrize("layout", WRITERS)
-def test_each_is_noted_once(tmp_path: pathlib.Path, layout: str) -> None:
+def test_each_is_noted_once_with_what_it_holds_until_it_goes_away(tmp_path: pathlib.Path, layout: str) -> None:
     noted, root = Noted(tmp_path), tmp_path / "checkpoints"
-    assert noted.look() == []
+    assert noted.look() == [] and (noted.left()["checkpoints"], noted.left()["count"], noted.of(UNSEEN)) == ([], 0, [])
     write(root, layout, 20)
     assert noted.look(1) == [] and noted.look(1) == [20] and noted.look() == []
     write(root, layout, 100)
-    assert noted.look() == [100] and {event["layout"] for event in noted.events} == {layout}
-
-
-@pytest.mark.parametrize("layout", WRITERS)
-def test_what_it_holds_is_told(tmp_path: pathlib.Path, layout: str) -> None:
-    noted = Noted(tmp_path)
-    write(tmp_path / "checkpoints", layout, 20)
+    assert noted.look() == [100]
+    for told in noted.of(PUBLISHED):
+        assert told["layout"] == layout and len(told["sha256"]) == len(told["tensors"]) == 64
+        assert told["tensor_count"] == len(told["tensor_digests"]) >= 2 and told["zero_bytes"] == 0
+        assert told["tensor_bytes"] == sum(int(each.split()[0]) for each in told["tensor_digests"])
+    gone, stays = (event["path"] for event in noted.of(PUBLISHED))
+    (tmp_path / gone).rename(tmp_path / "aside")
+    noted.look(1)
+    (tmp_path / "aside").rename(tmp_path / gone)
+    assert noted.look() == [] and noted.of(REMOVED) == [], "away for one look is not gone"
+    (tmp_path / gone).rename(tmp_path / "aside")
     noted.look()
-    (told,) = noted.events
-    assert told["tensor_count"] == len(told["tensor_digests"]) >= 2 and told["zero_bytes"] == 0
-    assert told["tensor_bytes"] == sum(int(each.split()[0]) for each in told["tensor_digests"])
-    assert len(told["sha256"]) == len(told["tensors"]) == 64
+    assert noted.of(REMOVED) == [{"event": REMOVED, "path": gone, "step": 20}]
+    left = noted.left()
+    assert [(each["path"], each["step"], each["whole"]) for each in left["checkpoints"]] == [(stays, 100, True)]
+    assert left["count"] == 1 and left["layout"] == layout
+    write(root, layout, 20)
+    assert noted.look() == [20] and len(noted.of(REMOVED)) == 1
 
 
 def test_a_change_is_noted_with_another_digest(tmp_path: pathlib.Path) -> None:
+    """Of its tensors, too, if these changed: not where only the step, the files and the random state are others."""
     noted, path = Noted(tmp_path), tmp_path / "checkpoints" / "ckpt_20.pt"
     save(path, state(20))
     assert noted.look() == [20]
+    save(tmp_path / "checkpoints" / "ckpt_40.pt", state(20) | {"step": 40})
+    assert noted.look() == [40]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     assert noted.look() == [20]
-    first, second = noted.events
-    assert first["sha256"] != second["sha256"] and first["tensors"] != second["tensors"]
-    assert (Counter(first["tensor_digests"]) & Counter(second["tensor_digests"])).total() == first["tensor_count"] - 1
+    first, same, changed = noted.events
+    assert first["tensors"] == same["tensors"] != changed["tensors"]
+    assert len({event["sha256"] for event in noted.events}) == 3
+    kept = Counter(first["tensor_digests"]) & Counter(changed["tensor_digests"])
+    assert kept.total() == first["tensor_count"] - 1
 
 
-def test_a_later_save_of_the_same_state_shows(tmp_path: pathlib.Path) -> None:
-    """What training changes is the same, though the step, the files and the random state are others."""
-    noted = Noted(tmp_path)
-    for step in (20, 40):
-        save(tmp_path / "checkpoints" / f"ckpt_{step}.pt", state(20) | {"step": step})
-        noted.look()
-    first, second = noted.events
-    assert first["tensors"] == second["tensors"] and first["sha256"] != second["sha256"]
-
-
-def test_what_is_not_finished_is_not_noted(tmp_path: pathlib.Path) -> None:
+def test_what_is_not_finished_is_not_noted_and_a_busy_store_hides_nothing(tmp_path: pathlib.Path) -> None:
     noted, path = Noted(tmp_path), tmp_path / "checkpoints" / "ckpt_20.pt"
     save(path, state(20))
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     assert noted.look(4) == []
-    assert noted.left()["checkpoints"] == [
-        {"path": "checkpoints/ckpt_20.pt", "step": 20, "whole": False, "bytes": len(whole) - 100}
-    ]
+    cut = {"path": "checkpoints/ckpt_20.pt", "step": 20, "whole": False, "bytes": len(whole) - 100}
+    assert noted.left()["checkpoints"] == [cut]
     path.write_bytes(whole)
     assert noted.look() == [20]
-
-
-def test_a_busy_store_hides_nothing(tmp_path: pathlib.Path) -> None:
-    """Something is written between any two looks."""
-    noted, root = Noted(tmp_path), tmp_path / "checkpoints"
-    for step in range(10, 60, 10):
-        write(root, "torch_file", step)
-        noted.look(1)
-    assert [event["step"] for event in noted.events] == [10, 20, 30, 40]
+    for step in range(30, 70, 10):  # something is written between any two looks
+        write(tmp_path / "checkpoints", "torch_file", step)
+        assert noted.look(1) == ([step - 10] if step > 30 else [])
 
 
 def test_what_changes_while_it_is_read_is_noted_later(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,41 +132,15 @@ def test_what_changes_while_it_is_read_is_noted_later(tmp_path: pathlib.Path, mo
     assert noted.events[0]["sha256"] == digests.content(saved, saved.files).sha256
 
 
-@pytest.mark.parametrize("layout", WRITERS)
-def test_what_goes_away_is_told_and_what_is_left(tmp_path: pathlib.Path, layout: str) -> None:
-    noted, root = Noted(tmp_path), tmp_path / "checkpoints"
-    write(root, layout, 20, 100)
-    assert noted.look() == [20, 100]
-    gone, stays = (event["path"] for event in noted.events)
-    (shutil.rmtree if (tmp_path / gone).is_dir() else os.unlink)(tmp_path / gone)
-    noted.look()
-    assert noted.of(REMOVED) == [{"event": REMOVED, "path": gone, "step": 20}]
-    left = noted.left()
-    assert [(each["path"], each["step"], each["whole"]) for each in left["checkpoints"]] == [(stays, 100, True)]
-    assert left["count"] == 1 and left["layout"] == layout
-    write(root, layout, 20)
-    assert noted.look() == [20] and len(noted.of(REMOVED)) == 1
-
-
-def test_one_that_is_away_for_one_look_is_not_gone(tmp_path: pathlib.Path) -> None:
-    noted, path = Noted(tmp_path), tmp_path / "checkpoints" / "ckpt_20.pt"
-    save(path, state(20))
-    noted.look()
-    path.rename(tmp_path / "aside")
-    noted.look(1)
-    (tmp_path / "aside").rename(path)
-    assert noted.look() == [] and noted.of(REMOVED) == []
-
-
-def test_the_last_save_is_noted_when_the_nodes_have_ended(tmp_path: pathlib.Path) -> None:
-    noted = Noted(tmp_path)
-    noted.watch.begin()
-    write(tmp_path / "checkpoints", "torch_file", 20)
-    noted.watch.end()
-    assert [event["event"] for event in noted.events] == [PUBLISHED, LEFT, "files.left"]
-
-
-def test_one_that_is_being_removed_is_not_published_and_not_whole(tmp_path: pathlib.Path) -> None:
+def test_one_that_fewer_ranks_save_again_is_published_and_one_that_is_being_removed_is_not(
+    tmp_path: pathlib.Path,
+) -> None:
+    noted, folder = Noted(tmp_path / "ranks"), tmp_path / "ranks" / "checkpoints"
+    for ranks in (3, 2):
+        for rank in range(ranks):
+            save(folder / f"ckpt_20_rank{rank}.pt", state(20 + ranks))
+        assert noted.look() == [20]
+        (folder / "ckpt_20_rank2.pt").unlink(missing_ok=True)
     noted = Noted(tmp_path)
     write(tmp_path / "checkpoints", "reference", 20)
     assert noted.look() == [20]
@@ -182,41 +149,33 @@ def test_one_that_is_being_removed_is_not_published_and_not_whole(tmp_path: path
     assert [each["whole"] for each in noted.left()["checkpoints"]] == [False]
 
 
-def test_one_that_is_saved_again_by_fewer_ranks_is_published(tmp_path: pathlib.Path) -> None:
-    noted, folder = Noted(tmp_path), tmp_path / "checkpoints"
-    for rank in range(3):
-        save(folder / f"ckpt_20_rank{rank}.pt", state(20))
-    assert noted.look() == [20]
-    (folder / "ckpt_20_rank2.pt").unlink()
-    for rank in range(2):
-        save(folder / f"ckpt_20_rank{rank}.pt", state(21))
-    assert noted.look() == [20]
-
-
-def test_nothing_is_left(tmp_path: pathlib.Path) -> None:
-    noted = Noted(tmp_path)
-    assert (noted.left()["checkpoints"], noted.left()["count"], noted.of(UNSEEN)) == ([], 0, [])
-
-
 # What cannot be seen
 
 
-def test_files_of_no_known_layout_are_told(tmp_path: pathlib.Path) -> None:
-    noted = Noted(tmp_path)
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "state.json").write_text("{}")
+def test_what_is_not_looked_into_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of no known layout, a look that fails, and more saves or files than are looked at."""
+    noted, root = Noted(tmp_path), tmp_path / "checkpoints"
+    root.mkdir()
+    (root / "state.json").write_text("{}")
     assert noted.left()["count"] == 0
-    assert [event["why"] for event in noted.of(UNSEEN)] == [
-        "checkpoints/ holds files, and none looks like a checkpoint that is known"
-    ]
-
-
-def test_more_files_than_are_looked_at_are_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_folder, "ENTRIES_MAX", 3)
-    noted = Noted(tmp_path)
-    write(tmp_path / "checkpoints", "torch_file", 1, 2, 3)
     noted.look(4)
-    assert len(noted.of(UNSEEN)) == 1
+    noted.watch.begin()
+    write(root, "torch_file", 1, 2, 3)
+    with monkeypatch.context() as fails:
+        fails.setattr(store_watch, "list_checkpoints", lambda *_: dict[str, str]()["what"])
+        noted.watch.end()
+    assert [event["why"] for event in noted.of(UNSEEN)] == [
+        "checkpoints/ holds files, and none looks like a checkpoint that is known",
+        "looking at checkpoints/ failed: KeyError: 'what'",
+    ]
+    for part, limit, most in ((store_watch, "PUBLISHED_MAX", 2), (checkpoint_folder, "ENTRIES_MAX", 3)):
+        more = Noted(tmp_path)
+        with monkeypatch.context() as less:
+            less.setattr(part, limit, most)
+            less.setattr(store_watch, "LISTED_MAX", 3)
+            more.look(4)
+        held = ["tensor_digests" in event for event in more.of(PUBLISHED)]
+        assert (held == [True, False] or limit == "ENTRIES_MAX") and len(more.of(UNSEEN)) == 1
 
 
 @pytest.fixture
@@ -242,32 +201,21 @@ def test_what_the_harness_may_not_read_is_told(open_folder: pathlib.Path, hides:
     assert [event["step"] for event in noted.of(PUBLISHED)] == ([20] if hides == "ckpt_40.pt" else [20, 40])
 
 
-def test_too_many_are_not_noted_and_that_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_watch, "PUBLISHED_MAX", 2)
-    monkeypatch.setattr(store_watch, "LISTED_MAX", 3)
-    noted = Noted(tmp_path)
-    write(tmp_path / "checkpoints", "torch_file", 1, 2, 3)
-    noted.look(4)
-    assert ["tensor_digests" in event for event in noted.of(PUBLISHED)] == [True, False]
-    assert len(noted.of(UNSEEN)) == 1
-
-
-def test_a_hidden_store_is_told_at_the_begin_and_never_looked_at(tmp_path: pathlib.Path) -> None:
-    noted = Noted(tmp_path, "it is far away")
+@pytest.mark.parametrize("backend", backend_names())
+@pytest.mark.parametrize("store", ["directory", "s3"])
+def test_a_hidden_store_is_told_at_the_begin_and_never_looked_at(
+    tmp_path: pathlib.Path, backend: str, store: str
+) -> None:
+    plan = small_jobs.job("saves", ["true"])
+    plan = Plan.from_json(plan.to_json() | {"workload": {"trainer": "reference", "checkpoint": {"store": store}}})
+    why = hidden(plan, load_backend(backend))
+    assert bool(why) == (store == "s3" or backend == "kubernetes") and (not why or "kubernetes" in why or "s3" in why)
+    noted = Noted(tmp_path, why)
     write(tmp_path / "checkpoints", "torch_file", 20)
     noted.watch.begin()
     noted.watch.end()
-    assert noted.events == [{"event": UNSEEN, "why": "it is far away"}]
-
-
-@pytest.mark.parametrize("backend", backend_names())
-@pytest.mark.parametrize("store", ["directory", "s3"])
-def test_which_stores_are_hidden(tmp_path: pathlib.Path, backend: str, store: str) -> None:
-    plan = small_jobs.job("saves", ["true"])
-    plan = Plan.from_json(plan.to_json() | {"workload": {"trainer": "reference", "checkpoint": {"store": store}}})
-    why = hidden(plan, load_backend(backend)) or ""
-    assert bool(why) == (store == "s3" or backend == "kubernetes")
-    assert "kubernetes" in why or "s3" in why or not why
+    assert [event["event"] for event in noted.events] == ([UNSEEN] if why else [PUBLISHED, LEFT, "files.left"])
+    assert not why or noted.events == [{"event": UNSEEN, "why": why}]
 
 
 def test_a_look_that_does_not_end_holds_nothing_up(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,15 +227,6 @@ def test_a_look_that_does_not_end_holds_nothing_up(tmp_path: pathlib.Path, monke
     noted.watch.end()
     assert [event["event"] for event in noted.events] == [UNSEEN]
     released.set()
-
-
-def test_a_look_that_fails_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Noted(tmp_path)
-    monkeypatch.setattr(store_watch, "list_checkpoints", lambda *_: dict[str, str]()["what"])
-    write(tmp_path / "checkpoints", "torch_file", 20)
-    noted.watch.begin()
-    noted.watch.end()
-    assert [event["why"] for event in noted.events] == ["looking at checkpoints/ failed: KeyError: 'what'"]
 
 
 # A real job
@@ -344,25 +283,17 @@ def test_what_lies_beside_the_saves_at_the_end_is_told(tmp_path: pathlib.Path, m
         (tmp_path / name).write_text("1")
     pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/out/\xff\n.txt")).write_text("1")
     noted.left()
-    assert noted.of("files.left")[-1] == {
-        "event": "files.left",
-        "files": [
-            "checkpoints/best.json",
-            "out/eval/1.json",
-            "out/eval/of-{run_id}.json",
-            "out/" + "x" * 255,
-            "out/\\udcff\n.txt",
-        ],
-        "count": 5,
-    }
+    told = ["checkpoints/best.json", "out/eval/1.json", "out/eval/of-{run_id}.json", "out/" + "x" * 255]
+    told += ["out/\\udcff\n.txt"]
+    assert noted.of("files.left")[-1] == {"event": "files.left", "files": told, "count": 5}
     with monkeypatch.context() as closed:
         closed.setattr(os, "access", lambda name, *_, **__: name != "eval")
         noted.left()
     assert len(noted.of("files.left")) == 1, "a folder that may not be read hides what is in it"
     monkeypatch.setattr(store_watch, "BESIDE_MAX", 2)
     noted.left()
-    told = noted.of("files.left")[-1]
-    assert (len(told["files"]), told["count"]) == (2, 5)
+    last = noted.of("files.left")[-1]
+    assert (len(last["files"]), last["count"]) == (2, 5)
     for part, limit, most in ((checkpoint_folder, "ENTRIES_MAX", 1), (untrusted_files, "DEPTH_MAX", 0)):
         with monkeypatch.context() as less:
             less.setattr(part, limit, most)

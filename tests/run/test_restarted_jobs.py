@@ -1,11 +1,13 @@
 """The second restart after real jobs: trainers that recover once, and save something else than their state."""
 
+import functools
 import os
 import pathlib
 import shutil
 import textwrap
 import types
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,13 +31,13 @@ pytestmark = pytest.mark.usefixtures("plain")
 TRAINER = textwrap.dedent("""
     import json, os, pathlib, random, signal, struct, subprocess, sys, time
     from harness.node.emitter import Emitter
-    bug, folder = sys.argv[1], pathlib.Path(sys.argv[2]) / "checkpoints"
+    folder = pathlib.Path(sys.argv[1]) / "checkpoints"
+    bug = next(path.read_text() for path in (each / "bug" for each in folder.parents) if path.exists())
     if "WORKER" not in os.environ:  # the launcher: starts the worker again when it was killed
         again = 0
         while (code := subprocess.call([sys.executable, *sys.argv], env=os.environ | {"WORKER": str(again)})) < 0:
             again += 1
         sys.exit(code)
-    first_life = os.environ["WORKER"] == "0" and "second" not in sys.argv[2]
     emit = Emitter.open("trainer", rank=0, local_rank=0, world_size=1)
     emit("started")
     emit("rendezvous", world_size=1)
@@ -89,34 +91,49 @@ TRAINER = textwrap.dedent("""
 
 
 def plan_of(folder: pathlib.Path, bug: str) -> Plan:
-    """A job whose only worker is killed at step 25."""
-    trainer = folder / "trainer.py"
+    """A job whose only worker is killed at step 25. Its command is the same whatever its bug is."""
+    trainer = folder.parent / "restarted_trainer.py"
     trainer.write_text(TRAINER)
-    command = ["{python}", "-S", str(trainer), bug, "{run_dir}"]
+    (folder / "bug").write_text(bug)
     kill = small_jobs.fault("f", "rank_kill", {"step": 25})
     mode = "envelope" if bug == "never the same" else "exact"
     expect: dict[str, Any] = {"loss_continuity": {"mode": mode}, "files_beside_saves": {}}
     expect["pace"] = "off"  # so short a job tells the host's pace, and not its own
-    return small_jobs.job("second", command, kill, steps=60, expect=expect)
+    return small_jobs.job("second", ["{python}", "-S", str(trainer), "{run_dir}"], kill, steps=60, expect=expect)
 
 
-def judged(folder: pathlib.Path, bug: str) -> Scorecard:
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pathlib.Path]:
+    """The folder of a fault-free run and its repeat: without a restart no bug but this one shows."""
+
+    @functools.cache
+    def ran(random: bool) -> pathlib.Path:
+        folder = tmp_path_factory.mktemp("alone")
+        plan = plan_of(folder, "never the same" if random else "none")
+        for number in range(2):
+            again = plan.without_faults(f"{plan.run_id}-{number}")
+            assert execute(again, folder / f"alone{number}", BACKEND).outcome == "completed"
+        return folder
+
+    return lambda bug: ran(bug == "never the same")
+
+
+def judged(folder: pathlib.Path, bug: str, alone: Callable[[str], pathlib.Path]) -> Scorecard:
     """Beside its fault-free run and a repeat of that."""
     plan = plan_of(folder, bug)
-    for number in range(2):
-        alone = plan.without_faults(f"{plan.run_id}-{number}")
-        assert execute(alone, folder / f"alone{number}", BACKEND).outcome == "completed"
     assert execute(plan, folder / "run", BACKEND).outcome == "completed"
-    files.attach(folder / "alone0" / "events", folder / "run" / "fault-free" / "events")
-    files.attach(folder / "alone1" / "events", folder / "run" / "calibration-1" / "events")
+    for number, name in enumerate(("fault-free", "calibration-1")):
+        files.attach(alone(bug) / f"alone{number}" / "events", folder / "run" / name / "events")
     return judge(logs.load_evidence(folder / "run"), plan.run_id)
 
 
 @pytest.mark.slow
 @pytest.mark.healthy
 @pytest.mark.parametrize("bug", ["none", "never the same"])
-def test_a_healthy_job_does_the_same_after_a_second_restart(tmp_path: pathlib.Path, bug: str) -> None:
-    card = judged(tmp_path, bug)
+def test_a_healthy_job_does_the_same_after_a_second_restart(
+    tmp_path: pathlib.Path, bug: str, alone: Callable[[str], pathlib.Path]
+) -> None:
+    card = judged(tmp_path, bug, alone)
     assert card.verdict is Verdict.PASS, card.reasons
     found = card.scores["second_restart"]
     assert (found["outcome"], found["step"], found["steps"]) == ("done", 50, 10), (found, card.not_judged)
@@ -140,8 +157,10 @@ def test_a_healthy_job_does_the_same_after_a_second_restart(tmp_path: pathlib.Pa
         ("loses its place the second time", "at step 51 the position of the samples of rank 0 differs"),
     ],
 )
-def test_what_shows_only_at_the_second_restart_fails(tmp_path: pathlib.Path, bug: str, reason: str) -> None:
-    card = judged(tmp_path, bug)
+def test_what_shows_only_at_the_second_restart_fails(
+    tmp_path: pathlib.Path, bug: str, reason: str, alone: Callable[[str], pathlib.Path]
+) -> None:
+    card = judged(tmp_path, bug, alone)
     told = small_jobs.told(tmp_path / "run", "second_restart.finished")
     assert card.verdict is Verdict.FAIL, (card.reasons, told, card.not_judged)
     assert any(reason in text for text in card.reasons), card.reasons
@@ -152,9 +171,9 @@ def test_what_shows_only_at_the_second_restart_fails(tmp_path: pathlib.Path, bug
 
 @pytest.mark.slow
 def test_what_only_the_fault_free_run_wrote_beside_its_saves_is_named_from_the_logs_alone(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, alone: Callable[[str], pathlib.Path]
 ) -> None:
-    card = judged(tmp_path, "exports nothing")
+    card = judged(tmp_path, "exports nothing", alone)
     assert card.verdict is Verdict.FAIL
     assert card.scores["files_beside_saves"]["names"][0] == "checkpoints/best.json", card.scores
     (reason,) = card.reasons
@@ -190,30 +209,27 @@ def make_saves(folder: pathlib.Path, *steps: int) -> Checkpoint:
     return Checkpoint(layout="safetensors")
 
 
-def newest(folder: pathlib.Path) -> int | None:
-    return list_checkpoints(CheckpointFolder.look(folder, "checkpoints"), "safetensors").finished[0].step
-
-
-def test_the_newest_save_is_removed_and_its_pointer_set_back(tmp_path: pathlib.Path) -> None:
-    saved = make_saves(tmp_path, 10, 20, 30)
-    (tmp_path / "checkpoints" / "latest").write_text("global_step30\n")
-    set_back(tmp_path, saved)
-    assert newest(tmp_path) == 20
-    assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step20\n"
-
-
-def test_a_link_to_the_newest_save_is_set_back(tmp_path: pathlib.Path) -> None:
-    saved = make_saves(tmp_path, 20, 30)
-    (tmp_path / "checkpoints" / "last").symlink_to("global_step30")
-    set_back(tmp_path, saved)
-    assert newest(tmp_path) == 20 and str((tmp_path / "checkpoints" / "last").readlink()) == "global_step20"
-
-
-def test_a_folder_that_cannot_be_set_back_shows_nothing(tmp_path: pathlib.Path) -> None:
-    saved = make_saves(tmp_path, 20, 30)
-    (tmp_path / "checkpoints" / "index.json").write_text('["global_step20", "global_step30"]')
-    with pytest.raises(NothingToShow, match=r"index\.json names global_step30"):
-        set_back(tmp_path, saved)
+@pytest.mark.parametrize("pointer", ["latest", "link", "latest_checkpointed_iteration.txt"])
+def test_the_newest_save_is_removed_and_its_pointer_set_back(tmp_path: pathlib.Path, pointer: str) -> None:
+    """A file as DeepSpeed has it, a link, and the tracker of Megatron."""
+    root, layout = tmp_path / "checkpoints", "megatron" if "iteration" in pointer else "safetensors"
+    if layout == "megatron":
+        for step in (20, 30):
+            place = root / f"iter_{step:07d}" / "mp_rank_00"
+            place.mkdir(parents=True)
+            with zipfile.ZipFile(place / "model_optim_rng.pt", "w") as archive:
+                archive.writestr("archive/version", "3")
+        (root / pointer).write_text("30")
+    else:
+        make_saves(tmp_path, 20, 30)
+        (root / pointer).symlink_to("global_step30") if pointer == "link" else (root / pointer).write_text(
+            "global_step30\n"
+        )
+    set_back(tmp_path, Checkpoint(layout=layout))
+    left = list_checkpoints(CheckpointFolder.look(tmp_path, "checkpoints"), layout).finished
+    assert [each.step for each in left] == [20]
+    said = str((root / pointer).readlink()) if pointer == "link" else (root / pointer).read_text().strip()
+    assert said == ("20" if layout == "megatron" else "global_step20")
 
 
 def seen(folder: pathlib.Path, *saves: tuple[int, str]) -> Indexes:
@@ -241,7 +257,7 @@ def test_a_list_of_saves_is_set_back_to_its_text_before_the_last_one(tmp_path: p
     lists = ['["global_step10"]', '["global_step10", "global_step20"]', '["global_step20", "global_step30"]']
     indexes = seen(tmp_path, *zip((10, 20, 30), lists, strict=True))
     set_back(tmp_path, Checkpoint(layout="safetensors"), indexes)
-    assert (tmp_path / "checkpoints" / "index.json").read_text() == lists[1] and newest(tmp_path) == 20
+    assert (tmp_path / "checkpoints" / "index.json").read_text() == lists[1]
 
 
 @pytest.mark.parametrize(
@@ -257,43 +273,16 @@ def test_a_list_that_cannot_be_set_back_shows_nothing(tmp_path: pathlib.Path, se
         set_back(tmp_path, Checkpoint(layout="safetensors"), indexes)
 
 
-@pytest.mark.parametrize(("steps", "why"), [((), "no save is left"), ((30,), "only one save is left")])
-def test_fewer_than_two_saves_show_nothing(tmp_path: pathlib.Path, steps: tuple[int, ...], why: str) -> None:
-    make_saves(tmp_path, *steps)
-    listing = list_checkpoints(CheckpointFolder.look(tmp_path, "checkpoints"), "safetensors")
-    with pytest.raises(NothingToShow, match=why):
-        last_two(listing)
-
-
-def test_a_save_before_the_recovery_shows_nothing() -> None:
-    class Worker:
-        restored_step = 20
-
-    class Progress:
-        workers: dict[int, Any] = {0: Worker()}  # noqa: RUF012
-        furthest_step = 30
-
-    class Job:
-        progress = Progress()
-
-    again: Any = Job()
+def test_fewer_than_two_saves_or_one_before_the_recovery_show_nothing(tmp_path: pathlib.Path) -> None:
+    for steps, why in ((), "no save is left"), ((30,), "only one save is left"):
+        make_saves(tmp_path, *steps)
+        with pytest.raises(NothingToShow, match=why):
+            last_two(list_checkpoints(CheckpointFolder.look(tmp_path, "checkpoints"), "safetensors"))
+    workers = {0: types.SimpleNamespace(restored_step=20)}
+    again: Any = types.SimpleNamespace(progress=types.SimpleNamespace(workers=workers, furthest_step=30))
     with pytest.raises(NothingToShow, match="only 10 steps and 1 save after the recovery"):
         second_restart._check_recovered(again, 30, 20)
     second_restart._check_recovered(again, 40, 30)
-
-
-def test_megatron_s_tracker_is_set_back(tmp_path: pathlib.Path) -> None:
-    for step in (20, 30):
-        place = tmp_path / "checkpoints" / f"iter_{step:07d}" / "mp_rank_00"
-        place.mkdir(parents=True)
-        with zipfile.ZipFile(place / "model_optim_rng.pt", "w") as archive:
-            archive.writestr("archive/version", "3")
-    tracker = tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt"
-    tracker.write_text("30")
-    set_back(tmp_path, Checkpoint(layout="megatron"))
-    assert tracker.read_text() == "20"
-    listing = list_checkpoints(CheckpointFolder.look(tmp_path, "checkpoints"), "megatron")
-    assert [each.step for each in listing.finished] == [20]
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(4, None), (2, 1), (3, None), (0, None)])

@@ -41,29 +41,35 @@ def stop() -> Iterator[StopRequest]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_only_asks_while_somebody_attends(stop: StopRequest, number: signal.Signals) -> None:
-    with stop.attended():
-        with stop.attended():  # it can be nested
-            pass
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), number)  # as `timeout` does: once to the process, once to its group
-    assert stop.asked and stop.reason == "stopped by the user"
+def interrupts(number: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), number)
         signal.sigtimedwait([], 1)
 
 
-def test_who_asks_once_more_later_interrupts(stop: StopRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "INSISTS_AFTER_S", -1.0)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_only_asks_while_somebody_attends_unless_it_comes_again_later(
+    stop: StopRequest, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with stop.attended():
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            signal.sigtimedwait([], 1)
+        with stop.attended():  # it can be nested
+            pass
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # as `timeout` does: once to the process, once to its group
+        monkeypatch.setattr(module, "INSISTS_AFTER_S", -1.0)
+        interrupts(number)
+    assert stop.asked and stop.reason == "stopped by the user"
+    interrupts(number)
 
 
-TEXT = "version: 1\nname: small\ntitle: A small one\nlabels: {team: vision}\nlimits: {gpu_hours: 0.5}\n"
+S = 10**9
+
+
+def planned(text: str) -> Plan:
+    return make_plan(parse_scenario(f"version: 1\nname: small\ntitle: X\n{text}", "small.yaml"), 1, "local", "small-1")
+
+
+CAPPED = planned("labels: {team: vision}\nlimits: {gpu_hours: 0.5}\n")
 
 
 @given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 10**12)), max_size=50))
@@ -75,7 +81,7 @@ def test_a_cap_is_reached_exactly_when_the_hours_are_used(rounds: list[tuple[int
 
 
 def test_the_plan_holds_the_cap_and_the_labels_and_reads_them_back() -> None:
-    plan = make_plan(parse_scenario(TEXT, "small.yaml"), 1, "local", "small-1").labelled({"project": "x"})
+    plan = CAPPED.labelled({"project": "x"})
     again = Plan.from_json(plan.to_json())
     assert again.limits.gpu_hours == 0.5 and again.scenario.labels == {"team": "vision", "project": "x"}
     assert again.scenario.file_digest is not None and len(again.scenario.file_digest) == 64
@@ -84,7 +90,7 @@ def test_the_plan_holds_the_cap_and_the_labels_and_reads_them_back() -> None:
 def test_a_capped_job_ends_as_one_that_was_interrupted() -> None:
     job = RunningJob.__new__(RunningJob)
     job._caps, job._booked_ns = [GpuCap(1.0, "limits"), GpuCap(0.001, "--max-gpu-hours")], 0
-    job.plan = make_plan(parse_scenario(TEXT, "small.yaml"), 1, "local", "small-1")
+    job.plan = CAPPED
     job.cluster = type("Two", (), {"nodes": [type("Node", (), {"alive": True})] * 2})()
     assert job._capped(10**9) is None
     outcome = job._capped(2 * 10**9)
@@ -110,30 +116,19 @@ def test_no_further_run_begins_once_the_cap_is_reached(tmp_path: pathlib.Path, m
     monkeypatch.setattr(experiment, "load_evidence", lambda _: card.evidence)
     monkeypatch.setattr(experiment, "judge", lambda *_: card)
     monkeypatch.setattr(experiment, "write_reports", lambda *_: {})
-    plan = make_plan(parse_scenario(TEXT, "small.yaml"), 1, "local", "small-1")
+    plan = CAPPED
     cards, interrupted = experiment.run_repeatedly([plan] * 3, tmp_path, load_backend("local"), stop=stop)
     assert len(began) == len(cards) == 1 and not interrupted
 
 
-@pytest.mark.parametrize("hours", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_cap_must_be_above_zero(hours: float) -> None:
-    with pytest.raises(UsageError, match="--max-gpu-hours"):
-        cap_of(hours)
-
-
-def test_a_label_is_a_key_and_a_value() -> None:
+def test_a_cap_is_above_zero_and_a_label_is_a_key_and_a_value() -> None:
+    for hours in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="--max-gpu-hours"):
+            cap_of(hours)
     assert labels_of(["team=vision", "project=a=b"]) == {"team": "vision", "project": "a=b"}
     for text in ("team", "=x", "team=", "te am=x", "team=a\nb"):
         with pytest.raises(UsageError, match="--label"):
             labels_of([text])
-
-
-S = 10**9
-HEAD = "version: 1\nname: x\ntitle: X\n"
-
-
-def planned(text: str) -> Plan:
-    return make_plan(parse_scenario(HEAD + text, "x.yaml"), 1, "local", "run")
 
 
 def test_a_limit_on_idle_time_is_the_scenarios_own_or_one_that_its_start_widens() -> None:

@@ -16,10 +16,9 @@ from harness.run.trigger_holds import TriggerHolds
 SECOND = 10**9
 
 
-def fault(identity: str = "a", **when: Any) -> PlannedFault:
-    return PlannedFault(
-        id=identity, fault="rank_kill", parameters={}, when=when, targets=({"node_index": 0, "rank": 0},)
-    )
+def fault(identity: str = "a", kind: str = "rank_kill", on: int = 0, **when: Any) -> PlannedFault:
+    target = {"node_index": on, "rank": on if kind == "rank_kill" else None}
+    return PlannedFault(id=identity, fault=kind, parameters={}, when=when, targets=(target,))
 
 
 def trainer(rank: int) -> dict[str, Any]:
@@ -39,13 +38,16 @@ def step(progress: LiveProgress, rank: int, number: int, now_ns: int = 4) -> Non
     progress.absorb(trainer(rank), {"event": "step", "step": number, "loss": 1.0}, now_ns)
 
 
-def test_a_step_is_complete_when_every_rank_has_done_it() -> None:
+def test_a_step_is_complete_when_every_rank_has_done_it_and_the_newest_save_is_the_furthest() -> None:
     progress = job()
     firing = Firing(fault(step=5), 0)
     step(progress, 0, 5)
     assert not firing.due(progress, {}, 0, 10)
     step(progress, 1, 5)
     assert firing.due(progress, {}, 0, 10)
+    for rank, number in ((0, 10), (1, 30), (0, 20)):
+        progress.absorb(trainer(rank), {"event": "checkpoint.committed", "step": number}, 5)
+    assert progress.committed_step == 30
 
 
 def test_a_trainer_that_does_not_tell_its_start_is_followed_from_its_first_word_on() -> None:
@@ -60,40 +62,28 @@ def test_a_trainer_that_does_not_tell_its_start_is_followed_from_its_first_word_
     assert not progress.reborn_since(1) and progress.workers[1].pid == 99
 
 
-def test_the_newest_checkpoint_is_the_furthest_in_whatever_order_ranks_are_heard() -> None:
-    progress = job()
-    for rank, number in ((0, 10), (1, 30), (0, 20)):
-        progress.absorb(trainer(rank), {"event": "checkpoint.committed", "step": number}, 5)
-    assert progress.committed_step == 30
-
-
 def test_time_counts_from_the_start_or_from_the_followed_event() -> None:
-    first, second = (
-        Firing(fault("a", after_ns=5 * SECOND), 0),
-        Firing(fault("b", following="a", event="injected", after_ns=SECOND), 1),
-    )
+    first = Firing(fault("a", after_ns=5 * SECOND), 0)
+    second = Firing(fault("b", following="a", event="injected", after_ns=SECOND), 1)
     others = {"a": first, "b": second}
-    assert not first.due(job(), others, 0, 4 * SECOND)
-    assert first.due(job(), others, 0, 5 * SECOND)
+    assert [first.due(job(), others, 0, at * SECOND) for at in (4, 5)] == [False, True]
     assert not second.due(job(), others, 0, 100 * SECOND)
     first.moments_ns["injected"] = 50 * SECOND
-    assert not second.due(job(), others, 0, 50 * SECOND)
-    assert second.due(job(), others, 0, 51 * SECOND)
+    assert [second.due(job(), others, 0, at * SECOND) for at in (50, 51)] == [False, True]
 
 
 def test_a_phase_counts_only_once_the_trigger_is_armed() -> None:
     progress = job()
-    progress.absorb(trainer(0), {"event": "phase", "name": "restore", "edge": "begin"}, 5)
-    first, second = (
-        Firing(fault("a", step=1), 0),
-        Firing(fault("b", phase="restore", following="a", event="injected"), 1),
-    )
-    assert not second.due(progress, {"a": first, "b": second}, 0, 10)
+    first = Firing(fault("a", step=1), 0)
+    second = Firing(fault("b", phase="restore", following="a", event="injected"), 1)
+    others, begins = {"a": first, "b": second}, {"event": "phase", "name": "restore", "edge": "begin"}
+    progress.absorb(trainer(0), begins, 5)
+    assert not second.due(progress, others, 0, 10)
     first.moments_ns["injected"] = 20
-    assert not second.due(progress, {"a": first, "b": second}, 0, 21)
+    assert not second.due(progress, others, 0, 21)
     assert second.armed_ns == 21
-    progress.absorb(trainer(0), {"event": "phase", "name": "restore", "edge": "begin"}, 30)
-    assert second.due(progress, {"a": first, "b": second}, 0, 31)
+    progress.absorb(trainer(0), begins, 30)
+    assert second.due(progress, others, 0, 31)
 
 
 def test_a_restart_takes_progress_back_to_the_restored_step() -> None:
@@ -158,10 +148,9 @@ def test_holds_are_armed_when_their_rehearsal_begins_unless_they_wait_for_someth
     assert pathlib.Path(written[1]["armed"]).exists() and pathlib.Path(written[1]["released"]).exists()
 
 
-def on_node(index: int, **moments_s: int) -> Firing:
-    planned = PlannedFault(
-        id=f"n{index}", fault="node_loss", parameters={}, when={"step": 1}, targets=({"node_index": index},)
-    )
+def on_node(index: int, identity: str = "", following: str | None = None, **moments_s: int) -> Firing:
+    when = {"step": 1} | ({"following": following} if following else {})
+    planned = fault(identity or f"n{index}", "node_loss", index, **when)
     return Firing(planned, 0, {name: at * SECOND for name, at in moments_s.items()}, fired=bool(moments_s))
 
 
@@ -189,33 +178,23 @@ def test_a_fault_waits_out_the_pause_after_the_latest_recovery() -> None:
 
 
 def test_a_fault_does_not_rest_from_the_one_that_it_follows() -> None:
-    limits = Limits(cool_down_ns=10 * SECOND)
-    when = {"step": 1, "following": "n0"}
-    follows = Firing(
-        PlannedFault(id="next", fault="node_loss", parameters={}, when=when, targets=({"node_index": 0},)), 0
-    )
+    limits, follows = Limits(cool_down_ns=10 * SECOND), on_node(0, "next", following="n0")
     assert obstacle(follows, [on_node(0, injected=1)], limits, 9 * SECOND) is None
     assert obstacle(follows, [on_node(0, injected=1, healed=5, recovered=7)], limits, 9 * SECOND) is None
-    stranger = PlannedFault(id="n7", fault="node_loss", parameters={}, when={"step": 1}, targets=({"node_index": 0},))
-    assert obstacle(follows, [Firing(stranger, 0, {"injected": SECOND}, fired=True)], limits, 9 * SECOND)
+    assert obstacle(follows, [on_node(0, "stranger", injected=1)], limits, 9 * SECOND)
 
 
+STEP_7 = {"event": "step", "step": 7}
 ODD: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({}, {"event": "step", "step": "7"}),
-    ({}, {"event": "step", "step": None}),
-    ({}, {"event": "step"}),
-    ({}, {"event": "step", "step": 10**30}),
-    ({}, {"event": "step", "step": True}),
-    ({}, {"event": "step", "step": 7, "mono_ns": "now"}),
+    *(({}, STEP_7 | {"step": odd}) for odd in ("7", None, 10**30, True)),
+    *(({}, odd) for odd in ({}, {"event": "step"}, {"event": "phase"}, {"event": "phase", "name": 7})),
+    ({}, STEP_7 | {"mono_ns": "now"}),
     ({}, {"event": "restored", "step": [1]}),
+    ({}, {"event": "restored", "step": 7, "wall_ns": "x", "mono_ns": 1}),
     ({}, {"event": "rendezvous", "world_size": "many"}),
-    ({}, {"event": "phase"}),
-    ({}, {"event": "phase", "name": 7}),
-    ({}, {}),
-    ({"rank": None}, {"event": "step", "step": 7}),
+    ({"rank": None}, STEP_7),
     ({"rank": [0]}, {"event": "started"}),
     ({"pid": "x"}, {"event": "started"}),
-    ({}, {"event": "restored", "step": 7, "wall_ns": "x", "mono_ns": 1}),
 ]
 
 
@@ -236,10 +215,13 @@ def test_what_a_trainer_tells_again_and_again_is_not_kept_for_ever() -> None:
     assert len(progress.phase) == NAME_LENGTH_MAX
 
 
-def test_what_still_acts_is_not_told_as_recovered() -> None:
-    firing = Firing(fault(step=5), 0, {"injected": 1, "recovered": 2, "effect": 3})
-    assert firing.newest_moment == "effect"
-    firing.moments_ns["healed"] = 4
-    assert firing.newest_moment == "healed"
-    killed = Firing(fault(step=5), 0, {"injected": 1, "healed": 1, "effect": 2, "recovered": 3})
-    assert killed.newest_moment == "recovered"
+@pytest.mark.parametrize(
+    ("moments_ns", "newest"),
+    [
+        ({"injected": 1, "recovered": 2, "effect": 3}, "effect"),
+        ({"injected": 1, "recovered": 2, "effect": 3, "healed": 4}, "healed"),
+        ({"injected": 1, "healed": 1, "effect": 2, "recovered": 3}, "recovered"),
+    ],
+)
+def test_what_still_acts_is_not_told_as_recovered(moments_ns: dict[str, int], newest: str) -> None:
+    assert Firing(fault(step=5), 0, moments_ns).newest_moment == newest

@@ -16,7 +16,6 @@ import pytest
 from waiting import until
 
 from harness.errors import FaultError
-from harness.log import journal as journals
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.run import undo
 
@@ -26,11 +25,8 @@ ACTION = "faults.rank_kill"
 
 @pytest.fixture
 def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    from harness.faults import rank_kill
-
     calls: list[str] = []
-
-    monkeypatch.setattr(rank_kill, "UNDO", lambda name: calls.append(name), raising=False)
+    monkeypatch.setattr("harness.faults.rank_kill.UNDO", lambda name: calls.append(name), raising=False)
     return calls
 
 
@@ -45,24 +41,22 @@ def open_record(name: str) -> dict[str, Any]:
     return {"undo": ACTION, "arguments": {"name": name}}
 
 
-def test_what_is_open_is_undone_last_first_and_then_closed(tmp_path: pathlib.Path, removed: list[str]) -> None:
+def test_what_is_open_is_durable_and_undone_last_first_and_then_closed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, removed: list[str]
+) -> None:
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((tmp_path / JOURNAL).read_bytes()))
     journal = Journal(tmp_path)
-    journal.record(ACTION, {"name": "first"})
-    journal.record(ACTION, {"name": "second"})
+    for name in ("first", "second"):
+        journal.record(ACTION, {"name": name})
+        assert json.loads(synced[-1].splitlines()[-1]) == open_record(name), "before anything is done"
     assert not is_closed(tmp_path) and is_running(tmp_path)
     undo.close(journal)
-    assert removed == ["second", "first"]
-    assert is_closed(tmp_path) and not is_running(tmp_path)
-
-
-def test_any_doubt_means_that_a_run_is_alive_but_one_that_is_gone_is_not(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not is_running(tmp_path / "gone")
-    write(tmp_path, open_record("alive?"))
-
+    assert removed == ["second", "first"] and synced[-1].endswith(b'{"closed": true}\n')
+    assert is_closed(tmp_path) and not is_running(tmp_path) and not is_running(tmp_path / "gone")
+    assert stat.S_IMODE((tmp_path / JOURNAL).stat().st_mode) == 0o600, "others do not see it"
     monkeypatch.setattr(os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
-    assert is_running(tmp_path)
+    assert is_running(tmp_path), "any doubt means that it is alive"
 
 
 def test_heal_leaves_running_and_closed_runs_alone(tmp_path: pathlib.Path, removed: list[str]) -> None:
@@ -98,9 +92,7 @@ def test_lines_that_are_no_records_keep_nothing_from_being_undone(tmp_path: path
     assert removed == ["good"]
 
 
-def test_one_undo_that_fails_does_not_keep_the_others_from_it(
-    tmp_path: pathlib.Path, removed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_undo_that_fails_does_not_keep_the_others_from_it(tmp_path: pathlib.Path, removed: list[str]) -> None:
     journal = Journal(tmp_path)
     journal.record(ACTION, {"name": "good"})
     journal.record("faults.not_there", {})
@@ -108,18 +100,6 @@ def test_one_undo_that_fails_does_not_keep_the_others_from_it(
         undo.close(journal)
     assert removed == ["good"]
     assert not is_closed(tmp_path)
-
-
-def test_a_record_is_durable_before_anything_is_done(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, removed: list[str]
-) -> None:
-    synced: list[bytes] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((tmp_path / JOURNAL).read_bytes()))
-    journal = Journal(tmp_path)
-    journal.record(ACTION, {"name": "first"})
-    assert json.loads(synced[-1]) == {"undo": ACTION, "arguments": {"name": "first"}}
-    undo.close(journal)
-    assert removed == ["first"] and synced[-1].endswith(b'{"closed": true}\n')
 
 
 @pytest.mark.parametrize(
@@ -201,21 +181,23 @@ def test_every_undo_that_the_harness_writes_down_is_there() -> None:
 # Whose journal is believed
 
 
+@pytest.mark.parametrize("told", ["others can write it", "belongs to user 10001"])
 @pytest.mark.parametrize("what", ["journal", "folder"])
-def test_a_journal_that_others_can_write_is_refused(tmp_path: pathlib.Path, what: str, removed: list[str]) -> None:
+def test_a_journal_that_others_may_have_written_is_refused(
+    tmp_path: pathlib.Path, what: str, told: str, removed: list[str]
+) -> None:
     path = write(tmp_path / "run", open_record("forged"))
-    (path if what == "journal" else path.parent).chmod(0o777)
+    theirs = path if what == "journal" else path.parent
+    if told.startswith("others"):
+        theirs.chmod(0o777)
+    elif os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    else:
+        os.chown(theirs, 10001, 10001)
+    before = len(os.listdir("/proc/self/fd"))
     healed, failed = undo.heal(tmp_path)
-    assert healed == [] and "others can write it" in failed[0] and removed == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-@pytest.mark.parametrize("what", ["journal", "folder"])
-def test_a_journal_of_another_user_is_refused(tmp_path: pathlib.Path, what: str, removed: list[str]) -> None:
-    path = write(tmp_path / "run", open_record("forged"))
-    os.chown(path if what == "journal" else path.parent, 10001, 10001)
-    healed, failed = undo.heal(tmp_path)
-    assert healed == [] and "belongs to user 10001" in failed[0] and removed == []
+    assert healed == [] and told in failed[0] and removed == []
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: pathlib.Path, removed: list[str]) -> None:
@@ -230,14 +212,9 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: pathlib.Path, remo
     assert healed == ["target"] and len(failed) == 3 and removed == ["linked"]
 
 
-def test_a_journal_is_not_shown_to_others(tmp_path: pathlib.Path) -> None:
-    undo.close(Journal(tmp_path))
-    assert stat.S_IMODE((tmp_path / JOURNAL).stat().st_mode) == 0o600
-
-
-def test_the_reverter_tries_again_what_failed_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.faults import rank_kill
-
+def test_the_reverter_tries_again_what_failed_once_and_leaves_alone_what_was_closed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries: list[str] = []
 
     def busy(name: str) -> None:
@@ -245,14 +222,15 @@ def test_the_reverter_tries_again_what_failed_once(tmp_path: pathlib.Path, monke
         if len(tries) < 3:
             raise FaultError("the engine does not answer")
 
-    monkeypatch.setattr(rank_kill, "UNDO", busy, raising=False)
+    monkeypatch.setattr("harness.faults.rank_kill.UNDO", busy, raising=False)
     monkeypatch.setattr(undo, "AGAIN_AFTER_S", (0.0, 0.0, 0.0))
     write(tmp_path, open_record("first"))
     with subprocess.Popen(["true"]) as harness:
         pidfd = os.pidfd_open(harness.pid)
-        undo._revert_when_gone(tmp_path, pidfd)
+        for _ in range(2):
+            undo._revert_when_gone(tmp_path, pidfd)
+            assert tries == ["first"] * 3 and is_closed(tmp_path)
     os.close(pidfd)
-    assert tries == ["first"] * 3 and is_closed(tmp_path)
 
 
 def harness_of(run_dir: pathlib.Path, ready: multiprocessing.synchronize.Event) -> None:
@@ -274,28 +252,3 @@ def test_the_reverter_undoes_after_sigkill_of_the_harness(tmp_path: pathlib.Path
     harness.kill()
     harness.join()
     until(lambda: is_closed(tmp_path), (tmp_path / "logs" / "reverter.log").read_text)
-
-
-def test_the_reverter_leaves_alone_what_was_closed(tmp_path: pathlib.Path, removed: list[str]) -> None:
-    journal = Journal(tmp_path)
-    journal.record(ACTION, {"name": "first"})
-    undo.close(journal)
-    with subprocess.Popen(["true"]) as harness:
-        pidfd = os.pidfd_open(harness.pid)
-        undo._revert_when_gone(tmp_path, pidfd)
-    assert removed == ["first"]
-    (tmp_path / JOURNAL).write_text(json.dumps(open_record("open")) + "\n")
-    undo._revert_when_gone(tmp_path, pidfd)
-    os.close(pidfd)
-    assert removed == ["first", "open"] and is_closed(tmp_path)
-
-
-def test_reading_a_journal_leaves_no_file_open(tmp_path: pathlib.Path) -> None:
-    path = write(tmp_path, open_record("a"))
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        assert list(journals.records(tmp_path))
-    path.chmod(0o666)
-    with pytest.raises(FaultError):
-        list(journals.records(tmp_path))
-    assert len(os.listdir("/proc/self/fd")) == before

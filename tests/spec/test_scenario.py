@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import pathlib
 import re
 from typing import Any
@@ -53,21 +52,19 @@ def test_a_profile_lies_over_it() -> None:
     plain = parse_scenario(GOOD, "s.yaml")
     assert (plain.workload.nodes, plain.faults[0].action.notice_s) == (2, 5.0)
     scenario = parse_scenario(GOOD, "s.yaml", "cluster")
-    assert scenario.workload.nodes == 8
-    assert scenario.workload.steps == 100
+    assert (scenario.workload.nodes, scenario.workload.steps) == (8, 100)
     assert scenario.faults[0].action.notice_s == 120.0
     assert scenario.faults[0].action.model_dump(mode="json")["replacement"] == {"after": "5s"}
+    whole = GOOD.replace("{notice: 120s}", "{when: {after: 5s}, target: {node: 1}}")
+    (fault,) = parse_scenario(whole, "s.yaml", "cluster").faults
+    assert fault.when.step is None and str(fault.when.after) == "5s" and fault.target.node == 1
 
 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         ("nodes: 2", "noodes: 2", "s.yaml:5:3: workload.noodes: unknown key; did you mean nodes?"),
-        (
-            "nodes: 2",
-            "nodes: 0",
-            "s.yaml:5:3: workload.nodes: 0 is not allowed: it should be greater than or equal to 1",
-        ),
+        ("nodes: 2", "nodes: 0", "s.yaml:5:3: workload.nodes: 0 is not allowed: it should be greater than or"),
         ("nodes: 2", "nodes: 2\n  min_nodes: 3", "min_nodes is 3, more than the 2 nodes there are"),
         ("nodes: 2", "nodes: 2\n  max_nodes: 3", "max_nodes is 3, more than the 2 nodes there are"),
         ("nodes: 2", "nodes: 2\n  max_nodes: 1\n  min_nodes: 2", "min_nodes is 2, more than max_nodes, 1"),
@@ -78,50 +75,33 @@ def test_a_profile_lies_over_it() -> None:
         (
             "notice: 5s",
             "notice: 5",
-            "s.yaml:12:5: faults.0.notice: 5 is not a duration: write a number and one of ns, us, ms, s, m, h",
+            "s.yaml:12:5: faults.0.notice: 5 is not a duration: write a number and one of ns, us",
         ),
         ("notice: 5s", "notise: 5s", "s.yaml:12:5: faults.0.notise: unknown key; did you mean notice?"),
-        (
-            "fault: preemption",
-            "fault: preemtion",
-            "s.yaml:9:5: faults.0.fault: unknown fault 'preemtion'; did you mean preemption?",
-        ),
+        ("preemption", "preemtion", "s.yaml:9:5: faults.0.fault: unknown fault 'preemtion'; did you mean preemption?"),
         ("{step: 50}", "{step: 50, after: 3s}", "s.yaml:10:5: faults.0.when: step + after is not a trigger; allowed:"),
         ("{step: 50}", "{every: 5s}", "need times:"),
         ("{step: 50}", "{following: other}", "unknown other fault 'other'"),
         ("{node: any}", "{rank: 1}", "preemption acts on a node"),
         ("{node: any}", "{node: some}", "s.yaml:11:14: faults.0.target.node"),
         ("recovery_time: {max: 60s}", "recovery: {max: 60s}", "s.yaml:15:3: expect.recovery: unknown score 'recovery'"),
-        (
-            "recovery_time: {max: 60s}",
-            "recovery_time: {max: 60}",
-            "s.yaml:15:19: expect.recovery_time.max: 60 is not a duration",
-        ),
+        ("max: 60s", "max: 60", "s.yaml:15:19: expect.recovery_time.max: 60 is not a duration"),
         ("version: 1", "version: 2", "s.yaml:1:1: version: 2 is not allowed: it should be 1"),
         ("version: 1\n", "", "version: is missing: write version: 1"),
         ("\n  nodes: 2", "\n\tnodes: 2", "indent with spaces"),
         ("name: one", "name: my test", "name: 'my test' is not allowed: it has at most 63 lower-case letters, digits"),
         ("{node: any}", "any", "s.yaml:11:5: faults.0.target: write {node: any} or {rank: any}"),
         ("{step: 50}", "after step 50", "s.yaml:10:5: faults.0.when: write {step: 90}, {after: 30s}, or another"),
-        (
-            "{step: 50}",
-            "{phase: checkpoint.wrte}",
-            "faults.0.when.phase: unknown phase 'checkpoint.wrte'; did you mean",
-        ),
+        ("{step: 50}", "{phase: checkpoint.wrte}", "when.phase: unknown phase 'checkpoint.wrte'; did you mean"),
         ("nodes: 2", "nodes: 2\n  trainer: my_train.py", "unknown trainer; write {torchrun: my_train.py}, or choose"),
         ("title: One\n", "", "s.yaml:1:1: title: is missing"),
         ("  nodes: 2", "\tnodes: 2", "s.yaml:5:1: not valid YAML"),
-        ("nodes: 2", "nodes: [2", "not valid YAML"),
         (
-            "recovery_time: {max: 60s}",
-            "recovery_time.max: 60s",
-            "s.yaml:15:3: expect.recovery_time.max: write recovery_time: {max: 60s}; recovery_time.max is its name in reports",
+            ": {max: 60s}",
+            ".max: 60s",
+            "s.yaml:15:3: expect.recovery_time.max: write recovery_time: {max: 60s}; recovery_time.max is",
         ),
-        (
-            "expect:",
-            AGAIN + "expect:",
-            "s.yaml:14:6: faults.1.id: 'evict' is already the id of another fault; ids are unique",
-        ),
+        ("expect:", AGAIN + "expect:", "s.yaml:14:6: faults.1.id: 'evict' is already the id of another fault; ids are"),
     ],
 )
 def test_a_mistake_names_its_place_and_what_is_allowed(old: str, new: str, expected: str) -> None:
@@ -131,25 +111,12 @@ def test_a_mistake_names_its_place_and_what_is_allowed(old: str, new: str, expec
     assert all(problem.startswith("s.yaml:") for problem in found)
 
 
-def test_a_trigger_of_a_profile_takes_the_place_of_the_whole_other() -> None:
-    scenario = parse_scenario(
-        GOOD.replace("{notice: 120s}", "{when: {after: 5s}, target: {node: 1}}"), "s.yaml", "cluster"
-    )
-    (fault,) = scenario.faults
-    assert fault.when.step is None and str(fault.when.after) == "5s" and fault.target.node == 1
-
-
 def test_all_mistakes_are_told_at_once_and_those_of_a_profile_where_it_stands() -> None:
     found = problems(GOOD.replace("notice: 5s", "notice: 5").replace("max: 60s", "max: 60"))
     assert len(found) == 2
     with pytest.raises(ScenarioError) as caught:
         parse_scenario(GOOD.replace("notice: 120s", "notice: 120"), "s.yaml", "cluster")
     assert caught.value.problems[0].startswith("s.yaml:19:22: faults.0.notice: 120 is not a duration")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "3", "a: *b", "{", "\x00", "? [a]\n: 1", "!!python/object:os.system {}"])
-def test_what_is_no_scenario_is_one_clear_error(text: str) -> None:
-    assert problems(text)
 
 
 def test_unknown_names_of_profiles_faults_and_files_are_refused(tmp_path: pathlib.Path) -> None:
@@ -188,7 +155,6 @@ def test_the_schema_refuses_what_the_loader_refuses(schema: Any) -> None:
     data["faults"][0]["notise"] = "5s"
     with pytest.raises(jsonschema.ValidationError):
         schema.validate(data)
-    json.dumps(json_schema(score_bounds()))
 
 
 @pytest.mark.parametrize(
@@ -208,12 +174,7 @@ def test_what_is_judged_by_default_can_be_widened_and_switched_off(expect: str, 
         assert any(expected in problem for problem in problems(text)), problems(text)
         return
     parse_scenario(text, "s.yaml")
-    schema.validate(_plain(text))
-
-
-def _plain(text: str) -> object:
-    """As YAML 1.2 reads it: `off` is a word."""
-    return yaml.safe_load(text.replace(": off", ': "off"'))
+    schema.validate(yaml.safe_load(text.replace(": off", ': "off"')))  # as YAML 1.2 reads it: `off` is a word
 
 
 def test_a_trainer_declares_what_it_tells() -> None:

@@ -1,5 +1,7 @@
 """What tests look at in a cluster of Kubernetes, a real one or one that is stood in for."""
 
+from typing import Any
+
 from waiting import until
 
 from harness.backends.contract import Node
@@ -7,6 +9,15 @@ from harness.backends.kubernetes.backend import KubeCluster
 from harness.backends.kubernetes.pod import KubeNode, Pod
 
 LOOP = ("sh", "-c", "trap 'echo heard; exit 9' TERM; echo started; while :; do sleep 0.1; done")
+
+
+def kubeconfig(server: str) -> dict[str, Any]:
+    return {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team-a"}}],
+        "current-context": "c",
+    }
 
 
 def codes(cluster: KubeCluster, count: int) -> dict[tuple[str, int], int]:

@@ -4,7 +4,6 @@ A pod is a shell in namespaces of its own; its log, exec, restarts and replaceme
 controller make them, as far as the harness asks for them.
 """
 
-import itertools
 import json
 import os
 import pathlib
@@ -13,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from backends.kubernetes.stand_in import NAMESPACES, Handler, Object, StandIn
+from backends.kubernetes.stand_in import FORBIDDEN, NAMESPACES, Handler, Object, StandIn
 from waiting import until
 
 from harness.attach.kubernetes import ephemeral
@@ -131,7 +130,7 @@ class OthersHandler(Handler):
         if found is None:
             return self._reply(404, {"message": f"pods {name} not found"})
         if sub == "log":
-            return self._reply_text(there.others[name].log.read_text())
+            return self._reply(200, there.others[name].log.read_text())
         if sub == "exec":
             return self._exec(there.others[name], found)
         if sub == "ephemeralcontainers":
@@ -142,7 +141,7 @@ class OthersHandler(Handler):
         if options["preconditions"]["uid"] != found["metadata"]["uid"]:
             return self._reply(409, {"message": "the UID in the precondition does not match"})
         if sub == "eviction" and there.budget:
-            return self._reply(429, {"message": "Cannot evict pod as it would violate the pod's disruption budget."})
+            return self._reply(429, {"message": FORBIDDEN})
         there.take(name)
         self._reply(200, {})
 
@@ -173,22 +172,9 @@ class OthersHandler(Handler):
             done = subprocess.CompletedProcess(command, 1, b"", b"")
             status = {"status": "Failure", "message": 'exec: "sh": executable file not found in $PATH'}
         for channel, data in ((1, done.stdout), (2, done.stderr), (3, json.dumps(status).encode())):
-            for start in itertools.count(0, 30000):
-                if part := data[start : start + 30000]:
-                    self._send_frame(channel, part)
-                else:
-                    break
+            if data:
+                self._send_frame(channel, data)
         self.connection.sendall(b"\x88\x00")
-
-    def do_PATCH(self) -> None:
-        self._answer("PATCH")
-
-    def _reply_text(self, text: str) -> None:
-        data = text.encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
 
 def _children(pid: int) -> list[int]:

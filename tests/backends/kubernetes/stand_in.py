@@ -24,6 +24,9 @@ import threading
 import urllib.parse
 from typing import Any
 
+from backends.kubernetes.clusters import kubeconfig
+from websocket import ABNF
+
 RUN_DIR, SCRATCH = "/srv/run", "/srv/scratch"  # on a file system of the pod's own
 PROGRAM = f"""
 import asyncio, pathlib, sys
@@ -35,6 +38,7 @@ asyncio.run(pod_init.PodInit(sys.argv[1], pathlib.Path({RUN_DIR!r})).serve())
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 MACHINE, INDEX = "m1", "batch.kubernetes.io/job-completion-index"
 Object = dict[str, Any]
+FORBIDDEN = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
 def _apart(one: Object, other: Object) -> bool:
@@ -95,7 +99,7 @@ class StandIn:
         self._server.daemon_threads = True
         self._links: list[socket.socket] = []  # of lines to pods
         self.kubeconfig = folder / "kubeconfig"
-        self.kubeconfig.write_text(json.dumps(self._config()))
+        self.kubeconfig.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{self._server.server_address[1]}")))
         for work in (self._server.serve_forever, self._control_jobs):
             threading.Thread(target=work, daemon=True).start()
 
@@ -194,33 +198,20 @@ class StandIn:
             if plural == "pods" and pod in self.pods and (code := self.pods[pod].process.poll()) is not None:
                 found["status"]["phase"] = "Failed" if code else "Succeeded"
         for index in range(job["spec"]["completions"]):
-            mine = [
-                each
-                for (plural, pod), each in self.objects.items()
-                if plural == "pods" and pod.startswith(f"{name}-{index}-")
-            ]
-            if all(each["status"]["phase"] == "Failed" for each in mine):
+            mine = [key for key in self.objects if key[0] == "pods" and key[1].startswith(f"{name}-{index}-")]
+            if all(self.objects[key]["status"]["phase"] == "Failed" for key in mine):
                 template = json.loads(json.dumps(job["spec"]["template"]))
                 template["metadata"]["name"] = f"{name}-{index}-{next(self._numbers)}"
                 template["metadata"]["labels"][INDEX] = str(index)
                 template["spec"]["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
                 self.create("pods", template)
 
-    def _config(self) -> Object:
-        server = f"http://127.0.0.1:{self._server.server_address[1]}"
-        return {
-            "clusters": [{"name": "c", "cluster": {"server": server}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team-a"}}],
-            "current-context": "c",
-        }
-
 
 class Handler(http.server.BaseHTTPRequestHandler):
     server_is: StandIn
     protocol_version = "HTTP/1.1"
 
-    def _answer(self, method: str) -> None:
+    def _answer(self) -> None:
         url = urllib.parse.urlsplit(self.path)
         self.query = urllib.parse.parse_qsl(url.query)
         query = dict(self.query)
@@ -233,7 +224,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif match[3] == "attach":
             self._attach(self.server_is.pods[match[2]])
         else:
-            self._act(method, match[1], match[2], match[3], query, body)
+            self._act(self.command, match[1], match[2], match[3], query, body)
 
     def _discover(self, path: str) -> None:
         known: dict[str, Object] = {
@@ -250,17 +241,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if method == "GET" and name is None:
             key, _, value = query["labelSelector"].partition("=")
             with there.lock:
-                items = [
-                    o
-                    for (p, _), o in there.objects.items()
-                    if p == plural and o["metadata"]["labels"].get(key) == value
-                ]
-                return self._reply(200, {"items": items})
+                found = [each for (kind, _), each in there.objects.items() if kind == plural]
+                return self._reply(200, {"items": [o for o in found if o["metadata"]["labels"].get(key) == value]})
         if method == "POST" and sub == "eviction":
             if str(name).endswith("-control"):
-                return self._reply(
-                    429, {"message": "Cannot evict pod as it would violate the pod's disruption budget."}
-                )
+                return self._reply(429, {"message": FORBIDDEN})
             there.delete("pods", str(name), body["deleteOptions"]["gracePeriodSeconds"])
             return self._reply(201, {})
         if method == "POST":
@@ -269,10 +254,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             there.admit(body)
             return self._reply(201, body if "dryRun" in query else there.create(plural, body))
         if method == "DELETE":
-            found = there.delete(plural, str(name), body.get("gracePeriodSeconds", 30))
-            return self._reply(200 if found else 404, {"message": "gone"})
-        found_object = there.objects.get((plural, str(name)))
-        self._reply(200 if found_object else 404, found_object or {"message": "gone"})
+            deleted = there.delete(plural, str(name), body.get("gracePeriodSeconds", 30))
+            return self._reply(200 if deleted else 404, {"message": "gone"})
+        asked_for = there.objects.get((plural, str(name)))
+        self._reply(200 if asked_for else 404, asked_for or {"message": "gone"})
 
     def _attach(self, pod: RunningPod) -> None:
         """A WebSocket (RFC 6455) between the caller and the pipes of the pod's process."""
@@ -310,9 +295,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
 
     def _send_frame(self, channel: int, data: bytes) -> None:
-        """At most 65,534 bytes."""
-        head = struct.pack(">BBHB", 0x82, 126, len(data) + 1, channel)
-        self.connection.sendall(head + data)
+        self.connection.sendall(ABNF.create_frame(bytes([channel]) + data, ABNF.OPCODE_BINARY).format())
 
     def _frame(self) -> bytes | None:
         """The caller's next message; `None` at the end."""
@@ -328,22 +311,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         repeated = (mask * (length // 4 + 1))[:length]
         return (int.from_bytes(data, "big") ^ int.from_bytes(repeated, "big")).to_bytes(length, "big")
 
-    def _reply(self, status: int, body: Object) -> None:
-        data = json.dumps(body).encode()
+    def _reply(self, status: int, body: Object | str) -> None:
+        data = (body if isinstance(body, str) else json.dumps(body)).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "text/plain" if isinstance(body, str) else "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
-    def do_GET(self) -> None:
-        self._answer("GET")
-
-    def do_POST(self) -> None:
-        self._answer("POST")
-
-    def do_DELETE(self) -> None:
-        self._answer("DELETE")
+    do_GET = do_POST = do_DELETE = do_PATCH = _answer
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""

@@ -27,6 +27,8 @@ from harness.node import pod_init
 from harness.run.job import execute
 from harness.run.observers import Silent, Status
 
+Open = Callable[..., backend.KubeCluster]
+
 
 @pytest.fixture(params=[True, False], ids=["indexed jobs", "pods"])
 def server(
@@ -43,7 +45,7 @@ def server(
 
 
 @pytest.fixture
-def launch(server: StandIn, tmp_path: pathlib.Path) -> Iterator[Callable[..., backend.KubeCluster]]:
+def launch(server: StandIn, tmp_path: pathlib.Path) -> Iterator[Open]:
     clusters = []
 
     def open_cluster(*command: str, nodes: int = 1, **more: Any) -> backend.KubeCluster:
@@ -58,7 +60,7 @@ def launch(server: StandIn, tmp_path: pathlib.Path) -> Iterator[Callable[..., ba
     assert not server.objects, "everything carries the run's label and is removed by it"
 
 
-def test_a_job_runs_to_its_end(launch: Callable[..., backend.KubeCluster]) -> None:
+def test_a_job_runs_to_its_end(launch: Open) -> None:
     script = 'echo "{index} {incarnation} {control} $CHAOS_NODE $SECRET"; exit 1{index}'
     cluster = launch("sh", "-c", script, nodes=2, control=("sleep", "600"), env={"SECRET": "s"})
     cluster.start()
@@ -68,16 +70,7 @@ def test_a_job_runs_to_its_end(launch: Callable[..., backend.KubeCluster]) -> No
     assert cluster.changes() == [], "the first nodes are told by whoever opened the cluster"
 
 
-def test_what_ignores_sigterm_does_not_outlive_its_run(
-    launch: Callable[..., backend.KubeCluster], server: StandIn
-) -> None:
-    cluster = launch("sh", "-c", "trap '' TERM; echo started; while :; do sleep 0.1; done")
-    started(cluster)
-    cluster.close()
-    assert {pod.process.wait() for pod in server.pods.values()} == {0}, "nobody had to be killed by the kubelet"
-
-
-def test_killed_held_back_replaced(launch: Callable[..., backend.KubeCluster], server: StandIn) -> None:
+def test_killed_held_back_replaced(launch: Open, server: StandIn) -> None:
     """A replacement that Kubernetes brings at once waits until the capacity is said to be back."""
     save = "cd {run_dir}/checkpoints && mkdir .tmp && echo 1 >.tmp/data && mv .tmp step-{incarnation}"
     copied = "until [ -e {run_dir}/checkpoints/step-1 ]; do sleep 0.1; done"
@@ -104,7 +97,7 @@ def test_killed_held_back_replaced(launch: Callable[..., backend.KubeCluster], s
     assert changes == [(1, False, "node lost"), (2, True, "")]
 
 
-def test_evicted(launch: Callable[..., backend.KubeCluster]) -> None:
+def test_evicted(launch: Open) -> None:
     cluster = launch(*LOOP, control=("sleep", "600"))
     node = started(cluster)
     with pytest.raises(Refused):
@@ -116,17 +109,23 @@ def test_evicted(launch: Callable[..., backend.KubeCluster]) -> None:
     assert cluster.control_running
 
 
+def taking(cluster: backend.KubeCluster, how: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The cluster takes machines in this way. Returns what it does to them, which it only notes."""
+    asked: list[object] = []
+    cluster._place.settings.__dict__["evict"] = how
+    cluster._way = reclaim.way_of(cluster._api, cluster._place)
+    monkeypatch.setattr(reclaim._OfMachines, "_patch", lambda *given: asked.append(given))
+    monkeypatch.setattr(reclaim._OfMachines, "heal", lambda *_: 0)
+    return asked
+
+
 @pytest.mark.parametrize("how", ["drain", "taint"])
 def test_the_machine_of_the_control_host_is_never_taken(
-    launch: Callable[..., backend.KubeCluster], monkeypatch: pytest.MonkeyPatch, how: str
+    launch: Open, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """All pods are on the only machine. Refused before anything starts, and for a node that came there later."""
     cluster = launch(*LOOP)
-    cluster._place.settings.__dict__["evict"] = how
-    cluster._way = reclaim.way_of(cluster._api, cluster._place)
-    asked: list[str] = []
-    monkeypatch.setattr(reclaim._OfMachines, "_patch", lambda *_: asked.append(how))
-    monkeypatch.setattr(reclaim._OfMachines, "heal", lambda _: 0)
+    asked = taking(cluster, how, monkeypatch)
     with pytest.raises(CannotRunError, match="CHAOS_KUBE_CONTROL_SELECTOR"):
         cluster.nodes[0].evict(1)
     assert not asked and cluster.nodes[0].alive
@@ -136,22 +135,16 @@ def test_the_machine_of_the_control_host_is_never_taken(
 
 
 @pytest.mark.parametrize("how", ["taint", "command:true"])
-def test_a_machine_with_two_nodes_is_not_taken_for_one(
-    launch: Callable[..., backend.KubeCluster], monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_machine_with_two_nodes_is_not_taken_for_one(launch: Open, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     cluster = launch(*LOOP, nodes=2)
-    cluster._place.settings.__dict__["evict"] = how
-    cluster._way = reclaim.way_of(cluster._api, cluster._place)
-    monkeypatch.setattr(type(cluster._way), "heal", lambda *_: 0)
+    taking(cluster, how, monkeypatch)
     assert cluster._control is not None
     cluster._control.machine = "another"
     with pytest.raises(CannotRunError, match=r"with node0 and node1.*CHAOS_KUBE_RESOURCES"):
         cluster.nodes[0].evict(1)
 
 
-def test_preempted_by_the_scheduler(
-    launch: Callable[..., backend.KubeCluster], server: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preempted_by_the_scheduler(launch: Open, server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """One node of two on the same machine; the other one, and pods of others, stay where they are."""
     monkeypatch.setenv("CHAOS_KUBE_EVICT", "priority:urgent")
     cluster = launch(*LOOP, nodes=2, control=("sleep", "600"))
@@ -194,7 +187,7 @@ def test_a_class_that_cannot_preempt_is_told_before(
 
 
 def test_a_command_of_the_site_reclaims_and_restores(
-    launch: Callable[..., backend.KubeCluster], server: StandIn, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    launch: Open, server: StandIn, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "reclaim"
     program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n[ "$3" != reclaim ] || exit "$(cat {tmp_path}/code)"')
@@ -220,9 +213,7 @@ def test_a_command_of_the_site_reclaims_and_restores(
     ]
 
 
-def test_a_machine_that_vanishes_is_a_lost_node(
-    launch: Callable[..., backend.KubeCluster], server: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_vanishes_is_a_lost_node(launch: Open, server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing closes the line to it; its silence tells."""
     monkeypatch.setattr(pod_init, "SILENT_S_MAX", 6.0)
     monkeypatch.setattr(backend, "BEAT_S", 0.5)
@@ -237,7 +228,7 @@ def test_a_machine_that_vanishes_is_a_lost_node(
     until(lambda: not node.alive, "silent for too long")
 
 
-def test_lost_unasked(launch: Callable[..., backend.KubeCluster], server: StandIn) -> None:
+def test_lost_unasked(launch: Open, server: StandIn) -> None:
     """Its job brings it back, and it starts at once; a pod without an owner is lost for good."""
     cluster = launch(*LOOP)
     node = started(cluster)
@@ -249,7 +240,7 @@ def test_lost_unasked(launch: Callable[..., backend.KubeCluster], server: StandI
         assert not cluster.waiting
 
 
-def test_signals_freezing_and_control(launch: Callable[..., backend.KubeCluster]) -> None:
+def test_signals_freezing_and_control(launch: Open) -> None:
     cluster = launch(*LOOP, control=("sleep", "600"))
     node = started(cluster)
     node.freeze()
@@ -268,9 +259,7 @@ def test_signals_freezing_and_control(launch: Callable[..., backend.KubeCluster]
     assert node.alive, "a node outlives its command"
 
 
-def test_clocks_of_other_machines_are_compared(
-    launch: Callable[..., backend.KubeCluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clocks_of_other_machines_are_compared(launch: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pods' machine is ours, which the backend is not told: the true offsets are zero."""
     monkeypatch.setattr(backend, "clock_id", lambda: "another machine's")
     began_ns = time.monotonic_ns()
@@ -281,22 +270,23 @@ def test_clocks_of_other_machines_are_compared(
     assert all(0 < abs(pod_of(node).mono_offset_ns) < time.monotonic_ns() - began_ns for node in cluster.nodes)
 
 
-def test_what_a_killed_harness_leaves_is_removed_by_its_label(
-    launch: Callable[..., backend.KubeCluster], server: StandIn
-) -> None:
+def test_what_ignores_sigterm_does_not_outlive_its_run(launch: Open, server: StandIn) -> None:
+    cluster = launch("sh", "-c", "trap '' TERM; echo started; while :; do sleep 0.1; done")
+    started(cluster)
+    cluster.close()
+    assert {pod.process.wait() for pod in server.pods.values()} == {0}, "nobody had to be killed by the kubelet"
+
+
+def test_what_a_killed_harness_leaves_is_removed_by_its_label(launch: Open, server: StandIn) -> None:
     cluster = launch("sleep", "600")
     cluster.start()
-    server.create("pods", _stranger(server))
-    backend.UNDO("r1", backend.BACKEND.whereabouts())
-    assert [name for _, name in server.objects] == ["stranger"]
-    backend.UNDO("r1", backend.BACKEND.whereabouts())  # there is nothing left to do
+    ours = next(each for (plural, _), each in server.objects.items() if plural == "pods")
+    server.create("pods", {**ours, "metadata": {"name": "stranger", "labels": {"chaos.run_id": "r2"}}})
+    for _ in range(2):  # the second time there is nothing left to do
+        backend.UNDO("r1", backend.BACKEND.whereabouts())
+        assert [name for _, name in server.objects] == ["stranger"]
     server.delete("pods", "stranger", 0)
     until(lambda: not server.objects, "gone")
-
-
-def _stranger(server: StandIn) -> dict[str, Any]:
-    pod = next(each for (plural, _), each in server.objects.items() if plural == "pods")
-    return {**pod, "metadata": {"name": "stranger", "labels": {"chaos.run_id": "r2"}}}
 
 
 def test_an_api_server_that_restarts_leaves_a_run_that_is_judged(server: StandIn, tmp_path: pathlib.Path) -> None:

@@ -28,6 +28,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+Open = Callable[..., backend.KubeCluster]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def cluster_is_there() -> None:
     capability = backend.BACKEND.probe()
@@ -35,7 +38,7 @@ def cluster_is_there() -> None:
 
 
 @pytest.fixture
-def launch(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., backend.KubeCluster]]:
+def launch(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[Open]:
     clusters = []
 
     def open_cluster(*command: str, nodes: int = 1, **more: Any) -> backend.KubeCluster:
@@ -51,7 +54,7 @@ def launch(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[C
         cluster.close()
 
 
-def test_an_eviction_with_a_short_grace_ends_in_a_kill(launch: Callable[..., backend.KubeCluster]) -> None:
+def test_an_eviction_with_a_short_grace_ends_in_a_kill(launch: Open) -> None:
     cluster = launch("sh", "-c", "trap '' TERM; echo started; while :; do sleep 0.1; done")
     node = started(cluster)
     node.evict(1)
@@ -60,9 +63,7 @@ def test_an_eviction_with_a_short_grace_ends_in_a_kill(launch: Callable[..., bac
 
 
 @pytest.mark.parametrize("how", ["drain", "taint"])
-def test_a_machine_that_is_taken_is_given_back(
-    launch: Callable[..., backend.KubeCluster], monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_machine_that_is_taken_is_given_back(launch: Open, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setenv("CHAOS_KUBE_EVICT", how)
     if Verb.EVICT not in backend.KubernetesBackend().probe().verbs:
         pytest.skip("no right to change machines in this cluster")
@@ -81,7 +82,7 @@ def test_a_machine_that_is_taken_is_given_back(
     assert fresh.alive and cluster.control_running
 
 
-def test_no_eviction_takes_the_control_host(launch: Callable[..., backend.KubeCluster]) -> None:
+def test_no_eviction_takes_the_control_host(launch: Open) -> None:
     cluster = launch("sleep", "600", control=("sleep", "600"))
     cluster.start()
     path = cluster._api.path(cluster._place.dialect.policy, "poddisruptionbudgets", cluster._place.control)
@@ -92,7 +93,7 @@ def test_no_eviction_takes_the_control_host(launch: Callable[..., backend.KubeCl
     assert cluster.control_running
 
 
-def test_a_checkpoint_outlives_its_node(launch: Callable[..., backend.KubeCluster]) -> None:
+def test_a_checkpoint_outlives_its_node(launch: Open) -> None:
     save = "cd {run_dir}/checkpoints && mkdir .tmp && echo $CHAOS_INCARNATION >.tmp/data && mv .tmp step-$CHAOS_INCARNATION"
     copied = "until [ -e {run_dir}/checkpoints/step-1 ]; do sleep 0.1; done"
     script = (

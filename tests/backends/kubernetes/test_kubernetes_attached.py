@@ -6,7 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from harness.attach.kubernetes import attached
 from harness.errors import BackendError, UsageError
 from harness.gameday.attach.strikes_file import AttachedDay
 from harness.gameday.attach.striking import check
+from harness.log.journal import JOURNAL
 from harness.run.undo import undo_open
 
 JOB = "kubernetes:job=llama"
@@ -39,25 +40,33 @@ def start(there: OthersStandIn, allow: str | None = "kill", nodes: int = 2, comm
     until(lambda: all("step" in pod.log.read_text() for pod in there.others.values()), "a step in each pod")
 
 
+Attach = Callable[[], attached.KubernetesJob]
+
+
 @pytest.fixture
-def job(cluster: OthersStandIn) -> Iterator[attached.KubernetesJob]:
+def attach(cluster: OthersStandIn) -> Iterator[Attach]:
+    with contextlib.ExitStack() as open_ones:
+        yield lambda: open_ones.enter_context(contextlib.closing(attached.attach("job=llama")))
+
+
+@pytest.fixture
+def job(cluster: OthersStandIn, attach: Attach) -> attached.KubernetesJob:
     """Attached to a started job of two pods whose owner allows every strike."""
     start(cluster)
-    found = attached.attach("job=llama")
-    yield found
-    found.close()
+    return attach()
 
 
 def states(there: OthersStandIn) -> list[str]:
     """Of every process in the pods but the first ones, as the kernel calls them."""
     found = []
-    for pod in [each for each in there.others.values() if each.process.poll() is None]:
+    for pid in [each.pid for each in there.others.values() if each.process.poll() is None]:
         for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
-                if path.parent.joinpath("ns/pid").readlink() == pathlib.Path(f"/proc/{pod.pid}/ns/pid").readlink():
-                    found += (
-                        [] if path.parent.name == str(pod.pid) else [path.read_text().rpartition(")")[2].split()[0]]
-                    )
+                inside = (
+                    path.with_name("ns").joinpath("pid").readlink() == pathlib.Path(f"/proc/{pid}/ns/pid").readlink()
+                )
+                if inside and path.parent.name != str(pid):
+                    found.append(path.read_text().rpartition(")")[2].split()[0])
     return found
 
 
@@ -107,9 +116,11 @@ def test_a_child_that_was_forked_meanwhile_keeps_its_parent_stopped(rows: dict[s
     assert attached._run_no_more({"12/1"} & rows.keys(), rows) is stopped
 
 
-def test_heal_lets_the_processes_go_on_and_only_of_that_pod(cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
+def test_heal_lets_the_processes_go_on_and_only_of_that_pod(
+    cluster: OthersStandIn, attach: Attach, tmp_path: pathlib.Path
+) -> None:
     start(cluster, "true")
-    job = attached.attach("job=llama")
+    job = attach()
     undo = job.undo_of("stop", job.nodes[0])
     job.act("stop", job.nodes[0])
     until(lambda: job.acted("stop", job.nodes[0], job.look()[job.nodes[0]]), "the stop to act")
@@ -124,12 +135,9 @@ def test_heal_lets_the_processes_go_on_and_only_of_that_pod(cluster: OthersStand
     for _ in range(2):
         undo_open(tmp_path / "run")
     until(lambda: "T" not in states(cluster), "all processes to go on")
-    job.close()
 
 
 def journal(run_dir: pathlib.Path, record: dict[str, Any]) -> None:
-    from harness.log.journal import JOURNAL
-
     (run_dir / JOURNAL).write_text(json.dumps(record) + "\n")
     os.chmod(run_dir / JOURNAL, 0o600)
 
@@ -168,9 +176,9 @@ def test_every_pod_needs_the_opt_in_of_its_owner(allow: str | None, cluster: Oth
         attached.attach("job=llama")
 
 
-def test_an_owner_may_allow_by_an_annotation_and_take_it_back(cluster: OthersStandIn) -> None:
+def test_an_owner_may_allow_by_an_annotation_and_take_it_back(cluster: OthersStandIn, attach: Attach) -> None:
     cluster.start_job(2, {"job": "llama"}, **{"chaos.allow": "kill"})
-    job = attached.attach("job=llama")
+    job = attach()
     assert job.allows_kill
     cluster.objects["pods", job.nodes[0]]["metadata"]["annotations"] = {"chaos.allow": "true"}
     with pytest.raises(UsageError, match=r"no chaos.allow=kill any more"):
@@ -179,7 +187,6 @@ def test_an_owner_may_allow_by_an_annotation_and_take_it_back(cluster: OthersSta
     with pytest.raises(UsageError, match="its owner must allow this first"):
         job.act("stop", job.nodes[1])
     assert not [line for line in cluster.asked if not line.startswith("GET") or "exec" in line]
-    job.close()
 
 
 def test_pods_of_a_harness_and_a_selector_of_no_pod_are_refused(cluster: OthersStandIn) -> None:
@@ -198,24 +205,38 @@ def test_what_cannot_be_done_to_pods_is_told_with_its_reason(verb: str, said: st
         check(AttachedDay.model_validate(day), job)
 
 
-def test_a_pod_without_a_shell_can_only_be_taken(cluster: OthersStandIn) -> None:
-    cluster.shell = False
-    start(cluster)
-    job = attached.attach("job=llama")
-    with pytest.raises(
-        UsageError,
-        match=r"no shell \(sh\) can be run in its container main.*chaos.allow-ephemeral=true.*allowed: evict, delete",
-    ):
+ALONE = "i=0; while :; do i=$((i + 1)); [ $((i % 100000)) -eq 1 ] && echo step $i; done"
+NO_SHELL = r"no shell \(sh\) can be run in its container main.*chaos.allow-ephemeral=true.*allowed: evict, delete"
+
+
+@pytest.mark.parametrize(
+    ("shell", "host", "command", "said"),
+    [
+        (False, False, LAUNCHER, NO_SHELL),
+        (True, True, LAUNCHER, "hostPID"),
+        (True, False, ALONE, "has its process 1 alone"),
+    ],
+    ids=["no shell", "it would see its machine's processes", "process 1"],
+)
+def test_a_pod_whose_processes_cannot_be_signalled_from_inside_can_only_be_taken(
+    shell: bool, host: bool, command: str, said: str, cluster: OthersStandIn, attach: Attach
+) -> None:
+    cluster.shell = shell
+    start(cluster, command=command)
+    job = attach()
+    cluster.objects["pods", job.nodes[0]]["spec"]["hostPID"] = host
+    with pytest.raises(UsageError, match=said):
         job.undo_of("stop", job.nodes[0])
     assert job.undo_of("evict", job.nodes[0]).action == "attached.kubernetes"
-    job.close()
 
 
-def test_a_shell_is_put_beside_it_where_the_owner_allows_that_and_ended_by_the_undo(cluster: OthersStandIn) -> None:
+def test_a_shell_is_put_beside_it_where_the_owner_allows_that_and_ended_by_the_undo(
+    cluster: OthersStandIn, attach: Attach
+) -> None:
     cluster.shell = False
     cluster.start_job(2, {"job": "llama", "chaos.allow": "true", "chaos.allow-ephemeral": "true"})
     until(lambda: all("step" in pod.log.read_text() for pod in cluster.others.values()), "a step in each pod")
-    job = attached.attach("job=llama")
+    job = attach()
     node = job.nodes[0]
     pod = cluster.objects["pods", node]
     undo = job.undo_of("stop", node)
@@ -235,36 +256,18 @@ def test_a_shell_is_put_beside_it_where_the_owner_allows_that_and_ended_by_the_u
     with pytest.raises(BackendError, match="chaos-shell-2 was ended, so processes may still be stopped"):
         attached.UNDO(**undo.arguments)
     assert [each["name"] for each in pod["spec"]["ephemeralContainers"]] == ["chaos-shell-1", "chaos-shell-2"]
-    job.close()
 
 
-def test_a_job_that_is_process_1_alone_hears_no_signal_from_inside(cluster: OthersStandIn) -> None:
-    start(cluster, command="i=0; while :; do i=$((i + 1)); [ $((i % 100000)) -eq 1 ] && echo step $i; done")
-    job = attached.attach("job=llama")
-    with pytest.raises(UsageError, match="has its process 1 alone"):
-        job.undo_of("stop", job.nodes[0])
-    job.close()
-
-
-def test_a_pod_that_sees_its_machines_processes_is_not_signalled(
-    cluster: OthersStandIn, job: attached.KubernetesJob
-) -> None:
-    cluster.objects["pods", job.nodes[0]]["spec"]["hostPID"] = True
-    with pytest.raises(UsageError, match="hostPID"):
-        job.undo_of("kill", job.nodes[0])
-
-
-def test_what_nobody_would_bring_back_is_refused(cluster: OthersStandIn) -> None:
+def test_what_nobody_would_bring_back_is_refused(cluster: OthersStandIn, attach: Attach) -> None:
     cluster.controlled = False
     start(cluster)
-    job = attached.attach("job=llama")
+    job = attach()
     for verb in ("evict", "delete", "kill"):
         with pytest.raises(UsageError, match="bare pod: no controller would bring it back"):
             job.undo_of(verb, job.nodes[0])
         with pytest.raises(UsageError, match="nothing was done"):
             job.act(verb, job.nodes[0])
     assert job.undo_of("stop", job.nodes[0]).arguments["verb"] == "stop"
-    job.close()
 
 
 def test_a_pod_of_the_same_name_that_came_later_is_left_alone(

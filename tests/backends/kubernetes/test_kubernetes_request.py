@@ -74,19 +74,21 @@ def read_back(model: str, value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("settings", [Settings(), EVERYTHING], ids=["plain", "everything"])
-def test_published_schemas_have_every_field(kind: str, settings: Settings) -> None:
-    for wanted in rendered(kind, settings):
-        model = MODELS.get(wanted["kind"])
-        if model is not None:
+def test_all_pods_are_harmless_and_marked_and_published_schemas_have_every_field(kind: str, settings: Settings) -> None:
+    for wanted in (objects := rendered(kind, settings)):
+        assert wanted["metadata"]["labels"][RUN_LABEL] == "spot-evict-1" and "privileged" not in str(wanted)
+        if model := MODELS.get(wanted["kind"]):
             assert read_back(model, wanted) == wanted
-        for template in templates(wanted):
-            assert read_back("IoK8sApiCoreV1PodSpec", template) == template
-
-
-def test_a_field_that_no_schema_has_is_seen() -> None:
-    job = rendered("job")[-1]
-    job["spec"]["completionsMode"] = "Indexed"
-    assert read_back(MODELS["Job"], job) != job
+            odd = wanted | {"spec": wanted["spec"] | {"completionsMode": "Indexed"}}
+            assert read_back(model, odd) != odd, "a field that no schema has is seen"
+    assert templates(objects)
+    for spec in templates(objects):
+        assert read_back("IoK8sApiCoreV1PodSpec", spec) == spec
+        assert spec["securityContext"]["runAsNonRoot"] is True and spec["automountServiceAccountToken"] is False
+        for container in spec["containers"]:
+            rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+            assert container["securityContext"] == rights
+            assert settings is not EVERYTHING or container["imagePullPolicy"] == "Never"
 
 
 def test_whole_requests_hold_no_value_of_the_environment() -> None:
@@ -116,22 +118,6 @@ def _alike(value: Any, known: dict[str, Any]) -> Any:
     return known.setdefault(text, value) if len(text) > 80 else value
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_pods_are_harmless_and_marked(kind: str) -> None:
-    objects = rendered(kind)
-    assert all(each["metadata"]["labels"][RUN_LABEL] == "spot-evict-1" for each in objects)
-    specs = templates(objects)
-    assert specs
-    for spec in specs:
-        assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["automountServiceAccountToken"] is False
-        for container in spec["containers"]:
-            rights = container["securityContext"]
-            assert rights == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-            assert container["imagePullPolicy"] == "Never"
-    assert "privileged" not in str(objects)
-
-
 def test_the_control_host_asks_for_a_machine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAOS_KUBE_SELECTOR", "pool=spot")
     monkeypatch.setenv("CHAOS_KUBE_CONTROL_SELECTOR", "pool=on-demand")
@@ -145,20 +131,15 @@ def test_the_control_host_asks_for_a_machine_of_its_own(monkeypatch: pytest.Monk
 
 
 @settings_(deadline=None)
-@given(st.text(max_size=300))
-def test_no_run_id_injects_a_name(run_id: str) -> None:
+@given(st.text(max_size=300), st.text(max_size=60))
+def test_no_run_id_injects_a_name_and_two_that_differ_have_names_that_differ(run_id: str, other: str) -> None:
     label = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
     for wanted in manifests.render(Launch(("true",), 2, 1), ClusterRun(run_id)):
         assert re.fullmatch(label, wanted["metadata"]["name"])
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", wanted["metadata"]["labels"][RUN_LABEL])
-
-
-@settings_(deadline=None)
-@given(st.text(max_size=60), st.text(max_size=60))
-def test_run_ids_that_differ_have_names_and_labels_that_differ(one: str, other: str) -> None:
-    if one != other:
-        assert ClusterRun(one).name != ClusterRun(other).name
-        assert ClusterRun(one).selector != ClusterRun(other).selector
+    if run_id != other:
+        assert ClusterRun(run_id).name != ClusterRun(other).name
+        assert ClusterRun(run_id).selector != ClusterRun(other).selector
 
 
 @pytest.mark.parametrize(
@@ -186,15 +167,9 @@ def test_a_wrong_setting_is_refused_with_what_is_allowed(name: str, value: str) 
 
 
 def test_settings_are_read() -> None:
-    found = read_settings(
-        {
-            "CHAOS_KUBE_TOLERATIONS": "spot=yes:NoSchedule, gpu",
-            "CHAOS_KUBE_GPUS": "1",
-            "CHAOS_KUBE_GANG": "volcano",
-            "CHAOS_KUBE_CHECKPOINTS": "host:/data/shared",
-            "CHAOS_KUBE_SELECTOR": "pool=spot",
-        }
-    )
+    given = {"TOLERATIONS": "spot=yes:NoSchedule, gpu", "GPUS": "1", "GANG": "volcano", "SELECTOR": "pool=spot"}
+    given |= {"CHECKPOINTS": "host:/data/shared"}
+    found = read_settings({f"CHAOS_KUBE_{name}": value for name, value in given.items()})
     assert found.tolerations == (Toleration("spot", "yes", "NoSchedule"), Toleration("gpu"))
     assert (found.gpu, found.gang, found.host_path) == ("nvidia.com/gpu", "default", "/data/shared")
     assert found.selector == {"pool": "spot"}
@@ -239,25 +214,24 @@ def test_rights_are_those_that_are_used() -> None:
     assert not any(resource in ("secrets", "nodes", "pods/exec") for _, resource, _ in granted)
 
 
+def plan(*words: str) -> Any:
+    return CliRunner().invoke(app, ["plan", "spot-evict", "--backend", *words])
+
+
 def test_plan_prints_what_kubectl_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAOS_KUBECONFIG", "/nowhere")  # nothing is asked of any server
-    result = CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "kubernetes", "--as", "jobset", "-o", "yaml"])
+    result = plan("kubernetes", "--as", "jobset", "-o", "yaml")
     assert result.exit_code == 0, result.output
     assert result.output.startswith("apiVersion: v1\nkind: Service\nmetadata:\n  name: chaos-spot-evict\n")
     assert "*id" not in result.output, "every part is read where it stands"
     documents = list(yaml.safe_load_all(result.output))
     assert [each["kind"] for each in documents] == ["Service", "Pod", "PodDisruptionBudget", "JobSet"]
-    again = CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "kubernetes", "--as", "jobset"])
-    assert again.output == result.output
+    assert plan("kubernetes", "--as", "jobset").output == result.output
 
 
 def test_plan_prints_other_backends_and_refuses_a_kind_they_do_not_have() -> None:
-    assert (
-        "--job-name=chaos-{run_id}"
-        in CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "slurm", "--as", "yaml"]).output
-    )
-    result = CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "slurm", "--as", "job"])
-    assert isinstance(result.exception, UsageError)
+    assert "--job-name=chaos-{run_id}" in plan("slurm", "--as", "yaml").output
+    assert isinstance(plan("slurm", "--as", "job").exception, UsageError)
     with pytest.raises(UsageError, match="allowed are job"):
         backend.BACKEND.render_as(TRAINING, "deployment", "r")
 

@@ -58,21 +58,16 @@ def test_how_a_pod_is(found: Object, state: str, code: int | None) -> None:
     assert others.seen(found, found).state == "ending"
 
 
-def test_a_container_that_is_started_again_is_another_life() -> None:
+def test_a_container_that_is_started_again_is_another_life_and_which_one_is_the_pods_default() -> None:
     first, later = pod(), pod(containerStatuses=ended(1))
     later["spec"]["restartPolicy"] = "OnFailure"
     assert others.seen(later, later).state == "restarting after 1"
     assert others.seen(first, first).life != others.seen(later, later).life
     assert others.seen(later, later).told["restarts"] == 2
-
-
-def test_the_container_is_the_one_that_the_pod_calls_its_default() -> None:
-    found = pod()
-    assert others.container_of(found) == "main"
-    found["metadata"]["annotations"][others.CONTAINER] = "proxy"
-    assert others.container_of(found) == "proxy"
-    found["metadata"]["annotations"][others.CONTAINER] = "of another pod"
-    assert others.container_of(found) == "main"
+    assert others.container_of(first) == "main"
+    for written, container in (("proxy", "proxy"), ("of another pod", "main")):
+        first["metadata"]["annotations"][others.CONTAINER] = written
+        assert others.container_of(first) == container
 
 
 @pytest.mark.parametrize(
@@ -171,26 +166,21 @@ def test_a_job_says_whether_it_brings_a_pod_back(owners: dict[str, Object], verb
 
 
 @pytest.mark.parametrize(
-    ("found", "verb", "said"),
+    ("found", "policy", "verb", "said"),
     [
-        (pod("s-0", ("StatefulSet", "s")), "evict", ""),
-        (pod("d-0", ("ReplicaSet", "d")), "delete", ""),
-        (pod("p", None), "delete", "bare pod"),
-        (pod("p", None), "kill", "bare pod"),
-        (pod("w", ("PyTorchJob", "t")), "kill", "PyTorchJob t, brings it back is not known"),
+        (pod("s-0", ("StatefulSet", "s")), "Never", "evict", ""),
+        (pod("d-0", ("ReplicaSet", "d")), "Never", "delete", ""),
+        (pod("p", None), "Never", "delete", "bare pod"),
+        (pod("p", None), "Never", "kill", "bare pod"),
+        (pod("p", None), "Always", "delete", "bare pod"),
+        (pod("p", None), "Always", "kill", ""),  # its kubelet starts it again
+        (pod("w", ("PyTorchJob", "t")), "Never", "kill", "PyTorchJob t, brings it back is not known"),
     ],
 )
-def test_other_controllers(found: Object, verb: str, said: str) -> None:
+def test_other_controllers(found: Object, policy: str, verb: str, said: str) -> None:
+    found["spec"]["restartPolicy"] = policy
     why = Returns(cast(Api, Owners())).why_not(verb, found, [found])
     assert said in why and bool(said) == bool(why)
-
-
-def test_a_bare_pod_whose_kubelet_starts_it_again_may_be_killed() -> None:
-    found = pod("p", None)
-    found["spec"]["restartPolicy"] = "Always"
-    returns = Returns(cast(Api, Owners()))
-    assert returns.why_not("kill", found, [found]) == ""
-    assert "bare pod" in returns.why_not("delete", found, [found])
 
 
 def test_what_was_just_taken_counts_before_the_job_counts_it() -> None:

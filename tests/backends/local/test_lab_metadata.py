@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
-from backends.local.labs import OpenLab, script
 from waiting import HANG_S
 
 from harness.errors import UsageError
@@ -22,6 +21,11 @@ PREEMPTED = "/computeMetadata/v1/instance/preempted"
 ACTION = "/latest/meta-data/spot/instance-action"
 TOKEN = "/latest/api/token"
 TTL = "X-aws-ec2-metadata-token-ttl-seconds"
+
+
+def served(test: Callable[[Endpoint, Get], Awaitable[None]]) -> Callable[[], None]:
+    """The test as pytest calls it: with an endpoint, and what asks it."""
+    return lambda: serve(test)
 
 
 def serve(test: Callable[[Endpoint, Get], Awaitable[None]]) -> None:
@@ -52,70 +56,64 @@ def serve(test: Callable[[Endpoint, Get], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_ec2_wants_a_token_and_is_silent_until_the_notice() -> None:
-    async def test(endpoint: Endpoint, get: Get) -> None:
-        assert (await get(ACTION))[0] == 401
-        assert (await get(ACTION, {"X-aws-ec2-metadata-token": "made up"}))[0] == 401
-        assert (await get(TOKEN, {TTL: "60"}))[0] == 405
-        assert (await get(TOKEN, method="PUT"))[0] == 400
-        assert (await get(TOKEN, {TTL: "21601"}, "PUT"))[0] == 400
-        status, token = await get(TOKEN, {TTL: "60"}, "PUT")
-        assert status == 200
-        signed = {"X-aws-ec2-metadata-token": token}
-        assert (await get(ACTION, signed))[0] == 404
-        assert await get("/latest/meta-data/instance-life-cycle", signed) == (200, "spot")
-        assert endpoint.seen == 0
-        announced = time.time()
-        endpoint.announce("ec2", 120)
-        status, text = await get(ACTION, signed)
-        document = json.loads(text)
-        at = time.mktime(time.strptime(document["time"], "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
-        assert (status, document["action"]) == (200, "terminate")
-        assert announced + 119 <= at <= time.time() + 120
-        assert (await get("/latest/meta-data/spot/termination-time", signed))[1] == document["time"]
-        assert endpoint.seen == 2
-        assert await get(PREEMPTED, GOOGLE) == (200, "FALSE"), "another provider's clients see nothing"
-
-    serve(test)
+@served
+async def test_ec2_wants_a_token_and_is_silent_until_the_notice(endpoint: Endpoint, get: Get) -> None:
+    assert (await get(ACTION))[0] == 401
+    assert (await get(ACTION, {"X-aws-ec2-metadata-token": "made up"}))[0] == 401
+    assert (await get(TOKEN, {TTL: "60"}))[0] == 405
+    assert (await get(TOKEN, method="PUT"))[0] == 400
+    assert (await get(TOKEN, {TTL: "21601"}, "PUT"))[0] == 400
+    status, token = await get(TOKEN, {TTL: "60"}, "PUT")
+    assert status == 200
+    signed = {"X-aws-ec2-metadata-token": token}
+    assert (await get(ACTION, signed))[0] == 404
+    assert await get("/latest/meta-data/instance-life-cycle", signed) == (200, "spot")
+    assert endpoint.seen == 0
+    announced = time.time()
+    endpoint.announce("ec2", 120)
+    status, text = await get(ACTION, signed)
+    document = json.loads(text)
+    at = time.mktime(time.strptime(document["time"], "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
+    assert (status, document["action"]) == (200, "terminate")
+    assert announced + 119 <= at <= time.time() + 120
+    assert (await get("/latest/meta-data/spot/termination-time", signed))[1] == document["time"]
+    assert endpoint.seen == 2
+    assert await get(PREEMPTED, GOOGLE) == (200, "FALSE"), "another provider's clients see nothing"
 
 
-def test_gcp_can_be_asked_and_waited_for() -> None:
-    async def test(endpoint: Endpoint, get: Get) -> None:
-        assert (await get(PREEMPTED))[0] == 403
-        assert await get(PREEMPTED, GOOGLE) == (200, "FALSE")
-        assert await get(f"{PREEMPTED}?wait_for_change=true&timeout_sec=0", GOOGLE) == (200, "FALSE")
-        waiting = asyncio.ensure_future(get(f"{PREEMPTED}?wait_for_change=true", GOOGLE))
-        endpoint.announce("azure", 30)
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        endpoint.announce("gcp", 30)
-        assert await waiting == (200, "TRUE")
-        assert endpoint.seen == 1
-        assert await get(f"{PREEMPTED}?wait_for_change=true&last_etag={'0' * 16}", GOOGLE) == (200, "TRUE")
-
-    serve(test)
+@served
+async def test_gcp_can_be_asked_and_waited_for(endpoint: Endpoint, get: Get) -> None:
+    assert (await get(PREEMPTED))[0] == 403
+    assert await get(PREEMPTED, GOOGLE) == (200, "FALSE")
+    assert await get(f"{PREEMPTED}?wait_for_change=true&timeout_sec=0", GOOGLE) == (200, "FALSE")
+    waiting = asyncio.ensure_future(get(f"{PREEMPTED}?wait_for_change=true", GOOGLE))
+    endpoint.announce("azure", 30)
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    endpoint.announce("gcp", 30)
+    assert await waiting == (200, "TRUE")
+    assert endpoint.seen == 1
+    assert await get(f"{PREEMPTED}?wait_for_change=true&last_etag={'0' * 16}", GOOGLE) == (200, "TRUE")
 
 
-def test_azure_lists_the_event_and_takes_the_acknowledgement() -> None:
-    async def test(endpoint: Endpoint, get: Get) -> None:
-        assert (await get(EVENTS))[0] == 400
-        assert (await get(EVENTS.partition("?")[0], AZURE))[0] == 400
-        status, text = await get(EVENTS, AZURE)
-        assert (status, json.loads(text)["Events"]) == (200, [])
-        announced = time.time()
-        endpoint.announce("azure", 30)
-        document = json.loads((await get(EVENTS, AZURE))[1])
-        (event,) = document["Events"]
-        assert (event["EventType"], event["EventStatus"], event["Resources"]) == ("Preempt", "Scheduled", ["node7"])
-        at = email.utils.parsedate_to_datetime(event["NotBefore"]).timestamp()
-        assert announced + 29 <= at <= time.time() + 30
-        acknowledgement = json.dumps({"StartRequests": [{"EventId": event["EventId"]}]})
-        assert (await get(EVENTS, AZURE, "POST", "{}"))[0] == 400
-        assert (await get(EVENTS, AZURE, "POST", acknowledgement))[0] == 200
-        assert json.loads((await get(EVENTS, AZURE))[1])["Events"][0]["EventStatus"] == "Started"
-        assert endpoint.seen == 2
-
-    serve(test)
+@served
+async def test_azure_lists_the_event_and_takes_the_acknowledgement(endpoint: Endpoint, get: Get) -> None:
+    assert (await get(EVENTS))[0] == 400
+    assert (await get(EVENTS.partition("?")[0], AZURE))[0] == 400
+    status, text = await get(EVENTS, AZURE)
+    assert (status, json.loads(text)["Events"]) == (200, [])
+    announced = time.time()
+    endpoint.announce("azure", 30)
+    document = json.loads((await get(EVENTS, AZURE))[1])
+    (event,) = document["Events"]
+    assert (event["EventType"], event["EventStatus"], event["Resources"]) == ("Preempt", "Scheduled", ["node7"])
+    at = email.utils.parsedate_to_datetime(event["NotBefore"]).timestamp()
+    assert announced + 29 <= at <= time.time() + 30
+    acknowledgement = json.dumps({"StartRequests": [{"EventId": event["EventId"]}]})
+    assert (await get(EVENTS, AZURE, "POST", "{}"))[0] == 400
+    assert (await get(EVENTS, AZURE, "POST", acknowledgement))[0] == 200
+    assert json.loads((await get(EVENTS, AZURE))[1])["Events"][0]["EventStatus"] == "Started"
+    assert endpoint.seen == 2
 
 
 @pytest.mark.parametrize(
@@ -141,31 +139,3 @@ def test_what_is_no_request_does_not_disturb_the_endpoint(data: bytes) -> None:
 def test_a_notice_must_make_sense(provider: str, in_s: float) -> None:
     with pytest.raises(UsageError):
         Endpoint("n").announce(provider, in_s)
-
-
-def test_a_node_sees_its_own_notice_only(open_lab: OpenLab) -> None:
-    code = (
-        "import os, urllib.request\n"
-        "url = f\"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/preempted\"\n"
-        "def ask(query):\n"
-        "    request = urllib.request.Request(url + query, headers={'Metadata-Flavor': 'Google'})\n"
-        "    return urllib.request.urlopen(request).read().decode()\n"
-        "print('first', ask(''), flush=True)\n"
-        "print('then', ask('?wait_for_change=true'), flush=True)\n"
-    )
-    lab = open_lab(script(code), nodes=2)
-    told, other = lab.cluster.nodes
-    for name in ("node0.1", "node1.1"):
-        lab.wait_log(name, "first FALSE")
-    assert told.notice_seen() == 0
-    told.notice("gcp", 30)
-    lab.wait_log("node0.1", "then TRUE")
-    assert told.notice_seen() == 1
-    assert other.notice_seen() == 0
-    assert "then" not in lab.log("node1.1")
-    with pytest.raises(UsageError, match="'moon'"):
-        other.notice("moon", 30)
-    told.kill()
-    fresh = lab.cluster.replace(told)
-    lab.wait_log("node0.2", "first FALSE")
-    assert fresh.notice_seen() == 0

@@ -1,7 +1,6 @@
 """Why a lab cannot be built, in words; what the local backend says of this machine; and which of its GPUs a node gets."""
 
 import errno
-import os
 import pathlib
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from harness.backends.local import backend as local
 from harness.backends.local import client
 from harness.backends.local.backend import gpus_of
 from harness.errors import BackendError, UsageError
+from harness.faults.contract import load_fault
 from harness.node import kernel_errors, metadata
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
@@ -43,8 +43,9 @@ def test_a_refusal_names_reason_and_remedy(stage: str, number: int, mode: str, w
     assert words in kernel_errors.explain(stage, number, mode)
 
 
-def _probe(tmp_path: pathlib.Path, limit: str) -> str:
-    """The probe under a limit of namespaces set for one user namespace alone."""
+@pytest.mark.parametrize("limit", ["max_net_namespaces", "max_pid_namespaces"])
+def test_the_probe_finds_a_real_refusal_and_falls_back(limit: str) -> None:
+    """Under a limit of namespaces set for one user namespace alone."""
     code = textwrap.dedent("""
         import sys
         sys.path.insert(0, sys.argv[1])
@@ -56,51 +57,46 @@ def _probe(tmp_path: pathlib.Path, limit: str) -> str:
         print(found.missing[Verb.NET_DELAY])
     """)
     script = f'echo 0 > /proc/sys/user/{limit} && exec {sys.executable} -c "$0" {ROOT}'
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "sh", "-c", script, code],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", script, code]
+    done = subprocess.run(command, capture_output=True, text=True)
     if "unshare" in done.stderr:
         pytest.skip(done.stderr)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == 0 and done.stdout.startswith("True True process trees without namespaces"), done.stderr
+    told = done.stdout.count("raise the sysctls user.max_*_namespaces")
+    assert told == 2, "once for all ways, and for the missing verb"
 
 
-@pytest.mark.parametrize("limit", ["max_net_namespaces", "max_pid_namespaces"])
-def test_the_probe_finds_a_real_refusal_and_falls_back(tmp_path: pathlib.Path, limit: str) -> None:
-    said = _probe(tmp_path, limit)
-    assert said.startswith("True True process trees without namespaces")
-    assert said.count("raise the sysctls user.max_*_namespaces") == 2, "once for all ways, and for the missing verb"
-
-
-def test_the_probe_tells_every_verb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
-    found = local.LocalBackend().probe()
-    assert found.available
-    assert set(found.missing) == set(Verb) - found.verbs
-    assert "CHAOS_LOCAL_MODE=plain" in found.missing[Verb.NET_LOSS]
-
-
-def test_a_forced_mode_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_namespaces_nobody_disturbs_a_network_and_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAOS_LOCAL_MODE", "magic")
     with pytest.raises(UsageError, match="'magic': allowed are root, user, plain"):
         local.LocalBackend().probe()
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+    capability = local.LocalBackend().probe()
+    network = {Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION}
+    assert capability.available and not network & capability.verbs
+    assert all("namespaces" in capability.missing[verb] for verb in network)
+    assert "CHAOS_LOCAL_MODE=plain" in capability.missing[Verb.NET_LOSS]
+    for name in ("nic_bandwidth", "nic_latency", "nic_loss", "nic_flap", "partition"):
+        assert load_fault(name).needs <= network
 
 
-def test_a_labd_that_cannot_start_or_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    monkeypatch.setattr(client, "_BOOT", "raise SystemExit('no luck')")
-    with pytest.raises(BackendError, match="ended before it was ready: no luck"):
-        client.LabClient("plain", "x", None)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(BackendError, match="cannot be started"):
-        client.LabClient("plain", "x", None)
-
-
-def test_a_labd_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_BOOT", "import time; time.sleep(60)")
-    monkeypatch.setattr(client, "START_S_MAX", 0.2)
-    monkeypatch.setattr(client, "END_S_MAX", 0.2)
-    with pytest.raises(BackendError, match=r"not ready within 0\.2 s"):
+@pytest.mark.parametrize(
+    ("program", "boot", "said"),
+    [
+        (sys.executable, "raise SystemExit('no luck')", "ended before it was ready: no luck"),
+        (sys.executable, "import time; time.sleep(60)", r"not ready within 0\.2 s"),
+        ("/nowhere/python", "", "cannot be started"),
+    ],
+)
+def test_a_labd_that_cannot_start_fails_or_hangs_says_why(
+    program: str, boot: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+    monkeypatch.setattr(client, "_BOOT", boot)
+    if "sleep" in boot:
+        monkeypatch.setattr(client, "START_S_MAX", 0.2)
+        monkeypatch.setattr(client, "END_S_MAX", 0.2)
+    with pytest.raises(BackendError, match=said):
         client.LabClient("plain", "x", None)
 
 
@@ -117,19 +113,15 @@ def test_the_native_request_is_plain_data() -> None:
     }
 
 
-def test_placeholders() -> None:
+def test_placeholders_and_the_environment_of_the_metadata_endpoint() -> None:
     filled = fill_placeholders(("{index}", "x={address}:{index}", '{"index": {}}'), {"index": 3, "address": "a"})
     assert filled == ("3", "x=a:3", '{"index": {}}')
     with pytest.raises(UsageError, match=r"\{incarnation\} is unknown .* \{index\}"):
         fill_placeholders(("{incarnation}",), {"index": 3})
-
-
-def test_the_environment_of_the_metadata_endpoint() -> None:
     assert metadata.environment("169.254.169.254:80")["GCE_METADATA_HOST"] == "169.254.169.254"
     environment = metadata.environment("127.77.0.1:8080")
     assert environment["GCE_METADATA_HOST"] == "127.77.0.1:8080"
     assert environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] == "http://127.77.0.1:8080"
-    assert os.environ.items().isdisjoint(environment.items())
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,9 @@ def _start(run_dir: pathlib.Path, run_id: str, mode: str) -> subprocess.Popen[by
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("moment", range(4))
+@pytest.mark.parametrize("moment", range(3))
 def test_sigkill_of_the_harness_leaves_nothing(mode: str, moment: int, tmp_path: pathlib.Path) -> None:
-    """Three random moments, most of them while the lab is being built; and once in full work, its network disturbed."""
+    """Two random moments, most of them while the lab is being built; and once in full work, its network disturbed."""
     run_id, links = f"survival-{os.getpid()}-{mode}-{moment}", devices()
     with _start(tmp_path, run_id, mode) as victim:
         assert victim.stdout is not None
@@ -155,46 +155,8 @@ def test_a_reused_process_id_is_not_hit() -> None:
     assert not now.signal(signal.SIGKILL)
 
 
-@pytest.fixture
-def users_dir() -> Iterator[pathlib.Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user; the other tests ran as an ordinary one")
-    with tempfile.TemporaryDirectory() as directory:
-        os.chown(directory, USER_ID, USER_ID)
-        yield pathlib.Path(directory)
-
-
-def _run_as_user(code: str, directory: pathlib.Path) -> str:
-    command = [*AS_USER, python_of(AS_USER), "-B", "-c", textwrap.dedent(code), ROOT, str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_an_ordinary_user_has_the_same_lab(users_dir: pathlib.Path) -> None:
-    code = """
-        import os, pathlib, sys, time
-        sys.path.insert(0, sys.argv[1])
-        from harness.backends.contract import Launch
-        from harness.backends.local.backend import BACKEND
-        summary = BACKEND.probe().summary
-        workload = Launch(("sh", "-c", "id -u; hostname; exec sleep 300"), 2, 1)
-        with BACKEND.open(workload, pathlib.Path(sys.argv[2]), f"user-{os.getpid()}") as cluster:
-            cluster.start()
-            node = cluster.nodes[0]
-            node.kill()
-            new = cluster.replace(node)
-            log = pathlib.Path(sys.argv[2], "logs", "node0.2.log")
-            while "node0" not in log.read_text(): time.sleep(0.01)
-            print(os.getuid(), log.read_text().split(), node.alive, new.alive, node.address, new.address, summary)
-    """
-    out = _run_as_user(code, users_dir)
-    assert out.startswith(f"{USER_ID} ['0', 'node0'] False True 10.77.0.1 10.77.0.3 virtual hosts"), out
-    log = users_dir / "logs" / "node0.2.log"
-    assert log.stat().st_uid == USER_ID
-
-
-def test_a_full_process_table_is_said_and_leaves_nothing(users_dir: pathlib.Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_full_process_table_is_said_and_leaves_nothing() -> None:
     code = """
         import os, pathlib, resource, sys
         sys.path.insert(0, sys.argv[1])
@@ -209,9 +171,12 @@ def test_a_full_process_table_is_said_and_leaves_nothing(users_dir: pathlib.Path
         except BackendError as error:
             print(error, undo.leftovers(run_id))
     """
-    out = _run_as_user(code, users_dir)
-    assert "the limit on processes is reached" in out
-    assert out.endswith("[]")
+    with tempfile.TemporaryDirectory() as directory:
+        os.chown(directory, USER_ID, USER_ID)
+        command = [*AS_USER, python_of(AS_USER), "-B", "-c", textwrap.dedent(code), ROOT, directory]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert "the limit on processes is reached" in done.stdout and done.stdout.endswith("[]\n")
 
 
 def test_network_namespaces_are_given_back(tmp_path: pathlib.Path) -> None:

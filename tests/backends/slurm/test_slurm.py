@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -22,28 +21,27 @@ from harness.node import owner_names
 from harness.node.types import StorageRule
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-ENGINE = pathlib.Path(__file__).resolve().parents[3] / "engines" / "slurm.sh"
+
+
 SLEEP = Launch(("sleep", "600"), nodes=2, ranks_per_node=1)
+
+
+Open = Callable[..., SlurmCluster]
 
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    """The Slurm at hand; starts ours if it is installed and none runs, and ends it then."""
+    """The Slurm at hand, or ours."""
     machine.need_slurm()
-    ours = False
-    if not SlurmBackend().probe().available and machine.installed("slurm") and os.geteuid() == 0:
-        subprocess.run([str(ENGINE), "start"], check=True)
-        ours = True
-    capability = SlurmBackend().probe()
-    if not capability.available:
-        pytest.skip(f"no Slurm: {capability.summary}")
-    yield find_slurm()
-    if ours:
-        subprocess.run([str(ENGINE), "stop"], check=True)
+    with machine.slurm_up():
+        capability = SlurmBackend().probe()
+        if not capability.available:
+            pytest.skip(f"no Slurm: {capability.summary}")
+        yield find_slurm()
 
 
 @pytest.fixture
-def opened(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Callable[..., SlurmCluster]]:
+def opened(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Open]:
     clusters = []
 
     def open_cluster(workload: Launch = SLEEP, name: str = "a") -> SlurmCluster:
@@ -73,14 +71,6 @@ def said(cluster: SlurmCluster, key: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_the_probe_tells_what_can_be_done(slurm: Slurm) -> None:
-    capability = SlurmBackend().probe()
-    assert capability.available
-    assert {Verb.SIGNAL, Verb.FREEZE} <= capability.verbs
-    assert (Verb.KILL in capability.verbs) == slurm.takes_nodes
-    assert set(capability.missing) == set(Verb) - capability.verbs and all(capability.missing.values())
-
-
 def test_without_slurm_the_probe_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CHAOS_ENGINES_DIR", str(tmp_path))
@@ -97,25 +87,10 @@ def test_nothing_runs_before_the_start(slurm: Slurm, tmp_path: pathlib.Path) -> 
     with SlurmBackend().open(shell("echo here"), tmp_path, f"test-{os.getpid()}-idle") as cluster:
         time.sleep(1.0)
         assert not list((tmp_path / "logs").glob("node?.1.log")) and all(node.alive for node in cluster.nodes)
+        assert (Verb.KILL in SlurmBackend().probe().verbs) == slurm.takes_nodes
 
 
-def test_a_signal_reaches_all_of_one_node_and_nothing_else(opened: Callable[..., SlurmCluster]) -> None:
-    cluster = opened(shell("sleep 600 & sleep 600 & trap 'echo told; exit 4' TERM; wait; wait"))
-    first, second = cluster.nodes
-    before = running(cluster)
-    until(lambda: len(second.pids()) == 3, "three processes")
-    assert second.signal(signal.SIGKILL, max(second.pids())) == 1
-    until(lambda: len(second.pids()) == 2, "two processes")
-    assert second.signal(signal.SIGKILL, 1) == 0  # not one of the run's
-    assert second.signal(signal.SIGTERM) == 2
-    until(lambda: second.pids() == [], "the end of all processes")
-    assert "told" in said(cluster, "node1.1") and "told" not in said(cluster, "node0.1")
-    until(lambda: cluster.ends, "an exit")
-    assert [(end.node, end.code) for end in cluster.exits()] == [("node1", 4)]
-    assert set(before[0]) <= set(first.pids())
-
-
-def test_a_job_whose_node_will_not_come_back_shrinks(opened: Callable[..., SlurmCluster]) -> None:
+def test_a_job_whose_node_will_not_come_back_shrinks(opened: Open) -> None:
     cluster = opened()
     running(cluster)
     lost, survivor = cluster.nodes
@@ -133,19 +108,13 @@ TOLD = shell(
 
 def network_of(host: str) -> str:
     """What there is in the kernel of the network of a node of engines/slurm.sh: devices, queues, packet rules."""
-    inside = (
-        pathlib.Path(os.environ.get("CHAOS_ENGINES_DIR", "/var/lib/chaos-engines")) / f"slurm/run/{host}.ns"
-    ).read_text()
-    enter = ["nsenter", "--target", inside.strip(), "--net"]
-    commands = (["ip", "-brief", "link"], ["tc", "qdisc"], ["nft", "list", "ruleset"])
-    return "\n".join(
-        subprocess.run([*enter, *command], capture_output=True, text=True, check=True).stdout for command in commands
-    )
+    engines = pathlib.Path(os.environ.get("CHAOS_ENGINES_DIR", "/var/lib/chaos-engines"))
+    enter = ["nsenter", "--target", (engines / f"slurm/run/{host}.ns").read_text().strip(), "--net"]
+    commands = ("ip -brief link", "tc qdisc", "nft list ruleset")
+    return "\n".join(subprocess.check_output([*enter, *command.split()], text=True) for command in commands)
 
 
-def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(
-    slurm: Slurm, opened: Callable[..., SlurmCluster]
-) -> None:
+def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(slurm: Slurm, opened: Open) -> None:
     """The node goes on living after the job, unlike a container; also when Slurm and not the harness ends it."""
     if "engines/slurm.sh" not in slurm.label:
         pytest.skip("the nodes are not on this machine")
@@ -169,9 +138,7 @@ SAVES_IN_STORE = Launch(
 
 
 @pytest.mark.parametrize("end", ["requeue", "cancel", "power"])
-def test_storage_without_power_ends_with_the_job_and_comes_back_with_it(
-    end: str, slurm: Slurm, opened: Callable[..., SlurmCluster]
-) -> None:
+def test_storage_without_power_ends_with_the_job_and_comes_back_with_it(end: str, slurm: Slurm, opened: Open) -> None:
     """What waits for such storage must not keep Slurm from ending the job, and nothing of it may stay on the node."""
     if "engines/slurm.sh" not in slurm.label:
         pytest.skip("the nodes are not on this machine")
@@ -186,10 +153,8 @@ def test_storage_without_power_ends_with_the_job_and_comes_back_with_it(
     else:
         slurm.run(*{"requeue": ("scontrol", "requeue"), "cancel": ("scancel",)}[end], str(cluster._job_id))
     until(lambda: not node.alive or not cluster.waiting, "the end of the node or of the job")
-    until(
-        lambda: not processes_of(cluster._run_id) and not fuse_mounts_below(cluster.run_dir),
-        "the end of all that was there",
-    )
+    left = lambda: [*processes_of(cluster._run_id), *fuse_mounts_below(cluster.run_dir)]  # noqa: E731
+    until(lambda: not left(), "the end of all that was there")
     cut.heal()
     if end == "power":
         (store / "node1").unlink()
@@ -203,7 +168,7 @@ def test_storage_without_power_ends_with_the_job_and_comes_back_with_it(
 
 @pytest.mark.parametrize("way", ["priority", "drain", "requeue", "signal"])
 def test_slurm_evicts_in_each_of_its_ways(
-    way: str, slurm: Slurm, opened: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+    way: str, slurm: Slurm, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tasks are told and leave, the whole job is requeued, and it starts again once the place is given back."""
     monkeypatch.setenv("CHAOS_SLURM_EVICTION", way)
@@ -215,16 +180,15 @@ def test_slurm_evicts_in_each_of_its_ways(
     victim.evict(0)
     until(lambda: not victim.alive, "the end of the node")
     until(lambda: "told" in said(cluster, "node1.1"), "the notice")  # its last words may come after the job's end
-    state = slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()[0]
-    assert state.startswith("drain") == (way == "drain"), state
+    state = lambda: slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()[0]  # noqa: E731
+    assert state().startswith("drain") == (way == "drain"), state()
     fresh = cluster.replace(victim)
     until(lambda: fresh.alive, "the replacement")
     assert [node.incarnation for node in cluster.nodes] == [2, 2]
     until(lambda: not cluster.waiting, "the whole job")
     codes = {(end.node, end.incarnation): end.code for end in cluster.exits()}
     assert codes["node0", 2] == codes["node1", 2] == 0 and codes["node1", 1] != 0
-    state = slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()[0]
-    assert not state.startswith("drain"), "what was drained in the name of a run is given back"
+    assert not state().startswith("drain"), "what was drained in the name of a run is given back"
 
 
 def test_a_node_that_is_set_down_is_lost_and_comes_back(
@@ -254,15 +218,14 @@ def test_a_node_that_is_set_down_is_lost_and_comes_back(
     assert host not in slurm.run("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N")
 
 
-def test_a_way_that_slurm_does_not_have_is_refused(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_slurm_does_not_have_is_one_clear_message(
+    slurm: Slurm, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CannotRunError, match="999 nodes"):
+        SlurmBackend().open(Launch(("true",), 999, 1), tmp_path, f"test-{os.getpid()}-many")
     monkeypatch.setenv("CHAOS_SLURM_EVICTION", "politely")
     with pytest.raises(UsageError, match="'politely'"):
         SlurmBackend().probe()
-
-
-def test_more_nodes_than_there_are_is_one_clear_message(slurm: Slurm, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(CannotRunError, match="999 nodes"):
-        SlurmBackend().open(Launch(("true",), 999, 1), tmp_path, f"test-{os.getpid()}-many")
 
 
 DIES = """

@@ -46,6 +46,8 @@ def test_the_request_is_the_one_we_know() -> None:
     parts += [f"--- {name}\n{text}" for name, text in request.files.items()]
     assert "\n".join(parts) == SNAPSHOT.read_text()
     assert request.env["MODE"] == "test"
+    for name in ("batch.sh", "task.sh"):
+        subprocess.run(["bash", "-n"], input=request.files[name], text=True, check=True)
 
 
 def test_folders_that_can_be_disturbed_are_told_to_the_tasks_of_nodes_alone() -> None:
@@ -55,13 +57,6 @@ def test_folders_that_can_be_disturbed_are_told_to_the_tasks_of_nodes_alone() ->
         "    -- checkpoints -- ", """    checkpoints 'it'"'"'s' -- checkpoints 'it'"'"'s' -- """
     )
     assert {**files, "task.sh": ""} == {**without, "task.sh": ""}
-
-
-def test_rendering_is_pure_and_the_scripts_are_valid_shell() -> None:
-    assert render(WORKLOAD) == render(WORKLOAD)
-    assert str(pathlib.Path.cwd()) not in repr(render(WORKLOAD))
-    for name in ("batch.sh", "task.sh"):
-        subprocess.run(["bash", "-n"], input=render(WORKLOAD).files[name], text=True, check=True)
 
 
 def test_placeholders_are_single_words_and_have_a_value() -> None:
@@ -86,23 +81,16 @@ def test_any_word_reaches_the_command_unchanged(command: list[str]) -> None:
     assert shown == command or any("{" in word for word in command)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_jobs_are_read_from_old_and_new_slurm() -> None:
+    """One that is completing has neither ended nor is it pending."""
+    common = {"job_id": 7, "name": "x", "nodes": "n[1-2]", "state_reason": "None"}
+    for data in (
         {"job_state": "RUNNING", "restart_cnt": 2},
         {"job_state": ["RUNNING"], "restart_cnt": {"set": True, "infinite": False, "number": 2}},
-    ],
-    ids=["22.05", "24.05"],
-)
-def test_jobs_are_read_from_old_and_new_slurm(data: dict[str, object]) -> None:
-    common = {"job_id": 7, "name": "x", "nodes": "n[1-2]", "state_reason": "None"}
-    assert _read_job(common | data) == SlurmJob(7, "x", ("RUNNING",), 2, "n[1-2]", "None")
-
-
-def test_a_completing_job_has_neither_ended_nor_is_it_pending() -> None:
-    common = {"job_id": 7, "name": "x", "nodes": "n1", "restart_cnt": 0}
+    ):
+        assert _read_job(common | data) == SlurmJob(7, "x", ("RUNNING",), 2, "n[1-2]", "None")
     for states in ("COMPLETING", ["FAILED", "COMPLETING"], ["PENDING", "COMPLETING"]):
-        job = _read_job(common | {"job_state": states})
+        job = _read_job(common | {"restart_cnt": 0, "job_state": states})
         assert (job.ended, job.pending, job.running) == (False, False, False), states
 
 
@@ -144,24 +132,19 @@ def test_what_is_no_record_is_passed_over(tmp_path: pathlib.Path, exits: pathlib
 
 
 def test_no_link_is_followed_and_no_pipe_is_waited_for(tmp_path: pathlib.Path, exits: pathlib.Path) -> None:
-    (tmp_path / "elsewhere").write_text("0")
-    (exits / "node0.1").symlink_to(tmp_path / "elsewhere")
+    """Also if a trainer that can write there puts a link where a record is made first."""
+    precious = tmp_path / "precious"
+    precious.write_text("0")
+    (exits / "node0.1").symlink_to(precious)
     os.mkfifo(exits / "node1.1")
     (exits / "node2.1").mkdir()
     assert read_exits(tmp_path) == []
-
-
-def test_the_record_of_an_exit_goes_through_no_link(tmp_path: pathlib.Path, exits: pathlib.Path) -> None:
-    """A trainer that can write there puts one where the record is made first."""
     (tmp_path / "logs").mkdir()
-    precious = tmp_path / "precious"
-    precious.write_text("precious")
-    (exits / ".node0.1").symlink_to(precious)
+    (exits / ".node3.1").symlink_to(precious)
     env = os.environ | {"CHAOS_RUN_DIR": str(tmp_path), "CHAOS_INCARNATION": "1", "CHAOS_RUN_ID": "x"}
-    command = boot.command(sys.executable, boot.place(), "harness.node.slurm_task", ["node0", "--", "--"])
+    command = boot.command(sys.executable, boot.place(), "harness.node.slurm_task", ["node3", "--", "--"])
     subprocess.run([*command, "sh", "-c", "exit 3"], env=env, capture_output=True)
-    assert precious.read_text() == "precious"
-    assert read_exits(tmp_path) == [("node0", 1, 3)]
+    assert precious.read_text() == "0" and read_exits(tmp_path) == [("node3", 1, 3)]
 
 
 @pytest.fixture
@@ -172,15 +155,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def pass_time(clock: list[float], seconds: float) -> None:
-    clock[0] += seconds
-
-
 def test_a_job_waits_as_long_as_its_harness_lives(clock: list[float]) -> None:
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
     looks = iter([b"1", b"2", b"", b"2", b"3"])
-    slurm_watch.wait(lambda: next(looks, b"3"), 4 * LOOK_S, lambda seconds: pass_time(clock, seconds))
+    slurm_watch.wait(lambda: next(looks, b"3"), 4 * LOOK_S, sleep)
     assert clock == [100 + (4 + 4) * LOOK_S], "four looks after the last news, which was the fifth"
-    slurm_watch.wait(lambda: b"", 5 * LOOK_S, lambda seconds: pass_time(clock, seconds))
+    slurm_watch.wait(lambda: b"", 5 * LOOK_S, sleep)
     assert clock == [100 + 13 * LOOK_S], "one that never wrote is dead"
 
 
@@ -194,25 +176,16 @@ def test_the_watch_runs_the_command_when_the_harness_is_silent(tmp_path: pathlib
     assert slurm_watch.content(str(tmp_path / "pipe")) == b"", "it is not held by one"
 
 
-# The file systems of a task
-
-
-@pytest.fixture
-def delivered(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    (tmp_path / "key").write_text("secret")
+def test_the_address_of_a_file_system_cannot_be_guessed_and_another_users_is_not_talked_to(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever listens at the address: the kernel tells who it is."""
     monkeypatch.setattr(boot, "place", lambda: str(tmp_path / "delivered.zip"))
-    return tmp_path
-
-
-def test_the_address_of_a_file_system_cannot_be_guessed(delivered: pathlib.Path) -> None:
+    (tmp_path / "key").write_text("secret")
     first = slurm_storage._address("node0.1", "/run/store")
     assert first == slurm_storage._address("node0.1", "/run/store")
-    (delivered / "key").write_text("another")
+    (tmp_path / "key").write_text("another")
     assert slurm_storage._address("node0.1", "/run/store") != first
-
-
-def test_another_users_file_system_is_not_talked_to(delivered: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever listens at the address: the kernel tells who it is."""
     monkeypatch.setattr(os, "getuid", lambda: 61234)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(slurm_storage._address("node0.1", "/run/store"))
