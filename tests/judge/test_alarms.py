@@ -1,7 +1,5 @@
 """A trainer's alarm is false where no fault is at work and its own steps show nothing of what it says."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +17,6 @@ SLOW = 1
 
 
 def alarm(logs: Logs, rank: int, step: int, **told: Any) -> None:
-    """This rank sounds it when it has done this step."""
     lines = logs.trainers(rank=rank)[0]
     (done,) = steps(lines, step, step)
     lines.insert(lines.index(done) + 1, {"event": "anomaly", "detail": "slow"} | told | clocks(done))
@@ -98,8 +95,6 @@ def test_a_fault_may_be_told_some_steps_after_it_was_healed(late: int, false: in
 @pytest.mark.parametrize("benign", [True, False])
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_benign_pause_explains_no_alarm(benign: bool, beside: bool) -> None:
-    """Nothing is wrong there, unless another fault acts as well."""
-
     def told(logs: Logs) -> None:
         done, target = steps(logs.trainers(rank=0)[0]), [{"node": "node1", "incarnation": 1, "rank": None}]
         struck(logs, "pause", done[25]["mono_ns"], healed=done[30]["mono_ns"], targets=target, may=[], benign=benign)
@@ -160,9 +155,7 @@ def test_restarts_are_counted_whatever_their_cause(outages: list[Outage], restar
         (40, {"kind": "slow"}, 50.0, 1),
     ],
 )
-def test_an_alarm_by_a_rule_is_held_against_the_same_rule(
-    told_at: int, told: dict[str, Any], norm: float, false: int
-) -> None:
+def test_an_alarm_is_held_against_its_own_rule(told_at: int, told: dict[str, Any], norm: float, false: int) -> None:
     """The trainer and the judge read the same steps by one module. The spike is at step 40."""
 
     def spike(logs: Logs) -> None:
@@ -174,8 +167,6 @@ def test_an_alarm_by_a_rule_is_held_against_the_same_rule(
 
 @pytest.mark.parametrize(("rank", "at", "false"), [(0, 260, 0), (0, 261, 1), (1, 260, 0)])
 def test_an_alarm_late_in_a_long_life_is_about_its_own_process(rank: int, at: int, false: int) -> None:
-    """The rules are applied to the last of its steps, not to all."""
-
     def spike(logs: Logs) -> None:
         change(logs.steps(rank=rank), grad_norm=lambda step: 50.0 if step["step"] == 260 else 1.0)
         alarm(logs, rank, at, kind="gradient")

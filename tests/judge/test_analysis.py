@@ -1,17 +1,14 @@
 """What scores and charts share is computed once, so that they cannot say different things."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 from judging import load, verdict
 from mutants.bent import JOB
 from simulator import Logs, Outage, change, remove, simulate
 
-from harness.evidence import by_time, ledger, losses, usual
+from harness.evidence import by_time
 from harness.judge.facts import analysis
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Evidence
@@ -40,20 +37,6 @@ def trainers_last(logs: Logs) -> str:
     while logs[name][-1].get("event") != "step":
         logs[name].pop()
     return name
-
-
-def test_each_figure_is_worked_out_once() -> None:
-    history = simulate(replace(JOB, steps=30), [Outage(17, "rank", victim=1)], 5)
-    counted = [(ledger, "settle"), (analysis, "Usual"), (analysis, "Slowed"), (usual, "pace")]
-    with mock.patch.object(losses, "surviving", wraps=losses.surviving) as surviving:
-        spies = [mock.patch.object(module, name, wraps=getattr(module, name)) for module, name in counted]
-        calls = [spy.start() for spy in spies]
-        card = verdict(history)
-        drawing.curves(card.evidence)
-        for spy in spies:
-            spy.stop()
-    assert [call.call_count for call in calls] == [1, 1, 1, 1]
-    assert surviving.call_count == 2, "once for the run, once for its fault-free run"
 
 
 def test_the_jumps_of_each_process_are_its_own() -> None:

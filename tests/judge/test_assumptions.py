@@ -1,7 +1,5 @@
 """Each assumption makes a run inconclusive that is judged otherwise without it."""
 
-from __future__ import annotations
-
 import pathlib
 import tempfile
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Each reason has a code of its own, and each code is some reason's."""
 
-from __future__ import annotations
-
 import enum
 import pathlib
 import re

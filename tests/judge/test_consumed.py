@@ -1,24 +1,20 @@
 """What ranks consumed, against the fault-free run: histories as an observer of an unchanged trainer tells them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXACT, bending, bent, expecting, load, verdict
+from judging import EXACT, bending, bent, expecting, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate, steps
 
 from harness.evidence import samples
 from harness.evidence.samples import Consumed
-from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
@@ -126,8 +122,6 @@ def test_the_same_defect_is_told_where_nobody_expects_anything_of_it() -> None:
 
 
 def test_samples_that_are_only_to_be_reported_fail_nothing() -> None:
-    """As of a replica that comes back and begins its pass again."""
-
     expect = {"loss_continuity": {"mode": "final", "samples": "reported"}}
     judged = card(run_of(in_order, late, expect=expect), fault_free_of(in_order))
     assert judged.verdict is Verdict.PASS, judged.reasons
@@ -137,20 +131,11 @@ def test_samples_that_are_only_to_be_reported_fail_nothing() -> None:
     assert wrong.verdict is Verdict.INCONCLUSIVE and "samples: reported sets no bound" in wrong.reasons[0]
 
 
-def test_a_pass_that_begins_again_after_the_resume() -> None:
-    """A script that saves its model and not its place in the pass."""
-    again = sampler(shift=lambda step: step - 10)
-    result = found(run_of(sampler(), again), fault_free_of(sampler()))
-    assert result.repeated and result.skipped and result.repeated + result.others == result.skipped
-    assert result.repeated_where.startswith(" in 4 passes over the data, 15 % of the 1280 consumed: ")
-
-
 @pytest.mark.parametrize(
     ("odd", "where"),
     [({12}, " (16 per rank): "), ({12, 20}, " (32 per rank) in 2 passes over the data, 5 % of the 1280 consumed: ")],
 )
 def test_samples_of_several_passes_are_told_with_their_share(odd: set[int], where: str) -> None:
-    """A step of each pass consumes those of the step before."""
     again = sampler(shift=lambda step: step - (step in odd))
     result = found(run_of(sampler(), again), fault_free_of(sampler()))
     assert result.repeated == 32 * len(odd)
@@ -196,9 +181,6 @@ def test_an_order_that_is_another_in_every_run_accuses_nobody() -> None:
     judged = card(run_of(sampler(seed=1), sampler(seed=2)), fault_free_of(sampler(seed=3)))
     assert judged.verdict is Verdict.PASS, judged.reasons
     assert "not comparable" in judged.not_judged["sample order"]
-    asked = {"loss_continuity": {"mode": "exact", "max_samples_repeated": 0}}
-    strict = card(run_of(sampler(seed=1), expect=asked), fault_free_of(sampler(seed=3)))
-    assert strict.expectations  # the losses are the fault-free run's bit for bit, so the samples are, too
 
 
 def test_fault_free_repeats_that_differ_among_each_other_accuse_nobody_either() -> None:
@@ -281,18 +263,10 @@ def test_digests_of_inputs_are_held_against_those_of_the_fault_free_run() -> Non
     assert other.verdict is Verdict.PASS and "not comparable" in other.not_judged["sample order"]
 
 
-def test_a_worker_that_died_by_itself_is_no_defect_of_the_samples() -> None:
-    crash = [Outage(17, "crash", victim=1)]
-    judged = card(run_of(sampler(), outages=crash), fault_free_of(sampler()))
-    assert judged.verdict is Verdict.INCONCLUSIVE and "unexplained death" in judged.reasons[0]
-    assert judged.scores["loss_continuity"]["samples_repeated"] == 0
-
-
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(11, 40), st.integers(0, 1), st.integers(0, 2000)), max_size=4))
 def test_amounts_are_those_of_plain_multisets(changes: list[tuple[int, int, int]]) -> None:
-    """Some steps after the resume consume one other sample than they should."""
     changed = {(step, rank): index for step, rank, index in changes}
 
     def odd(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
@@ -314,10 +288,3 @@ def test_amounts_are_those_of_plain_multisets(changes: list[tuple[int, int, int]
 def test_what_is_named_is_short() -> None:
     assert samples.named(np.array([128, 129, 130, 7, 130])) == "7, 128–130"
     assert samples.named(np.arange(0, 100, 2)) == "0, 2, 4, 6, 8, 10, …"
-
-
-def test_the_analysis_is_made_once() -> None:
-    evidence = Analysis.of(Evidence(run_of(in_order), fault_free_of(in_order)))
-    assert evidence.consumed is evidence.consumed and evidence.consumed is not None
-    reference = Evidence(load(simulate(JOB, KILL, seed=5)), load(simulate(replace(JOB), (), 99)))
-    assert samples.consumed(reference) is None, "places in the shuffled order are judged by themselves"

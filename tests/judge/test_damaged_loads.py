@@ -1,7 +1,5 @@
 """A load of damaged bytes without a word is proved; its healthy neighbours are not accused."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,9 +30,8 @@ def restores(logs: Logs) -> list[dict[str, Any]]:
 def rotten(logs: Logs, since_ns: int = 2_000_000, **changed: Any) -> None:
     """A fault damages the checkpoint of step 30 shortly before the kill."""
     kill, folder = logs.told("fault.injected"), "checkpoints/step-00000030"
-    struck(
-        logs, "rot", kill["mono_ns"] - since_ns, kill["mono_ns"] - since_ns, kind="checkpoint_corruption", spoils=True
-    )
+    at = kill["mono_ns"] - since_ns
+    struck(logs, "rot", at, at, kind="checkpoint_corruption", spoils=True)
     told = {"path": f"{folder}/__0_0.distcp", "checkpoint": folder, "step": 30, "names": ["step-00000030"]}
     told |= {"copies": 0, "part": "tensor", "how": "bit_flip", "tensor_bytes": 1} | changed
     told = {key: value for key, value in told.items() if value is not None}
@@ -117,18 +114,14 @@ def test_where_digests_are_right_it_is_enough_to_go_back(sealed: bool, kept: int
     """The restart took step 30, did steps 31 and on, and kept those until step `kept`."""
     damage = Damage("rot", 10, Word(NEVER), NEVER, 30, frozenset(), False, 4, "nan", "x", sealed)
     restore = Restore(0, 0, 20, 30, "", None, "", "new", "old", (), (), (), 31)
-    restart = SimpleNamespace(
-        states=[(restore, 30)], restores=[restore], passed_over=[], epoch=SimpleNamespace(first=31, kept=kept)
-    )
+    epoch = SimpleNamespace(first=31, kept=kept)
+    restart = SimpleNamespace(states=[(restore, 30)], restores=[restore], passed_over=[], epoch=epoch)
     saves = SimpleNamespace(damage={"rot": [damage]})
     evidence: Any = SimpleNamespace(run=SimpleNamespace(uncertainty_ns=0), saves=saves, restarts=[restart, restart])
     words = [each.words for each in restart_sound.breaches(evidence)]
     what = "kept what came of it" if sealed else "did not report the damage"
-    assert (
-        words[:1]
-        == [f"the job resumed from the checkpoint that `rot` damaged, and {what} (nan, 4 bytes of tensors in x)"]
-        * found
-    )
+    text = f"the job resumed from the checkpoint that `rot` damaged, and {what} (nan, 4 bytes of tensors in x)"
+    assert words[:1] == [text] * found
     assert len(words) == 3 * found  # and it is not what was saved
 
 

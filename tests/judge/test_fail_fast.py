@@ -1,7 +1,5 @@
 """A job that is to give up when a member never comes: soon, by itself, and with a word of why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Files beside the saves that the fault-free run left, and a run with faults did not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

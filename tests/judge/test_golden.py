@@ -3,8 +3,6 @@
 PYTHONPATH=tests python tests/judge/test_golden.py      writes them anew; look at the difference before you commit it
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import tempfile

@@ -5,8 +5,6 @@ It needs Google Cloud's libraries, so its answers stand here as vectors. They ar
 start and step start of `Told`, and for the job's end.
 """
 
-from __future__ import annotations
-
 import pathlib
 from dataclasses import dataclass
 
@@ -30,7 +28,6 @@ class Told:
 
 
 def seconds(first: int, last: int, begin: float) -> dict[int, float]:
-    """Steps of one second each."""
     return {number: begin + number - first for number in range(first, last + 1)}
 
 

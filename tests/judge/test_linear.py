@@ -4,8 +4,6 @@ Counted, not timed: the lines of Python that run, and the elements of the run's 
 mask, sort or sum.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

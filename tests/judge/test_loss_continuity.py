@@ -1,7 +1,5 @@
 """Loss continuity, part by part: which row stands for a step, what is compared, and when nothing follows from it."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import tracemalloc
@@ -36,7 +34,6 @@ KILL = [Outage(17, "rank", victim=1)]
 
 
 def level(loss: Callable[[int], float]) -> Bend:
-    """The loss of each step by its number."""
     return lambda logs: [line.update(loss=loss(line["step"])) for line in logs.steps()]
 
 
@@ -199,7 +196,6 @@ def test_samples_that_are_skipped_are_counted_whatever_their_number() -> None:
 
 
 def scattered(seed: int, level: float, steps: int = 400) -> Curve:
-    """Losses around `level`, each like the one before it."""
     noise = np.random.default_rng(seed).normal(0, 0.1, steps)
     alike = np.convolve(noise, np.ones(4) / 2, "same")
     none = np.zeros(steps, np.int64)
@@ -260,9 +256,7 @@ def test_a_rank_that_tells_two_losses_hides_no_other_rank(wrong: bool) -> None:
     ("first", "last", "usual", "claims"),
     [(5, 15, None, 1), (0, 29, None, 1), (19, 29, None, 1), (5, 14, None, 0), (5, 15, (14, 15), 0), (0, -1, None, 0)],
 )
-def test_a_norm_that_never_changes_is_not_measured(
-    first: int, last: int, usual: tuple[int, int] | None, claims: int
-) -> None:
+def test_a_norm_that_never_changes_is_none(first: int, last: int, usual: tuple[int, int] | None, claims: int) -> None:
     """Ten times in a row; but for a trainer that tells one number twice at these steps without a fault, too."""
     count, numbers = 30, list(range(30))
 
@@ -294,13 +288,6 @@ def test_a_final_gap_that_nothing_tells_is_shown_as_none(mine: Curve, fault_free
     found = loss_continuity._final(bounds, compare(mine, fault_free))
     assert (found.bound, found.observed, found.verdict) == ("final, within 3 %", "—", Verdict.INCONCLUSIVE)
     assert found.reason == "the last steps cannot be compared with the fault-free run"
-
-
-def test_a_final_loss_near_zero_has_no_gap_in_percent_and_what_the_envelope_sees_is_told_by_the_most() -> None:
-    assert compare(curve([0, 1], [1, 1], loss=[8.0, 1e-9]), curve([0, 1], [1, 1], loss=[8.0, 0.0])).near_zero
-    sees = [{"percent": percent} for percent in (2.0, 0.5, 3.0)]
-    assert loss_continuity._reach({"sees": sees}) == " (off for good by 3 % would show)"
-    assert loss_continuity._reach({"sees": []}) == loss_continuity._reach({}) == ""
 
 
 def test_a_loss_of_all_ranks_is_their_mean_by_samples(tmp_path: pathlib.Path) -> None:

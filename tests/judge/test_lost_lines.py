@@ -1,15 +1,13 @@
 """Logs whose lines are numbered: a step that was not told is none, a line of a killed process may be lost, and one that
 a living process wrote is there."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from judging import Bend, bending, bent, fault_free_of, together, verdict
-from simulator import MS, Job, Line, Logs, Outage, find, remove, simulate, steps
+from simulator import MS, Job, Line, Logs, Outage, change, find, remove, simulate, steps
 
 from harness.evidence.lost_lines import lost_lines
 from harness.judge.score import Evidence
@@ -36,7 +34,6 @@ def lose_event(whose: tuple[int, int], event: str) -> Bend:
 
 
 def full_disk(whose: tuple[int, int], step: int, dropped: int) -> Bend:
-    """So many events were dropped before this step, as its line says."""
     return lambda logs: steps(of(logs, whose), step, step)[0].update(dropped=dropped)
 
 
@@ -48,6 +45,22 @@ def telling(logs: Logs) -> None:
     """Weights, by which a log without numbers shows that a step was done all the same."""
     for line in logs.steps():
         line |= {"weights": f"w{line['step']}", "weights_ns": 1} if line["step"] % 5 == 1 else {}
+
+
+def telling_none(logs: Logs) -> None:
+    change(logs.steps(), "weights", "weights_ns")
+
+
+def no_time(logs: Logs) -> None:
+    """The step after the absent one began as soon as the one before it was over."""
+    done = steps(of(logs, LAST), 29, 31)
+    done[2]["begin_ns"] = done[0]["mono_ns"]
+    lose(LAST, 30)(logs)
+
+
+def other_weights(logs: Logs) -> None:
+    lose(LAST, 30)(logs)
+    steps(of(logs, LAST), 31, 31)[0]["weights"] = "other"
 
 
 def findings(*bends: Bend, outages: Sequence[Outage] = (Outage(17, "rank", victim=1),)) -> list[Found]:
@@ -82,19 +95,16 @@ def left_out(verdict: Verdict, doubt: str = "") -> Found:
         ([lose(KILLED, 5)], [left_out(OPEN, "log-whole")]),
         ([lose(LAST, 30)], [left_out(OPEN, "log-whole")]),
         ([lose(LAST, 30, 31)], [left_out(FAIL)]),
+        ([lose(LAST, 25, 35)], [left_out(FAIL)]),
+        ([lose(LAST, 38)], [left_out(FAIL)]),  # no weights are told after it
+        ([no_time], [left_out(FAIL)]),
+        ([other_weights], [("result.replicas_together", FAIL, ""), left_out(FAIL)]),
+        ([telling_none, lose(LAST, 30)], [left_out(FAIL)]),
         # A full disk.
         ([number, lose(LAST, 30), full_disk(LAST, 31, 1)], [left_out(OPEN, "log-whole")]),
         ([lose(LAST, 30), number, full_disk(LAST, 31, 1)], [left_out(FAIL)]),  # it dropped nothing
         ([number, lose(LAST, 30, 32), full_disk(LAST, 31, 1)], [LOST, left_out(OPEN, "log-whole")]),
-    ],
-)
-def test_numbers_tell_a_lost_line_from_a_step_that_was_not_done(bends: list[Bend], found: list[Found]) -> None:
-    assert findings(*bends) == found
-
-
-@pytest.mark.parametrize(
-    ("bends", "found"),
-    [
+        # A step that nobody told was lost if each lacks it.
         ([number, lose(KILLED, 5), lose(SURVIVOR, 5)], [LOST, left_out(OPEN, "log-whole")]),
         ([lose(KILLED, 5), number, lose(SURVIVOR, 5)], [LOST, left_out(FAIL)]),
         ([lose(LAST, 30), number, lose(KILLED, 5), lose(SURVIVOR, 5)], [LOST, left_out(FAIL)]),
@@ -102,8 +112,15 @@ def test_numbers_tell_a_lost_line_from_a_step_that_was_not_done(bends: list[Bend
         ([lose(KILLED, 5), lose(SURVIVOR, 5), number, lose(KILLED, 7)], [left_out(FAIL)]),
     ],
 )
-def test_a_step_that_nobody_told_was_lost_if_each_lacks_it(bends: list[Bend], found: list[Found]) -> None:
+def test_numbers_tell_a_lost_line_from_a_step_that_was_not_done(bends: list[Bend], found: list[Found]) -> None:
     assert findings(*bends) == found
+
+
+@pytest.mark.parametrize(("absent", "found"), [((1,), (OPEN, "log-whole")), ((1, 2), (FAIL, ""))])
+def test_the_first_line_of_a_run_may_be_lost_too(absent: tuple[int, ...], found: tuple[Verdict, str]) -> None:
+    card = verdict(simulate(JOB), together(telling, lose(KILLED, *absent)), {}, fault_free_of(JOB))
+    told = [(each.code, each.verdict, each.doubt) for each in card.findings]
+    assert sorted(told) == [("restart.same_step", *found), ("steps.all", *found)]
 
 
 def test_of_a_rank_that_tells_each_fifth_step_one_line_is_one_step() -> None:
@@ -165,9 +182,7 @@ def test_an_empty_log_lacks_nothing_if_its_process_was_killed_at_once(
 ) -> None:
     history = simulate(replace(JOB, foreign_clocks=foreign_clocks), [Outage(17, kind, victim=1)], seed=5)
     card = verdict(history, together(telling, empty(rank, later_ms)), {}, fault_free_of(JOB))
-    assert [each.text.split()[-4:] for each in card.findings] == (
-        [] if harmless else [["holds", "no", "complete", "line"]]
-    )
+    assert [each.text.endswith("holds no complete line") for each in card.findings] == [True] * (not harmless)
 
 
 def test_what_is_missing_is_said_in_words_and_proves_nothing_in_a_fault_free_run() -> None:

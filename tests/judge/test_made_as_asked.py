@@ -1,8 +1,5 @@
 """What the harness makes for comparison is checked before anything is held against it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -79,7 +76,6 @@ def test_what_only_one_of_two_logs_tells_of_the_code_is_no_difference() -> None:
     assert not Asked.by(told).broken_by(untold) and not Asked.by(untold).broken_by(told)
 
 
-Change = Callable[[float], float]
 SMALL = replace(JOB, nodes=1)
 
 

@@ -1,7 +1,5 @@
 """A rank whose memory leaks must be named before it ends, where the scenario asks for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

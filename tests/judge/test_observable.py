@@ -1,7 +1,5 @@
 """A healthy script is not accused: no steps told, steps counted anew in each life, own errors and lost peers."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -105,9 +105,7 @@ def test_with_fewer_ranks_a_sum_over_ranks_is_another_one(factor: float, figure:
 
 
 @pytest.mark.parametrize(("bounds", "found"), [({}, FAIL), ({"samples": "reported"}, INCONCLUSIVE)])
-def test_other_samples_may_have_other_losses_if_the_scenario_permits_them(
-    bounds: dict[str, Any], found: Verdict
-) -> None:
+def test_other_samples_may_have_other_losses_if_they_are_permitted(bounds: dict[str, Any], found: Verdict) -> None:
     expect = {"loss_continuity": {"mode": "final"} | bounds}
     card = verdict(simulate(JOB, KILL, seed=5), together(other_samples, times(2, 201, 260)), expect)
     assert_verdict(card, found, "consumed the same samples, and the scenario permits" if bounds else "other samples")

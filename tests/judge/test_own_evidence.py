@@ -1,7 +1,5 @@
 """What the harness no longer sees it accuses nobody of: the same breach is told at most, or gone."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import pathlib
@@ -60,7 +58,6 @@ def broken_in(card: Scorecard) -> set[str]:
 
 
 def without(events: set[str], run: pathlib.Path, copy: pathlib.Path) -> bool:
-    """Whether the copy lacks any."""
     lacks = False
     for path in (path for path in run.rglob("*") if path.is_file()):
         lines = path.read_bytes().splitlines(keepends=True)

@@ -1,7 +1,5 @@
 """The training's own traffic through network faults: missed is invalid, unmeasured is said, unslowed is a result."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

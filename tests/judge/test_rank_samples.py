@@ -1,7 +1,5 @@
 """A rank with fewer or duplicate samples: named with its step. Shares that differ by one sample are legal."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """One expectation on recovery time: which of the spans decides, and what the bound, doubts and clocks make of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -77,9 +75,7 @@ def test_the_longest_span_against_the_bound(seconds: float, found: Verdict, shar
         ([span(3, ended=False), span(12)], Verdict.FAIL, "> 3.00 s, not over"),
     ],
 )
-def test_what_is_in_doubt_decides_only_where_nothing_certain_does(
-    spans: list[_Span], found: Verdict, observed: str
-) -> None:
+def test_doubts_decide_only_where_nothing_certain_does(spans: list[_Span], found: Verdict, observed: str) -> None:
     for order in (spans, spans[::-1]):
         told = line(*order)
         assert (told.verdict, told.observed) == (found, observed)
@@ -96,9 +92,7 @@ def test_what_is_in_doubt_decides_only_where_nothing_certain_does(
         (11, "interrupted", Verdict.FAIL),
     ],
 )
-def test_who_stops_a_run_early_does_not_know_how_long_it_would_have_taken(
-    seconds: float, outcome: str, found: Verdict
-) -> None:
+def test_who_stops_a_run_early_does_not_know_its_length(seconds: float, outcome: str, found: Verdict) -> None:
     told = line(span(seconds, ended=False), outcome=outcome)
     assert told.verdict is found
     why = f"stuck for {seconds} s" if found is Verdict.FAIL else f"the run ended {seconds}.00 s into the recovery"
@@ -110,37 +104,12 @@ def test_a_run_that_was_stopped_early_is_still_accused_of_what_had_taken_too_lon
     assert (told.verdict, told.observed, told.observed_value) == (Verdict.FAIL, "12.00 s", 12.0)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "found"),
-    [
-        (7.9, Verdict.PASS),
-        (8, Verdict.PASS),
-        (8.1, Verdict.INCONCLUSIVE),
-        (11.9, Verdict.INCONCLUSIVE),
-        (12, Verdict.FAIL),
-    ],
-)
-def test_clocks_that_are_known_to_a_second_decide_nothing_within_two_of_the_bound(
-    seconds: float, found: Verdict
-) -> None:
-    told = line(span(seconds), clocks=1)
-    assert told.verdict is found
-    assert ("clocks are only known to within 1.00 s" in told.reason) == (found is Verdict.INCONCLUSIVE)
-
-
 def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     over, still = Degraded("a", 0, 90 * S, True, 1.5), Degraded("b", 50 * S, 60 * S, False, 2.0)
     for found in ([over, still], [still, over]):
         monkeypatch.setattr(Slowed, "degraded", found)
         told = questions()["recovery_time"].score(Analysis(RUN, None, ()), RecoveryBounds())
         assert (told.values["seconds"], told.summary) == (None, "still 2.00 × its usual step time at the end")
-
-
-def test_what_never_recovered_is_worse_than_what_took_longer() -> None:
-    over, never = Episode(0, 5 * S, 90 * S, 7, (), ()), Episode(95 * S, None, None, 9, (), ())
-    run = replace(RUN, episodes=[over, never])
-    told = questions()["recovery_time"].score(Analysis(run, None, ()), RecoveryBounds())
-    assert (told.values["seconds"], told.summary) == (None, "")
 
 
 def test_the_longest_phase_is_so_by_its_sum_and_in_the_words_of_the_report() -> None:
@@ -187,9 +156,7 @@ def ended(
     [(8 * 10**6, 120 * S, False), (900 * 10**6, 120 * S, False), (900 * 10**6, S // 2, True), (30 * S, 120 * S, True)],
     ids=["within a step", "on a busy host", "longer than it is given", "much longer than any step"],
 )
-def test_a_run_that_is_ended_in_the_course_of_a_step_had_no_outage(
-    outcome: str, after_ns: int, limit_ns: int, outage: bool
-) -> None:
+def test_a_run_that_ends_within_a_step_had_no_outage(outcome: str, after_ns: int, limit_ns: int, outage: bool) -> None:
     def cut(logs: Logs) -> None:
         logs.told("fault.healed").update(clocks(logs.told("fault.effect"), 1))
         logs.put()

@@ -1,7 +1,5 @@
 """Steps that were done again after a restart, beside the first time that the job did them."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import random
@@ -348,10 +346,7 @@ def test_a_log_without_a_step_is_named(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (
-            f"saved checkpoint step_{10**20}.pt",
-            f"which step 'step_{10**20}' means (1 line like this; the number is too large)",
-        ),
+        (f"saved checkpoint step_{10**20}.pt", f"'step_{10**20}' means (1 line like this; the number is too large)"),
         (f"saved checkpoint step {10**12}", f"which step 'step {10**12}' means"),
         ("saved checkpoint step 1e20", "which step 'step 1e20' means"),
         (f"step {10**20} loss 0.1", f"which step 'step {10**20}' means"),

@@ -1,7 +1,5 @@
 """Restarts of a state that nobody saved, and restarts that lose more than the plan lets them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,9 +30,7 @@ S = 10**9
         (11, -1, False, False),  # it goes on with step 11: another question
     ],
 )
-def test_a_restored_state_was_saved_or_is_held_by_a_peer(
-    step: int, from_a_member: int, saved: bool, told: bool
-) -> None:
+def test_a_restored_state_was_saved_or_a_peer_holds_it(step: int, from_a_member: int, saved: bool, told: bool) -> None:
     restore = SimpleNamespace(rank=3, step=step, said=f"rank 3 said it restored step {step}")
     epoch = SimpleNamespace(begin=5, first=11)
     restart = SimpleNamespace(epoch=epoch, states=[(restore, step)], from_a_member=from_a_member, by=By.MISSING)
@@ -155,9 +151,7 @@ def test_who_goes_back_by_itself_says_why(
         ("crash", 3, 8, None, "7 restarts in a row without progress: none went on from a later step than 10; no fault"),
     ],
 )
-def test_restarts_that_come_faster_than_saves(
-    kind: str, steps_between: int, restarts: int, bound: int | None, reason: str
-) -> None:
+def test_restarts_without_a_save(kind: str, steps_between: int, restarts: int, bound: int | None, reason: str) -> None:
     history = simulate(
         Job(nodes=2, steps=120, every=10), [Outage(17, kind, 1), *[Outage(steps_between, kind, 1)] * (restarts - 1)], 5
     )

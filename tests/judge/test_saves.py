@@ -1,21 +1,13 @@
 """The saves of a run as one fact: joined once, found without a look at all of them."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from counting import lines_run
-from judge.test_linear import MORE_RANKS, MORE_RESTARTS, RANKS, RATIO_MAX, RESTARTS, evidence
 
-from harness.judge.assumption import assumptions
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Newest, Saves
-from harness.judge.guarantee import RUN, guarantees
-from harness.judge.weighing import judged
 from harness.timeline.lineage import NEVER
 from harness.timeline.save_events import COMMITTED, FAILED, STARTED
 
@@ -61,11 +53,8 @@ def test_it_looks_back_no_further_than_it_must() -> None:
 
 def test_an_end_belongs_to_the_last_begin_of_its_step() -> None:
     found = saves((10, STARTED, 5), (20, STARTED, 5), (30, COMMITTED, 5), (40, FAILED, 6)).all
-    assert [(save.begun, save.ended, save.how) for save in found] == [
-        (10, None, ""),
-        (20, 30, COMMITTED),
-        (None, 40, FAILED),
-    ]
+    ends = [(10, None, ""), (20, 30, COMMITTED), (None, 40, FAILED)]
+    assert [(save.begun, save.ended, save.how) for save in found] == ends
 
 
 def test_an_end_that_tells_no_step_belongs_to_no_begin_of_a_step() -> None:
@@ -85,9 +74,7 @@ def test_an_end_that_tells_no_step_belongs_to_no_begin_of_a_step() -> None:
         ([(950, STARTED, 5)], 0, True),  # it did no step after it
     ],
 )
-def test_an_open_save_is_one_whose_process_went_on(
-    told: list[tuple[int, str, int]], still_open: int, punctual: bool
-) -> None:
+def test_the_process_of_an_open_save_went_on(told: list[tuple[int, str, int]], still_open: int, punctual: bool) -> None:
     found = saves(*told)
     assert (len(found.open), found.punctual) == (still_open, {3} if punctual else frozenset())
 
@@ -118,11 +105,3 @@ def test_what_a_fault_may_have_damaged_is_not_sound(fault: Any, moment: int, sou
     found = saves((100, COMMITTED, 5), (260, STARTED, 6), (280, COMMITTED, 6), faults=(fault,))
     asked = found.sound_at(moment)
     assert [asked(save) for save in found.whole] == sound
-
-
-@pytest.mark.parametrize("more", [MORE_RANKS, MORE_RESTARTS])
-def test_twice_the_restarts_take_twice_the_lines(more: tuple[int, int]) -> None:
-    once, twice = (Analysis.of(evidence(*size)) for size in ((RANKS, RESTARTS), more))
-    guarantees(), assumptions()  # they are imported before lines are counted
-    ratio = lines_run(lambda: judged(twice, RUN)) / lines_run(lambda: judged(once, RUN))
-    assert ratio <= RATIO_MAX, f"{ratio:.2f} times the lines"

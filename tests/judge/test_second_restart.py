@@ -1,7 +1,5 @@
 """What a second restart proves: bent logs of it beside a healthy one, and what it says nothing about."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import re
@@ -84,15 +82,9 @@ def test_one_that_does_the_same_passes() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (
-            lambda line: {"loss": line["loss"] + (line["step"] > 70) * 0.01},
-            r"at step 71 its loss is \S+, and the run's was \S+",
-        ),
+        (lambda line: {"loss": line["loss"] + (line["step"] > 70) * 0.01}, r"at step 71 its loss is \S+, .* was \S+"),
         (lambda line: {"grad_norm": 7.5}, r"at step 61 its gradient norm is 7\.5, and the run's was \S+"),
-        (
-            lambda line: {"first": line["first"] + 16},
-            "at step 61 the position of the samples of rank 0 differs from the run's",
-        ),
+        (lambda line: {"first": line["first"] + 16}, "at step 61 the position of the samples of rank 0 differs .*"),
         (lambda line: {"digest": "other"}, "at step 61 the digest of the samples of rank 0 differs from the run's"),
     ],
 )
@@ -175,8 +167,7 @@ def own_parts(logs: Logs) -> None:
 def test_ranks_that_hold_their_own_part_of_the_weights_did_not_drift_apart() -> None:
     run = bent(JOB, lambda logs: expecting(logs, EXPECT), own_parts, outages=KILL, seed=5)
     usual, second = bent(JOB, own_parts), again(own_parts)
-    card = judge(Evidence(replace(run, second_restart=DONE), usual, second_restart=second), "x")
-    assert card.verdict is PASS, card.reasons
+    assert_verdict(judge(Evidence(replace(run, second_restart=DONE), usual, second_restart=second), "x"), PASS)
 
 
 def goes_on(logs: Logs) -> None:

@@ -1,7 +1,5 @@
 """What was told as saved is held against what the harness saw in the store, and the store is right."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -199,11 +197,7 @@ FOREIGN, FROZEN = again(path="checkpoints/other-50"), with_seen(tensors="frozen"
         (labelled(step=47), (), "the checkpoint of step 47 holds the tensors of another step than in the fault-free"),
         (labelled(step=47), (FROZEN,), ""),
         (labelled(path="checkpoints/step-50-v1"), (), ""),
-        (
-            with_part(10, "280 other"),
-            (),
-            "of step 10 holds other tensors than in the fault-free run, though all losses",
-        ),
+        (with_part(10, "280 other"), (), "of step 10 holds other tensors than in the fault-free run, though all"),
         (with_seen(10, 10, tensor_digests=["600 model-10", "280 moments-10", "20 dice"]), (), ""),
     ],
 )
@@ -218,8 +212,7 @@ def test_a_save_that_is_stale_in_each_run_is_none_as_well() -> None:
     card = judged(without=stale)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert "67% of its tensors as in the checkpoint of step 60, and at most 33% in most others" in said(card)
-    often = judged(without=(*stale, with_part(50, "280 moments-40")))  # the rule rather than one that stands alone
-    assert often.verdict is Verdict.PASS, often.reasons
+    assert_verdict(judged(without=(*stale, with_part(50, "280 moments-40"))), Verdict.PASS)
 
 
 @pytest.mark.parametrize(("more", "piled_up"), [(3, False), (4, True)])
@@ -280,11 +273,7 @@ def seen_later(logs: Logs, first: int, last: int) -> None:
     [
         ([outage(45, 65), never_there(50, 60)], Verdict.INCONCLUSIVE, f"of step 60 is none: {AFTER}, and saw the next"),
         ([outage(45, 55), never_there(50)], Verdict.INCONCLUSIVE, f"of step 50 is none: {AFTER}, and saw the next"),
-        (
-            [outage(45, 55), never_there(50, 60)],
-            Verdict.FAIL,
-            "of step 60 is none: the harness never saw it in the store",
-        ),
+        ([outage(45, 55), never_there(50, 60)], Verdict.FAIL, "of step 60 is none: the harness never saw it in the"),
         ([outage(65, 79), unseen(70, 70), left_are(10, 80)], Verdict.PASS, ""),
         ([outage(75, 80), not_left], Verdict.INCONCLUSIVE, NOT_FOUND),
         ([outage(45, 65)], Verdict.PASS, ""),
@@ -293,9 +282,7 @@ def seen_later(logs: Logs, first: int, last: int) -> None:
         ([outage(51, 65), not_left], Verdict.FAIL, NOT_FOUND),
     ],
 )
-def test_a_save_that_was_told_while_the_store_was_out_is_there_afterwards(
-    bends: list[Bend], expected: Verdict, reason: str
-) -> None:
+def test_a_save_of_an_outage_is_there_afterwards(bends: list[Bend], expected: Verdict, reason: str) -> None:
     assert_verdict(judged(*bends), expected, reason)
 
 
@@ -313,9 +300,7 @@ def not_listed(logs: Logs) -> None:
         (79, (not_listed,), ""),  # the restart came while the store was out
     ],
 )
-def test_a_restart_that_passes_over_what_was_never_in_the_store_is_no_pass(
-    last: int, bends: tuple[Bend, ...], reason: str
-) -> None:
+def test_a_restart_passes_over_what_was_never_in_the_store(last: int, bends: tuple[Bend, ...], reason: str) -> None:
     def lies(logs: Logs) -> None:
         outage(45, last)(logs)
         lines = logs.trainers(rank=0, life=0)[0]
@@ -517,14 +502,6 @@ def test_a_trainer_that_tells_no_saves_and_makes_none_after_its_restart() -> Non
     assert "checkpoints that the fault-free run made" not in said(one), one.reasons
 
 
-def test_checkpoints_that_grow_without_a_fault_and_not_after_the_restart() -> None:
-    def growing(logs: Logs) -> None:
-        change(commits(logs), bytes=lambda line: 100_000 + 300 * line["step"])
-
-    assert_verdict(judged(told(bytes=109_004), without=(growing,)), Verdict.INCONCLUSIVE, "they may hold one state")
-    assert judged(without=(growing,)).verdict is Verdict.PASS
-
-
 def test_tensors_that_the_harness_saw_are_those_of_the_fault_free_run() -> None:
     card = judged(lambda logs: [line.update(tensors=f"other {line['step']}") for line in seen(logs, 40)])
     text = "the checkpoint of step 40 holds other tensors than in the fault-free run"
@@ -598,10 +575,7 @@ def damaged(step: int) -> Bend:
 
 def test_what_was_damaged_may_be_removed() -> None:
     """The job went back further than to the checkpoint of step 30, and deleted it."""
-    text, gone = (
-        "the checkpoint of step 30 is none: the harness saw it go away",
-        lambda logs: removed(logs, 30, 4 * 10**9),
-    )
+    text, gone = "of step 30 is none: the harness saw it go away", lambda logs: removed(logs, 30, 4 * 10**9)
     assert text in said(judged(gone)) and text not in said(judged(damaged(30), gone))
 
 
@@ -640,8 +614,7 @@ def test_a_silent_start_from_scratch_without_a_planned_interval() -> None:
 
 def test_as_many_are_kept_at_the_end_as_without_a_fault() -> None:
     newest = (JOB.steps - 20, JOB.steps - 10, JOB.steps)
-    card = judged(left_are(10, JOB.steps), without=(watched,))
-    assert card.verdict is Verdict.FAIL and "without a fault the newest" in said(card), card.reasons
+    assert_verdict(judged(left_are(10, JOB.steps), without=(watched,)), Verdict.FAIL, "without a fault the newest")
     keeps_three = (watched, left_are(*newest))
     assert judged(without=keeps_three).verdict is Verdict.PASS
     card = judged(left_are(10, 20, *newest), without=keeps_three)
@@ -690,9 +663,7 @@ def emptied(logs: Logs, times: int, apart_ns: int) -> None:
 @pytest.mark.parametrize(
     ("times", "apart_ms", "fails"), [(2, 60, True), (2, -20, True), (1, 60, False), (2, -400, False), (0, 60, False)]
 )
-def test_the_only_checkpoint_is_not_removed_before_the_next_one_is_committed(
-    times: int, apart_ms: int, fails: bool
-) -> None:
+def test_the_only_checkpoint_stays_until_the_next_one_is_committed(times: int, apart_ms: int, fails: bool) -> None:
     empty = emptied(times, apart_ms * 10**6)
     text = "the only checkpoint in the store was removed before the next one was committed (2 times, first that of step 40)"
     card = judged(empty, without=(watched, empty))
@@ -700,9 +671,7 @@ def test_the_only_checkpoint_is_not_removed_before_the_next_one_is_committed(
 
 
 @pytest.mark.parametrize(("usual", "verdict_"), [(False, Verdict.INCONCLUSIVE), (True, Verdict.PASS)])
-def test_a_checkpoint_that_nobody_told_of_is_one_unless_it_is_so_without_a_fault(
-    usual: bool, verdict_: Verdict
-) -> None:
+def test_a_checkpoint_that_nobody_told_of_is_one_unless_it_is_usual(usual: bool, verdict_: Verdict) -> None:
     """A trainer that saves a copy in another thread tells of none."""
 
     def untold(logs: Logs) -> None:
@@ -710,9 +679,7 @@ def test_a_checkpoint_that_nobody_told_of_is_one_unless_it_is_so_without_a_fault
             logs.lose(name, step=[60])
 
     card = judged(untold, without=(watched, untold) if usual else (watched,))
-    assert_verdict(
-        card, verdict_, "" if usual else "the harness saw a checkpoint of step 60 in the store, and no rank told"
-    )
+    assert_verdict(card, verdict_, "" if usual else "saw a checkpoint of step 60 in the store, and no rank told")
 
 
 @pytest.mark.parametrize(("bends", "told"), [((), False), ((with_seen(50, 50, tensor_count=2),), True)])

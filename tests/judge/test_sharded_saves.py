@@ -1,7 +1,5 @@
 """Savers where each rank tells of its own part: one checkpoint, which is whole with the last part."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,12 +92,9 @@ def test_a_checkpoint_in_parts_is_one() -> None:
 
 
 def test_each_part_is_held_against_its_own() -> None:
-    card = judged(in_files())
-    assert card.verdict is Verdict.PASS, card.reasons
-    changed = judged(in_files(), takes(1, content="whole:another"))
-    assert changed.verdict is Verdict.INCONCLUSIVE and "no longer holds" in changed.reasons[0], changed.reasons
-    copied = judged(in_files(), takes(1, source="/elsewhere/part1.pt"))
-    assert copied.verdict is Verdict.PASS, copied.reasons
+    assert_verdict(judged(in_files()), Verdict.PASS)
+    assert_verdict(judged(in_files(), takes(1, content="whole:another")), Verdict.INCONCLUSIVE, first="no longer holds")
+    assert_verdict(judged(in_files(), takes(1, source="/elsewhere/part1.pt")), Verdict.PASS)
 
 
 def test_a_rank_that_restores_the_part_of_another_one_fails() -> None:
@@ -110,8 +105,7 @@ def test_a_rank_that_restores_the_part_of_another_one_fails() -> None:
 
 def test_what_every_rank_saves_alike_is_anybodys() -> None:
     for innocent in (together(in_files("of all"), takes(0)), together(in_files(), takes(0, parts=PARTS))):
-        card = judged(innocent)
-        assert card.verdict is Verdict.PASS, card.reasons
+        assert_verdict(judged(innocent), Verdict.PASS)
 
 
 def test_a_checkpoint_must_be_taken_once_its_last_part_is_committed() -> None:
@@ -293,9 +287,7 @@ def test_a_line_that_was_logged_twice_is_no_second_save() -> None:
     ),
     st.integers(1, 4),
 )
-def test_labels_change_nothing_else_and_stay_when_they_are_given_again(
-    events: list[tuple[str, int, int]], ranks: int
-) -> None:
+def test_labels_change_nothing_else_and_stay_when_given_again(events: list[tuple[str, int, int]], ranks: int) -> None:
     found, places = told(*events, ranks=ranks)
     usual = save_events.committers(found, places)
     once = save_events.labelled(found, places, usual)

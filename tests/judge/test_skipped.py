@@ -1,7 +1,5 @@
 """A loss scale accounts for so many skipped updates as it can be halved, and for no more."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

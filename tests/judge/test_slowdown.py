@@ -1,7 +1,5 @@
 """Faults that slow the job without stopping it: from the fault until step time is back in the fault-free run's band."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judge.test_linear import Column, columns
 from judging import Bend, bent, expecting, fault_free_of, load, struck, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, simulate
@@ -293,19 +290,3 @@ def test_what_a_busy_host_explains_accuses_nobody(factor: float, expected: Verdi
     card = judged(20, JOB.steps, factor, healed=25, expect={"recovery_time": {"max": "60s"}})
     assert card.verdict is expected, card.reasons
     assert ("a busy host could also explain it" in card.reasons[0]) == (expected is Verdict.INCONCLUSIVE)
-
-
-def test_each_fault_is_looked_up_and_not_held_against_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = bent(replace(JOB, steps=400), lambda logs: slowed(logs, 30, 350, 3.0, healed=None), seed=1)
-    [fault] = run.faults
-    slower = Usual([fault_free_of(replace(JOB, step_ms=10 * JOB.step_ms))])
-    monkeypatch.setattr(np, "asarray", np.asanyarray)  # it would drop the count
-
-    def touched(faults: int) -> int:
-        many = [replace(fault, id=f"slow{number}") for number in range(faults)]
-        Column.touched, counted = 0, columns(replace(run, faults=many))
-        assert len(Slowed(counted, USUAL).degraded) == faults
-        assert len(Slowed(counted, slower).unmeasurable) == faults
-        return Column.touched
-
-    assert touched(40) < 2 * touched(1)

@@ -1,7 +1,5 @@
 """A loss that diverges must be answered; samples may be left out around it, told, and no more of them."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -95,11 +93,6 @@ def of_divergence(card: Scorecard) -> list[str]:
     return [each.text for each in card.findings if each.code == "result.divergence_undone"]
 
 
-def test_the_simulated_job_is_as_these_tests_think() -> None:
-    logs = simulate(JOB, [Outage(SEEN, "rollback")], 3).logs()
-    assert len(lives(logs, SEEN)) == 2 and lives(logs, SEEN)[0]["first"] == (SEEN - 1) * BATCH
-
-
 def spikes_again(logs: Logs) -> None:
     """When the job went back: what is usual is still known."""
     for line in (line for lines in logs.trainers() for line in steps(lines, SINCE, SEEN)[-3:]):
@@ -153,10 +146,7 @@ def test_a_spike_must_be_answered(bends: list[Bend], found: str) -> None:
         ([spiking, struck, alarmed, leaving_out(8, begin=SINCE - 2)], AROUND),
         ([spiking, struck, alarmed, leaving_out(4, begin=SINCE + 10)], AROUND),
         ([spiking, struck, alarmed, leaving_out(0, says=8)], "but consumed some of them at step 34$"),
-        (
-            [spiking, struck, alarmed, leaving_out(16, says=8), more_is_left_out],
-            "but those around the spike at step 35",
-        ),
+        ([spiking, struck, alarmed, leaving_out(16, says=8), more_is_left_out], "those around the spike at step 35"),
     ],
 )
 def test_what_is_left_out_is_what_spiked(bends: list[Bend], found: str) -> None:

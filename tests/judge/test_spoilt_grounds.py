@@ -1,16 +1,12 @@
 """What each doubt spoils, and nothing else. A step that was rolled back: lost with its process it is nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from judging import Bend, fault_free_of, together, verdict
 from mutants.bent import BROKEN
-from simulator import Job, Logs, simulate, steps
 
 from harness.evidence.usual import Degraded, Pace
 from harness.judge import assumption, score, weighing
@@ -35,7 +31,6 @@ SLOW = {"steps": 40, "taken": 16 * S, "usual": 4 * S, "median": 4.0, "at_least":
     "worst": 1.0,
 }
 PACE = Pace(**SLOW, known=True)  # type: ignore[arg-type]
-USUAL = SLOW | {"taken": 4 * S, "median": 1.0, "at_least": 1.0, "best": 1.0, "slowest": 1.0, "last": 1.0}
 
 
 def grounds(**other: Ground) -> Mapping[str, Ground]:
@@ -98,11 +93,6 @@ def evidence_of(run: Any = None, **other: Any) -> Any:
     return SimpleNamespace(run=run, **whole | other)
 
 
-def paced(**other: float) -> dict[str, Ground]:
-    told: Any = SLOW | {"known": True} | other
-    return {"pace": Ground(Kind.DURATION, of=Pace(**told), bound=1.5)}
-
-
 BAND = SimpleNamespace(runs=3, sizes={2})
 DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3, gaps=None)])
 SCATTERED = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.7, near_zero=False)
@@ -144,17 +134,12 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
         {"slow for a while": Ground(Kind.DURATION, of=Degraded("net", 0, S, True, 3.0, 2.0))},
         {"slow for a while"},
     ),
-    "no same size": ("pace-known", evidence_of(), paced(known=False), {"pace"}),
-    "not all the time": ("host-idle", evidence_of(), paced(best=1.0), {"pace"}),
-    "host busy": ("host-idle", evidence_of(), paced(worst=3.0), {"pace"}),
-    "other programs": ("host-idle", evidence_of(), paced(others=0.4), {"pace"}),
     "host taken": (
         "host-idle",
         evidence_of(run_of(host_load=[{"at": 20, "others": 0.4}, {"at": 30, "others": 0.7}])),
         {},
         {"outage", "slow for a while", "pace", "figure", "figure not over"},
     ),
-    "fault free slow": ("pace-known", evidence_of(), paced(**USUAL | {"median": 1.4, "before": 0.4}), {"pace"}),
     "rehearsal stopped": (
         "rehearsal-whole",
         evidence_of(run_of(beside=SimpleNamespace(other_losses="", cut_short="stopped"))),
@@ -207,10 +192,7 @@ def test_each_assumption_of_a_ground_has_a_history_of_its_own() -> None:
 
 
 EITHER_WAY = {"clocks", "not as asked", "incomparable", "no band", "size changes", "near zero"}
-ALONE = {"blind", "nothing struck", "slow before", "fault free slow", "run cut short", "clocks"} | {
-    "never the same",
-    *EITHER_WAY,
-}
+ALONE = {"blind", "nothing struck", "slow before", "run cut short", "never the same", *EITHER_WAY}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -345,50 +327,3 @@ def test_logs_that_end_before_the_last_save_lost_lines(
     evidence = evidence_of(run_of(finished=finished, steps=steps, epochs=epochs, processes=[process]), saves=saves)
     of_reached = {name: each for name, each in grounds().items() if each.kind is Kind.REACHED}
     assert spoilt(evidence, of_reached) == ({"how far": doubt} if doubt else {})
-
-
-# A line that is not there
-
-JOB = Job(nodes=2, steps=40)
-
-
-def telling(logs: Logs) -> None:
-    for line in logs.steps():
-        line |= {"weights": f"w{line['step']}", "weights_ns": 1} if line["step"] % 10 == 1 else {}
-
-
-def without(*absent: int) -> Bend:
-    return lambda logs: logs.lose("step", step=absent, rank=1)
-
-
-def without_time(logs: Logs) -> None:
-    """The step after it began as soon as the step before it was over."""
-    done = steps(logs.trainers(rank=1)[0])
-    done[20]["begin_ns"] = done[18]["mono_ns"]
-    without(20)(logs)
-
-
-def other_weights(logs: Logs) -> None:
-    without(20)(logs)
-    steps(logs.trainers(rank=1)[0], 31, 31)[0]["weights"] = "other"
-
-
-@pytest.mark.parametrize(
-    ("bends", "doubt"),
-    [
-        ([telling, without(20)], "log-whole"),
-        ([telling, without(20, 21)], ""),
-        ([telling, without(20, 30)], ""),
-        ([telling, without_time], ""),
-        ([telling, other_weights], ""),
-        ([telling, without(35)], ""),  # no weights are told after it
-        ([telling, without(1)], "log-whole"),
-        ([telling, without(1, 2)], ""),
-        ([without(20)], ""),
-    ],
-)
-def test_a_lost_line_is_no_step_left_out(bends: list[Bend], doubt: str) -> None:
-    card = verdict(simulate(JOB), together(*bends), {}, fault_free_of(JOB))
-    told = [each for each in card.findings if each.code == "steps.all"]
-    assert told and {each.doubt for each in told} == {doubt}
-    assert {each.verdict for each in told} == {Verdict.INCONCLUSIVE if doubt else Verdict.FAIL}

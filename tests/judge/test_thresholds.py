@@ -1,7 +1,5 @@
 """Every number of the judge that decides is in one table."""
 
-from __future__ import annotations
-
 import ast
 import pathlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Times that cannot be, each beside a healthy way of telling them that passes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -38,7 +36,6 @@ def first_begins_earlier(logs: Logs, seconds: float) -> None:
 
 
 def begins_earlier(logs: Logs) -> None:
-    """Each step begins 60 ms before the one before it was over."""
     for lines in logs.trainers():
         change(steps(lines)[1:], begin_ns=lambda line: line["begin_ns"] - 60 * 10**6)
 
@@ -66,7 +63,6 @@ def moved(lines: Iterable[Line], seconds: float) -> None:
 
 
 def rank_1_lags(seconds: float) -> Bend:
-    """The ranks do not wait for each other."""
     return lambda logs: moved(logs.steps(rank=1), seconds)
 
 
@@ -122,7 +118,6 @@ def one_is_slow_at_first(logs: Logs) -> None:
 
 
 def compiles_first(logs: Logs) -> None:
-    """The first step of each process began when the process did."""
     for lines in logs.trainers():
         steps(lines)[0]["begin_ns"] = lines[0]["mono_ns"]
 
@@ -270,9 +265,7 @@ def recovery_seen(logs: Logs, late_s: float, hung_s: float = 0) -> None:
         (60, 0, Verdict.FAIL, "recovery_time.max: 62.24 s is more than 60.00 s"),
     ],
 )
-def test_the_harness_sees_itself_when_the_job_recovers(
-    late_s: float, hung_s: float, expected: Verdict, reason: str
-) -> None:
+def test_the_harness_sees_when_a_job_recovers(late_s: float, hung_s: float, expected: Verdict, reason: str) -> None:
     card = judged(recovery_seen(late_s, hung_s))
     assert card.verdict is expected and reason in " · ".join(["", *card.reasons]), card.reasons
 

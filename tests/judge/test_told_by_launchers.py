@@ -1,7 +1,5 @@
 """What launchers tell that cannot be, each beside a healthy way of telling it that passes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,10 +77,7 @@ def begins_late(logs: Logs, seconds: float) -> None:
     [
         (met({"node_rank": 1}, {}), "the launchers on node0 and node1 both tell that theirs is node 1"),
         (met({"nodes": 1}, {"nodes": 1, "node_rank": 0}), ""),
-        (
-            met({"nodes": 1}, {"nodes": 2}),
-            "the launcher on node0 met 1 nodes, and the one on node1 2, for the same workers",
-        ),
+        (met({"nodes": 1}, {"nodes": 2}), "the launcher on node0 met 1 nodes, and the one on node1 2, for the same"),
         (met({}, {"nodes": 3}), "the launcher on node0 met 2 nodes, and the one on node1 3, for the same workers"),
         (met({"round": 1}, {}), "the launcher on node0 told of meeting 1 after meeting 1"),
         (met({"round": 4}, {"round": 4}), "the launchers told of meetings 1 and 4, and of none between them"),

@@ -1,7 +1,5 @@
 """Runs that look well and prove nothing: never a pass. And what looks odd and is well: no accusation."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +27,6 @@ def judged(*bends: Bend, expect: dict[str, Any] | None = None, outages: list[Out
 
 
 def quiet_fault(logs: Logs, at: int, **more: Any) -> None:
-    """It kills nobody, and lasts until the end."""
     place = [{"node": "node0", "incarnation": 1, "rank": None}]
     struck(logs, "quiet", at, **{"healed": logs.harness[-1]["mono_ns"] - 1, "targets": place} | more)
 
@@ -42,16 +39,7 @@ def saves(logs: Logs) -> Iterator[Line]:
     ("fault_free", "reason"),
     [
         (fault_free_of(replace(JOB, steps=20)), "20 steps are not in the fault-free run"),
-        (fault_free_of(replace(JOB, nodes=1, ranks_per_node=2)), "it has another number of ranks"),
-        (bent_fault_free(lambda logs: logs.plan.update(seed=8)), "it has another seed"),
-        (
-            bent_fault_free(lambda logs: logs.plan["workload"].update(args=["--global-batch", "32"])),
-            "it has other arguments",
-        ),
-        (
-            bent_fault_free(lambda logs: logs.harness[-1].update(outcome="failed")),
-            "cannot be compared: it did not finish",
-        ),
+        (bent_fault_free(lambda logs: logs.harness[-1].update(outcome="failed")), "cannot be compared: it did not"),
         (load(simulate(JOB, [Outage(9, "crash")], seed=3)), "cannot be compared: a process of it died"),
     ],
 )
@@ -93,7 +81,6 @@ def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> N
 
 
 def stretched(logs: Logs, since: int, factor: int, until: int = 10**18) -> None:
-    """Time runs `factor` times slower between these moments."""
     for line in (line for lines in logs.values() for line in lines):
         for key in line.keys() & {"mono_ns", "begin_ns"}:
             line[key] += (factor - 1) * max(0, min(line[key], until) - since)
@@ -111,18 +98,15 @@ def test_a_slow_job_is_not_hidden_by_one_pause_of_the_fault_free_run() -> None:
     expect = {"recovery_time": {"max": "60s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
     card = verdict(simulate(JOB, seed=5), slow, expect, bent_fault_free(paused))
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-    assert [line.split(":")[0] for line in card.reasons] == [
-        "recovery_time.max",
-        "wasted_gpu_hours.max_percent_by_faults",
-    ]
+    bounds = ["recovery_time.max", "wasted_gpu_hours.max_percent_by_faults"]
+    assert [line.split(":")[0] for line in card.reasons] == bounds
     (waste,) = (each for each in view.figures(run_report.from_scorecard(card)) if each.name == "Wasted by faults")
     assert (waste.value, waste.verdict) == ("–", Verdict.INCONCLUSIVE), "no figure and no tick where nothing is known"
 
     def unharmed(logs: Logs) -> None:
         quiet_fault(logs, steps(logs.trainers()[0], 9)[0]["mono_ns"] + 10**7)
 
-    card = verdict(simulate(JOB, seed=5), unharmed, expect, bent_fault_free(paused))
-    assert card.verdict is Verdict.PASS, card.reasons
+    assert_verdict(verdict(simulate(JOB, seed=5), unharmed, expect, bent_fault_free(paused)), Verdict.PASS)
 
 
 def test_what_no_fault_cost_proves_nothing() -> None:
@@ -257,17 +241,9 @@ def test_a_crash_that_only_the_worker_told_of_is_unexplained(agents: bool) -> No
 
 
 def untold(logs: Logs) -> None:
-    """Nobody says how any worker ended."""
     by_a_command(logs)
     for lines in logs.values():
         remove(lines, lambda line: line.get("event") in ("worker.exit", "exiting"))
-
-
-def test_workers_that_vanish_without_a_word_are_dead() -> None:
-    job = replace(JOB, agents=False)
-    card = verdict(simulate(job, [*KILL, Outage(15, "crash")], seed=5), untold, EXACT)
-    assert (card.verdict, card.metrics["deaths_unexplained"]) == (Verdict.INCONCLUSIVE, 2)
-    assert card.reasons[0].startswith("unexplained deaths: ranks 0 and 1 disappeared without an exit code, the first ")
 
 
 @pytest.mark.parametrize("agents", [True, False])
@@ -399,9 +375,7 @@ def test_a_save_of_which_nobody_told_the_end_may_be_the_one_that_was_restored_or
 
 @pytest.mark.parametrize(("seconds", "proven"), [(2, Verdict.PASS), (40, Verdict.INCONCLUSIVE)])
 @pytest.mark.parametrize("step", [5, 30])
-def test_a_job_that_stands_still_while_no_fault_is_at_work_proves_nothing(
-    step: int, seconds: int, proven: Verdict
-) -> None:
+def test_a_job_that_stands_still_without_a_fault_proves_nothing(step: int, seconds: int, proven: Verdict) -> None:
     def bend(logs: Logs) -> None:
         done = max(line["mono_ns"] for lines in logs.trainers() for line in steps(lines, step, step))
         for lines in logs.values():
@@ -506,20 +480,14 @@ PASSED_OVER = {"source": "last.pt", "fallback": [{"source": "last.pt", "reason":
 @pytest.mark.parametrize(
     ("bend", "proven", "reason"),
     [
-        (lambda logs: logs.harness.remove(logs.told("plan")), Verdict.INCONCLUSIVE, "the log holds no plan"),
         (lambda logs: logs.harness[-1].update(dropped=3), Verdict.INCONCLUSIVE, "3 events of the harness were lost"),
-        (
-            lambda logs: logs.update(other=copy.deepcopy(logs.harness)),
-            Verdict.INCONCLUSIVE,
-            "2 harnesses wrote into this log",
-        ),
+        (lambda logs: logs.update(other=copy.deepcopy(logs.harness)), Verdict.INCONCLUSIVE, "2 harnesses wrote into"),
         (lambda logs: logs.harness[-1].update(outcome="splendid"), Verdict.INCONCLUSIVE, "the run ended as splendid"),
         (is_not_read_to_its_end, Verdict.INCONCLUSIVE, "out/a.log is no longer read: too long"),
         (given_back_before_it_came, Verdict.INCONCLUSIVE, "was given back before it was allocated"),
         (measured_too_early, Verdict.INVALID, "was measured 2.0"),
         (given_up_and_done, Verdict.INCONCLUSIVE, "the harness gave the job up, and yet its log says that the job was"),
         (never_ends, Verdict.INCONCLUSIVE, "how the command on node0 ended is not known"),
-        (restored_with(content="a", saved="b"), Verdict.INCONCLUSIVE, "no longer holds what was committed"),
         (restored_with(content="a", saved="a"), Verdict.PASS, ""),
         (restored_with(**PASSED_OVER), Verdict.INCONCLUSIVE, "said it passed last.pt over, and that it restored it"),
         (failed_and_then_committed, Verdict.PASS, ""),
@@ -596,14 +564,11 @@ def test_state_that_no_loss_shows_is_in_the_checkpoints(other: range, proven: Ve
 
 @pytest.mark.parametrize("lost", ["workload", "seed", "faults", "expect", "scenario", "abort"])
 def test_a_plan_that_lost_a_part_ends_no_judge(lost: str) -> None:
-    """What is null in a plan is as good as absent."""
     assert judged(lambda logs: logs.plan.update({lost: None}), outages=[]).verdict is not None
 
 
 @pytest.mark.parametrize(("other_losses", "expected"), [(False, Verdict.FAIL), (True, Verdict.INCONCLUSIVE)])
-def test_a_job_whose_end_nobody_planned_may_end_elsewhere_if_it_computed_something_else(
-    other_losses: bool, expected: Verdict
-) -> None:
+def test_an_unplanned_end_may_be_another_one_if_other_losses_led_there(other_losses: bool, expected: Verdict) -> None:
     def goes_on(logs: Logs) -> None:
         for lines in logs.last_lives():
             last = steps(lines)[-1]

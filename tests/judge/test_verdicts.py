@@ -1,7 +1,5 @@
 """Verdicts: of doubtful evidence, of bounds, and of healthy trainers, who are not accused. Broken ones: mutants/."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Bend, bending, bent, by_a_command, fault_free_of, together, verdict
-from mutants.bent import JOB, KILL, loss_is_nan, starts_from_scratch, starts_from_scratch_after_a_hang
+from judging import EXPECT, Bend, bending, bent, by_a_command, together, verdict
+from mutants.bent import JOB, KILL, starts_from_scratch, starts_from_scratch_after_a_hang
 from scorecards import assert_verdict
 from simulator import KINDS, Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
@@ -20,21 +18,10 @@ from harness.judge.guarantees import job_large_enough
 from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import figures as figures_of
-from harness.report import run_report
 
 
 def judged(*bends: Bend, outages: list[Outage] = KILL, expect: dict[str, Any] | None = None) -> Scorecard:
     return verdict(simulate(JOB, outages, seed=5), together(*bends), expect)
-
-
-def test_a_cut_log_of_a_process_that_nothing_killed() -> None:
-    history = simulate(JOB, KILL, seed=5)
-    next(w for w in history.writers if w.name.startswith("trainer")).torn = True
-    survivor = verdict(history)
-    assert survivor.verdict is Verdict.PASS, "its peer was killed and it went down with it"
-    history = simulate(JOB, KILL, seed=5)
-    [w for w in history.writers if w.name.startswith("trainer")][-1].torn = True
-    assert "is cut, though nothing killed it" in verdict(history).reasons[0]
 
 
 def test_a_fault_that_measured_an_effect_is_not_said_to_have_waited_in_vain() -> None:
@@ -53,8 +40,6 @@ def test_checkpoints_that_a_fault_may_have_spoilt_need_not_be_taken(told: Callab
 
 @pytest.mark.parametrize(("step", "accused"), [(10, True), (20, False)])
 def test_checkpoints_that_were_begun_after_such_a_fault_must_be_taken(step: int, accused: bool) -> None:
-    """One spoilt checkpoint is no excuse for all later restarts."""
-
     def older(logs: Logs) -> None:
         struck = logs.told("fault.injected")
         struck["spoils"] = True
@@ -119,7 +104,6 @@ def test_the_largest_spike_of_all_resumes_counts() -> None:
 
 
 def asked(card: Scorecard, score: str) -> Expectation:
-    """The only expectation of a score."""
     [line] = [line for line in card.expectations if line.name.startswith(score)]
     return line
 
@@ -130,8 +114,6 @@ def test_without_a_fault_there_was_nothing_to_recover_from() -> None:
     assert card.reasons == ["recovery_time.max: no fault struck, so there was nothing to recover from"]
     line = asked(card, "recovery_time")
     assert (line.bound, line.observed) == ("≤ 60.00 s", "—")
-    passed = verdict(simulate(JOB, seed=5), expect={"loss_continuity": {"mode": "exact"}}).reasons
-    assert len(passed) == 1 and "losses identical bit for bit; not judged" in passed[0] and "recover" not in passed[0]
 
 
 def test_a_recovery_that_never_came_is_the_longest() -> None:
@@ -169,33 +151,6 @@ def test_a_checkpoint_that_a_living_trainer_never_finished_has_failed() -> None:
     assert (found["checkpoints_committed"], found["checkpoints_failed"]) == (4, 0)
 
 
-def test_bounds_tell_how_much_of_them_was_used() -> None:
-    history = simulate(JOB, KILL, seed=5)
-    took = history.truth.episodes[0].t_regained - history.truth.episodes[0].t_stop
-    for bound_ms in (10, 60_000):
-        card = verdict(history, expect={"recovery_time": {"max": f"{bound_ms}ms"}})
-        line = asked(card, "recovery_time")
-        assert line.share == pytest.approx(took / bound_ms / 1e6)
-    line = asked(verdict(history, expect={"wasted_gpu_hours": {"max_percent": 80}}), "wasted_gpu_hours")
-    assert line.share is not None and line.observed == f"{80 * line.share:.1f} %"
-
-
-def test_a_smaller_world_must_keep_the_global_batch() -> None:
-    job = Job(nodes=2, steps=60, every=10)
-    small = fault_free_of(Job(nodes=1, steps=60, every=10), seed=4)
-    history = simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2)
-    expect = EXPECT | {"loss_continuity": {"mode": "envelope"}}
-    assert_verdict(verdict(history, expect=expect, calibration=[small]), Verdict.PASS)
-
-    def halve(logs: Logs) -> None:
-        for lines in logs.trainers():
-            if lines[0]["world_size"] == 1:
-                for line in steps(lines):
-                    line["count"] = 8
-
-    assert_verdict(verdict(history, halve, expect=expect, calibration=[small]), Verdict.FAIL, "samples were skipped")
-
-
 def test_who_went_on_alone_is_named_from_the_second_step_on() -> None:
     """One step more than the others may be the one in which they died."""
 
@@ -209,12 +164,6 @@ def test_who_went_on_alone_is_named_from_the_second_step_on() -> None:
 
     assert told(21) == []
     assert told(22) == ["rank 0 (of 2) went on to step 22 alone; the others stopped at step 20"]
-
-
-def test_the_least_world_is_counted_in_ranks() -> None:
-    job = Job(nodes=3, ranks_per_node=2, steps=60, every=10, min_nodes=3)
-    card = verdict(simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2))
-    assert "the job went on with 4 ranks; it needs at least 6" in card.reasons
 
 
 def test_a_world_that_formed_and_did_no_step_is_not_too_small() -> None:
@@ -232,7 +181,6 @@ def test_a_world_that_formed_and_did_no_step_is_not_too_small() -> None:
 
 @bending
 def moved(logs: Logs, by: float, first: int, last: int = 10**9) -> None:
-    """The loss of these steps is so much higher."""
     for line in logs.steps(first, last):
         line["loss"] += by
 
@@ -280,7 +228,6 @@ FINAL = EXPECT | {"loss_continuity": {"mode": "final", "max_final_gap": "1%", "m
 
 @bending
 def of_losses(logs: Logs, change: Callable[[int, float], object]) -> None:
-    """Every rank's loss of a step becomes `change(step, loss)`."""
     for line in logs.steps():
         line["loss"] = change(line["step"], line["loss"])
 
@@ -297,9 +244,7 @@ def of_losses(logs: Logs, change: Callable[[int, float], object]) -> None:
         (lambda step, loss: "nan" if step == 40 else loss, "one of the last losses is no number"),
     ],
 )
-def test_the_final_gap_counts_where_a_fault_changes_what_is_computed(
-    change: Callable[[int, float], object], reason: str
-) -> None:
+def test_the_final_gap_counts_after_what_changes_losses(change: Callable[[int, float], object], reason: str) -> None:
     assert_verdict(judged(of_losses(change), expect=FINAL), Verdict.FAIL if reason else Verdict.PASS, reason)
 
 
@@ -357,8 +302,8 @@ def test_the_clock_decides_when_it_matters() -> None:
     for off in (-1999, 500, 1999):
         near = verdict(history, expect={"recovery_time": {"max": f"{took + off}ns"}})
         assert_verdict(near, Verdict.INCONCLUSIVE, first="clocks")
-    assert verdict(history, expect={"recovery_time": {"max": f"{took + 2001}ns"}}).verdict is Verdict.PASS
-    assert verdict(history, expect={"recovery_time": {"max": f"{took - 2001}ns"}}).verdict is Verdict.FAIL
+    assert verdict(history, expect={"recovery_time": {"max": f"{took + 2000}ns"}}).verdict is Verdict.PASS
+    assert verdict(history, expect={"recovery_time": {"max": f"{took - 2000}ns"}}).verdict is Verdict.FAIL
 
 
 def test_the_clocks_decide_about_waste_when_it_matters() -> None:
@@ -370,28 +315,6 @@ def test_the_clocks_decide_about_waste_when_it_matters() -> None:
 
     assert judged(wasted_s + 1e-6) is judged(wasted_s - 1e-6) is Verdict.INCONCLUSIVE
     assert judged(wasted_s + 1e-4) is Verdict.PASS and judged(wasted_s - 1e-4) is Verdict.FAIL
-
-
-def test_report_json_is_what_the_contract_says() -> None:
-    report = run_report.from_scorecard(verdict(simulate(JOB, KILL, seed=5), loss_is_nan)).to_json()
-    assert list(report) == [
-        *("schema", "run_id", "scenario", "title", "backend", "seed", "profile", "commit", "begun_at", "verdict"),
-        *("reasons", "run", "faults", "scores", "metrics", "expectations", "guarantees", "environment"),
-        *("labels", "provenance", "not_judged", "not_judged_because", "next_steps", "kept_as"),
-    ]
-    assert set(report["scores"]) >= {"recovery_time", "wasted_gpu_hours", "loss_continuity", "pace"}
-    assert report["scores"]["loss_continuity"]["max_abs_diff"] is None, "infinite: JSON has no such number"
-    assert report["faults"][0] | {"t_injected": 0} == {
-        "id": "fault1",
-        "kind": "rank_kill",
-        "target": [{"node": "node1", "incarnation": 1, "rank": 1}],
-        "t_injected": 0,
-        "effect": {"measured": 1, "expected": 1, "unit": "deaths"},
-        "healed": True,
-        "kills": True,
-        "error": "",
-        "domain": "",
-    }
 
 
 HEALTHY = st.lists(
@@ -414,9 +337,7 @@ HEALTHY = st.lists(
 @example(
     1, 1, [Outage(1, "rank"), Outage(6, "rollback"), Outage(1, "rank")], 0, False
 )  # back to the start, by decision
-def test_healthy_trainers_are_never_accused(
-    nodes: int, ranks: int, outages: list[Outage], seed: int, foreign: bool
-) -> None:
+def test_the_healthy_are_never_accused(nodes: int, ranks: int, outages: list[Outage], seed: int, foreign: bool) -> None:
     job = Job(nodes=nodes, ranks_per_node=ranks, steps=40, every=6, foreign_clocks=foreign)
     card = verdict(simulate(job, outages, seed))
     if card.evidence.run.episodes:

@@ -1,7 +1,5 @@
 """Is the job whole again? Each broken class beside a healthy neighbour that passes."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from dataclasses import fields, replace
@@ -100,11 +98,7 @@ def begins_saves(logs: Logs, *numbers: int, ends: str = "", life: int = -1) -> N
         (lambda logs: without_saves(logs, 20, 40, 60, 80), Verdict.FAIL, "4 of 7 checkpoints"),
         (saves_are_foretold, Verdict.FAIL, "in a row"),
         (lambda logs: without_saves(logs, 50), Verdict.PASS, ""),
-        (
-            lambda logs: begins_saves(logs, 23, 26),
-            Verdict.FAIL,
-            "2 of 9 checkpoints that were due or begun, as that of",
-        ),
+        (lambda logs: begins_saves(logs, 23, 26), Verdict.FAIL, "2 of 9 checkpoints that were due or begun, as that"),
         (lambda logs: begins_saves(logs, *range(25, 80, 10)), Verdict.FAIL, "6 of 13 checkpoints"),
         (lambda logs: begins_saves(logs, 23, 26, ends="checkpoint.failed"), Verdict.FAIL, "2 in a row"),
         (lambda logs: begins_saves(logs, 23, 26, ends="checkpoint.committed"), Verdict.PASS, ""),
@@ -146,7 +140,6 @@ def test_a_host_that_was_as_busy_before_the_fault_accuses_nobody() -> None:
 
 
 def test_pauses_that_the_fault_free_run_makes_as_well_are_no_slow_pace() -> None:
-    """An evaluation, or a save that stops all ranks."""
     pauses: Bend = lambda logs: stalls(logs, 1.0, every=6)  # noqa: E731
     assert_verdict(verdict(simulate(JOB, KILL, 5), pauses, EXPECT, bent(JOB, pauses)), Verdict.PASS)
 
@@ -312,9 +305,7 @@ def shrunk(*bends: Bend, steps_: int = 200, **expect: Any) -> Scorecard:
         ([(2, 2)], [0, 0, 0], 4),
     ],
 )
-def test_steps_in_a_row_that_a_gpu_had_no_part_in(
-    fault_free: list[tuple[int, int]], ready: list[int], idle: int
-) -> None:
+def test_steps_in_a_row_without_some_gpu(fault_free: list[tuple[int, int]], ready: list[int], idle: int) -> None:
     """Steps begin at 0, 10, 20 and 30; two ranks do the first one, and one the others."""
     progress = replace(FAULT_FREE.progress, **{f.name: np.zeros(4, np.int64) for f in fields(FAULT_FREE.progress)})
     progress = replace(progress, begin=np.array([0, 10, 20, 30]), world_size=np.array([2, 1, 1, 1]))
@@ -403,7 +394,6 @@ def then_told(**more: Any) -> Timeline:
 
 
 def restored(*steps: int | None, world: int = 2) -> Timeline:
-    """One rank each."""
     return drill_log(*((step, "", None) for step in steps), world=world)
 
 
@@ -529,9 +519,7 @@ def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: Timeline, re
 
 @pytest.mark.parametrize("restarts_took", [["model"], ["model", "optimizer"]])
 @pytest.mark.parametrize("drill_took_in", [["model"], ["model", "optimizer"]])
-def test_a_drill_restores_as_much_as_the_restarts_of_the_run_did(
-    restarts_took: list[str], drill_took_in: list[str]
-) -> None:
+def test_a_drill_restores_as_much_as_the_restarts_did(restarts_took: list[str], drill_took_in: list[str]) -> None:
     def bend(logs: Logs) -> None:
         change(logs.all("restored"), entered=restarts_took)
 

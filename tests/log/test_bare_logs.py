@@ -17,13 +17,11 @@ from harness.judge.bounds import WasteBounds
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Evidence, judge, questions
 from harness.judge.verdict import Code, Verdict, unknown
-from harness.log import reading
 from harness.log.consequences import May
 from harness.report import figures as figures_of
 from harness.timeline import timeline
 from harness.timeline.lineage import cells
-from harness.timeline.phases import Event, Gap, Mark
-from harness.timeline.sorted_events import Story
+from harness.timeline.phases import Event, Mark
 
 
 @pytest.fixture
@@ -85,9 +83,7 @@ def test_of_a_job_of_unknown_size_no_one_knows_how_well_it_used_its_gpus(logs: L
         (True, 150, None, 149, True),  # that was the end of something else
     ],
 )
-def test_the_episode_that_a_fault_belongs_to(
-    kills: bool, injected: int, healed: int | None, gone: int | None, belongs: bool
-) -> None:
+def test_episode_of_a_fault(kills: bool, injected: int, healed: int | None, gone: int | None, belongs: bool) -> None:
     """Progress stopped at 100 and was regained at 200."""
     target = {"node": "a", "incarnation": 1, "rank": None}
     may = frozenset({May.KILL} if kills else ())
@@ -271,7 +267,6 @@ def test_a_step_that_never_ends_is_of_the_world_that_stepped_last(logs: Logs) ->
 
 
 def test_who_stands_still_is_in_no_new_world(logs: Logs) -> None:
-    """Rank 0 hangs, rank 1 was killed and is back: alone it restores, and nobody steps."""
     logs.nodes()
     logs.both(1, 1, 1, 3)
     logs.kill(1, 6.5, "kill")
@@ -281,7 +276,6 @@ def test_who_stands_still_is_in_no_new_world(logs: Logs) -> None:
 
 
 def test_two_worlds_that_step_at_the_same_time_are_doubted(logs: Logs) -> None:
-    """The first one goes on after the second one has taken over."""
     for life, begin in ((1, 4), (2, 5.5)):
         for rank in (0, 1):
             logs.steps(logs.worker(rank, life, life, begin - 1, begin - 0.5), 1, 3, begin)
@@ -384,12 +378,8 @@ def test_what_is_told_of_a_fault(logs: Logs) -> None:
     for at, (fault, event, fields) in enumerate(told, 1):
         logs.log("harness", at, f"fault.{event}", fault=fault, **fields)
     run = logs.finish(21)
-    assert [(f.id, f.kind, f.error) for f in run.faults[2:6]] == [
-        ("b", "", "no such node"),
-        ("c", "", "gone"),
-        ("d", "", "late"),
-        ("e", "", "it failed"),
-    ]
+    failed = [("b", "no such node"), ("c", "gone"), ("d", "late"), ("e", "it failed")]
+    assert [(f.id, f.error, f.kind) for f in run.faults[2:6]] == [(*each, "") for each in failed]
     assert not any(f.kills or f.stops or f.spoils for f in run.faults[2:6]), "they never acted"
     assert [(f.injected, f.spoils) for f in run.faults[6:]] == [(13 * S, True), (15 * S, False)]
     first, second = run.faults[:2]
@@ -419,9 +409,7 @@ def test_where_things_were_said(logs: Logs) -> None:
 @pytest.mark.parametrize(
     ("workload", "ranks"), [({"nodes": 3, "ranks_per_node": 4}, 12), ({"nodes": 3}, 3), ({"ranks_per_node": 4}, 4)]
 )
-def test_the_world_is_as_large_as_planned_where_nobody_says(
-    tmp_path: pathlib.Path, workload: dict[str, int], ranks: int
-) -> None:
+def test_untold_worlds_are_as_planned(tmp_path: pathlib.Path, workload: dict[str, int], ranks: int) -> None:
     logs = Logs(tmp_path)
     (tmp_path / "events" / "harness.jsonl").unlink()
     logs.open("harness", "harness", 0)
@@ -453,31 +441,6 @@ def test_a_first_step_that_never_comes_is_of_no_epoch(logs: Logs, stepped: list[
         logs.worker(rank, 3, 22, 23, 24)
     last = logs.finish(30).segments[-1]
     assert (last.phase, last.begin, last.end, last.epoch) == ("first_step", 24 * S, 30 * S, -1)
-
-
-def test_what_ends_each_gap_and_what_it_waits_for(logs: Logs) -> None:
-    """Rank 1 starts again in the middle and both go back; the job was aborted before it has done all its steps."""
-    logs.nodes()
-    survivor, _ = logs.both(1, 1, 1, 3)
-    logs.log(survivor, 8, "rendezvous", world_size=2)
-    logs.log(survivor, 9, "restored", step=1, source="disk")
-    for name in (survivor, logs.worker(1, 2, 7, 8, 9)):
-        logs.steps(name, 2, 3, 9)
-        logs.log(name, 11, "restored", step=1, source="disk")
-        logs.steps(name, 2, 4, 12)
-    run = logs.finish(20)
-    assert timeline._gaps(Story(reading.read(logs.run_dir / "events")), run) == [
-        Gap(0, 4 * S, -1, 0, 2, 2, same_world=False, first=True),
-        Gap(6 * S, 10 * S, 0, 1, 2, 2, same_world=False),
-        Gap(11 * S, 13 * S, 1, 2, 2, 2, same_world=True),
-        Gap(15 * S, 20 * S, 2, -1, 1, 1, same_world=False),
-    ]
-
-
-def test_a_run_without_a_step_is_one_gap(logs: Logs) -> None:
-    run = logs.finish(9)
-    [gap] = timeline._gaps(Story(reading.read(logs.run_dir / "events")), run)
-    assert gap == Gap(0, 9 * S, -1, -1, 1, 1, same_world=False, first=True)
 
 
 @pytest.mark.parametrize(("at", "stopped"), [(4 * S - 1, [4 * S - 1]), (4 * S, [])])

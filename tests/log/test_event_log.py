@@ -1,6 +1,5 @@
-from __future__ import annotations
-
 import copy
+import itertools
 import json
 import os
 import pathlib
@@ -120,9 +119,7 @@ def test_sigkill_tears_at_most_the_last_line(tmp_path: pathlib.Path) -> None:
         (["limit(10)", "emit = Emitter(path, HEADER)"], [(4, 2)]),  # the header comes with the first that fits
     ],
 )
-def test_a_full_disk_loses_events_but_not_the_log(
-    tmp_path: pathlib.Path, begin: list[str], told: list[tuple[int, int]]
-) -> None:
+def test_a_full_disk_loses_events_alone(tmp_path: pathlib.Path, begin: list[str], told: list[tuple[int, int]]) -> None:
     lost = ['emit("step", step=2)', 'emit("step", step=3)']
     log = small_disk(
         tmp_path / "w.jsonl", 'HEADER = {"role": "trainer"}', *begin, *lost, "limit()", 'emit("step", step=4)'
@@ -185,9 +182,7 @@ def test_threads_write_one_header(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     assert (tmp_path / "w.jsonl").read_text().count('"schema"') == 1
 
 
-def test_what_is_raised_while_a_line_is_written_leaves_no_gap_untold(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_a_write_leaves_no_gap_untold(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emit = Emitter(tmp_path / "w.jsonl")
     monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -253,9 +248,8 @@ def test_the_rest_is_all_that_is_there(tmp_path: pathlib.Path, monkeypatch: pyte
         emit.close()
     tail = Tail(tmp_path)
     found = [*tail.poll(), *tail.rest()]
-    assert sorted((header["rank"], event["number"]) for header, event in found) == [
-        (writer, number) for writer in range(3) for number in range(50)
-    ]
+    told = [(header["rank"], event["number"]) for header, event in found]
+    assert sorted(told) == [*itertools.product(range(3), range(50))]
     assert tail.rest() == []
 
 

@@ -1,7 +1,5 @@
 """Reading event files: damage is named, odd fields are understood, foreign clocks are moved."""
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib
@@ -131,9 +129,7 @@ def test_a_host_has_the_offset_that_was_measured_when_its_log_begins(tmp_path: p
 
 
 @pytest.mark.parametrize(("off_ns", "lost_ns"), [(7200 * 10**9, 0), (-7200 * 10**9, 0), (10**6, -(10**6))])
-def test_a_wall_clock_that_jumped_before_a_worker_started_again_moves_nothing(
-    tmp_path: pathlib.Path, off_ns: int, lost_ns: int
-) -> None:
+def test_a_wall_clock_that_jumped_earlier_moves_nothing(tmp_path: pathlib.Path, off_ns: int, lost_ns: int) -> None:
     """Compared with ours when the node came: its monotonic clock tells the rest. What may be drift is believed."""
     write(tmp_path, "harness", OURS | {"wall_ns": 1000, "mono_ns": 0}, compared(mono_ns=100))
     minute = 60 * 10**9
@@ -216,9 +212,7 @@ def test_of_a_log_without_numbers_nothing_is_asked(tmp_path: pathlib.Path) -> No
         (step(7), "w: 1 line without a number, though its first line has one"),
     ],
 )
-def test_numbers_that_contradict_themselves_are_a_problem(
-    tmp_path: pathlib.Path, more: dict[str, Any], problem: str
-) -> None:
+def test_contradicting_numbers_are_a_problem(tmp_path: pathlib.Path, more: dict[str, Any], problem: str) -> None:
     write(tmp_path, "w", *LINES, more)
     assert problem in reading.read(tmp_path).problems
 
@@ -254,9 +248,7 @@ def test_lines_that_the_harness_lacks_are_a_problem(tmp_path: pathlib.Path) -> N
     assert "the harness's log lacks 1 line" in reading.read(tmp_path).problems
 
 
-def test_a_large_log_is_read_on_all_cores_as_a_small_one_is(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_log_is_read_on_all_cores_alike(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path) / "events"
     (events / "void.jsonl").touch()
     alone = reading.read(events)
@@ -269,16 +261,14 @@ def test_a_large_log_is_read_on_all_cores_as_a_small_one_is(
         np.testing.assert_array_equal(together.steps[name], column)
 
 
-def test_where_processes_cannot_be_started_it_is_read_alone(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_processes_it_is_read_alone(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         """A pool whose processes are gone after the first file."""
 
         def __init__(self, **how: object) -> None:
             pass
 
-        def __enter__(self) -> Broken:
+        def __enter__(self) -> "Broken":
             return self
 
         def __exit__(self, *_: object) -> None:

@@ -100,7 +100,7 @@ def test_hostile_fields_beside_them(tmp_path: pathlib.Path, odd: dict[str, Any])
 
 
 @pytest.mark.parametrize("block", [1, 200, 1000])
-def test_where_a_block_ends_does_not_matter(
+def test_the_end_of_a_block_does_not_matter(
     block: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, [{"samples": [[10 * n, 2]]} if n % 4 else {} for n in range(30)])

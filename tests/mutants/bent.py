@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from judging import acted_as, verdict
-from simulator import Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
+from simulator import Job, Line, Logs, Outage, change, clocks, find, remove, simulate, steps
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
 from harness.judge.score import Scorecard
@@ -24,15 +24,12 @@ Mutant = Callable[[Logs], None]
 class Bent:
     """A healthy history, what is bent in it, and what the harness must say."""
 
+    name: str
     bend: Mutant
     verdict: Verdict
     reason: str  # is contained in one of the reasons
     outages: tuple[Outage, ...]
     job: Job
-
-    @property
-    def name(self) -> str:
-        return self.bend.__name__
 
     def judge(self) -> Scorecard:
         return verdict(simulate(self.job, self.outages, seed=5), self.bend)
@@ -42,24 +39,24 @@ BROKEN: list[Bent] = []
 NEIGHBOURS: list[Bent] = []
 
 
-def _registers(verdict: Verdict, reason: str, outages: list[Outage], job: Job) -> Callable[[Mutant], Mutant]:
-    def register(bend: Mutant) -> Mutant:
+def _registers(verdict: Verdict, reason: str, outages: list[Outage], job: Job) -> Callable[..., Mutant]:
+    def register(bend: Mutant, name: str = "") -> Mutant:
         known = NEIGHBOURS if verdict is Verdict.PASS else BROKEN
-        known.append(Bent(bend, verdict, reason, tuple(outages), job))
+        known.append(Bent(name or bend.__name__, bend, verdict, reason, tuple(outages), job))
         return bend
 
     return register
 
 
-def fails(reason: str, outages: list[Outage] = KILL, job: Job = JOB) -> Callable[[Mutant], Mutant]:
+def fails(reason: str, outages: list[Outage] = KILL, job: Job = JOB) -> Callable[..., Mutant]:
     return _registers(Verdict.FAIL, reason, outages, job)
 
 
-def unclear(reason: str, outages: list[Outage] = KILL) -> Callable[[Mutant], Mutant]:
+def unclear(reason: str, outages: list[Outage] = KILL) -> Callable[..., Mutant]:
     return _registers(Verdict.INCONCLUSIVE, reason, outages, JOB)
 
 
-def invalid(reason: str, outages: list[Outage] = KILL, job: Job = JOB) -> Callable[[Mutant], Mutant]:
+def invalid(reason: str, outages: list[Outage] = KILL, job: Job = JOB) -> Callable[..., Mutant]:
     return _registers(Verdict.INVALID, reason, outages, job)
 
 
@@ -69,21 +66,6 @@ passes = _registers(Verdict.PASS, "", KILL, LONG)
 def after_resume(logs: Logs, change: Callable[[Line], object], ranks: tuple[int, ...] = (0, 1)) -> None:
     for line in (line for rank in ranks for line in logs.steps(rank=rank, life=-1)):
         change(line)
-
-
-@fails("rank 1 (of 2) did not do steps 20 to 29, but other ranks did")
-def is_absent_in_the_middle(logs: Logs) -> None:
-    logs.lose("step", step=range(20, 30), rank=1, life=-1)
-
-
-@fails("rank 1 (of 2) did not do steps 11 to 19, but other ranks did")
-def comes_late(logs: Logs) -> None:
-    logs.lose("step", step=range(20), rank=1, life=-1)
-
-
-@fails("never done in the surviving history, though later steps were")
-def claims_steps(logs: Logs) -> None:
-    logs.lose("step", step=range(20, 30))
 
 
 @fails("step 41 was done, but only 40 steps were planned")
@@ -132,11 +114,6 @@ def tells_no_time(logs: Logs) -> None:
     after_resume(logs, lambda line: line.update(mono_ns=0), ranks=(1,))
 
 
-@unclear("did steps on the unallocated GPU 0 of node0")
-def works_on_a_gpu_that_it_never_had(logs: Logs) -> None:
-    logs.told("node.allocated")["gpus"] = 0
-
-
 @unclear("did steps on node0 after the node was given back")
 def works_on_a_node_that_was_given_back(logs: Logs) -> None:
     logs.told("node.released")["mono_ns"] -= 10**9
@@ -148,38 +125,11 @@ def wrong_node(logs: Logs) -> None:
     logs.plan["faults"][0]["targets"] = [{"node_index": 0, "rank": None}]
 
 
-def _exits_with(logs: Logs, code: int, instead: int) -> None:
-    """What launchers tell of workers that ended with this code."""
-    for line in (line for name, lines in logs.items() if name.startswith("agent") for line in lines):
-        if line.get("event") == "worker.exit" and line["code"] == code:
-            line["code"] = instead
-
-
-@invalid("fault fault1 should have killed rank 1, but the rank exited by itself")
-def victim_drains(logs: Logs) -> None:
-    _exits_with(logs, -9, 75)
-
-
 @invalid("fault fault1 gave node1 a notice, but never took the node")
 def notice_without_an_end(logs: Logs) -> None:
     """The node that was told to go stays, and nobody takes it."""
     logs.plan["faults"][0]["parameters"] = {"notice": "5s"}
     logs.told("fault.injected")["targets"] = [{"node": "node1", "incarnation": 1, "rank": None}]
-
-
-@unclear("unexplained death: rank 0 on node0 ended with exit code 139")
-def peer_segfaults_behind_a_shell(logs: Logs) -> None:
-    _exits_with(logs, 1, 139)
-
-
-@unclear("the launcher on node0 left no log")
-def launcher_tells_nothing(logs: Logs) -> None:
-    del logs[next(name for name in logs if name.startswith("agent-node0"))]
-
-
-@fails("at step 11 ranks 0 and 1 disagree on the sample position")
-def one_rank_replays_a_batch(logs: Logs) -> None:
-    after_resume(logs, lambda line: line.update(first=line["first"] - 16), ranks=(1,))
 
 
 @fails("16 samples were skipped, first at step 11")
@@ -192,11 +142,6 @@ def replays_a_batch(logs: Logs) -> None:
     after_resume(logs, lambda line: line.update(first=line["first"] - 16, digest=f"other {line['step']}"))
 
 
-@fails("consumed other samples than the fault-free run, first at step 11")
-def shuffles_differently(logs: Logs) -> None:
-    after_resume(logs, lambda line: line.update(digest=f"other {line['step']}"))
-
-
 @fails("learning rate differs from the fault-free run: at step 11")
 def schedule_restarts(logs: Logs) -> None:
     after_resume(logs, lambda line: line.update(lr=1e-3 * min(1.0, (line["step"] - 10) / 10)))
@@ -205,16 +150,6 @@ def schedule_restarts(logs: Logs) -> None:
 @fails("at step 12 loss 4.9336742054732712 instead of 4.9336742054722711")
 def optimizer_lost(logs: Logs) -> None:
     after_resume(logs, lambda line: line.update(loss=line["loss"] + 1e-12 * (line["step"] > 11)))
-
-
-@fails("at step 31 loss nan instead of")
-def loss_is_nan(logs: Logs) -> None:
-    after_resume(logs, lambda line: line.update(loss="nan") if line["step"] > 30 else None)
-
-
-@fails("at step 11 ranks 0 and 1 disagree on the loss")
-def gradient_not_averaged(logs: Logs) -> None:
-    after_resume(logs, lambda line: line.update(loss=line["loss"] * 1.01), ranks=(1,))
 
 
 @fails("said it restored step 17, but went on with step 11")
@@ -237,24 +172,9 @@ def skips_the_recompute(logs: Logs) -> None:
         logs.lose("step", step=range(18), rank=rank, life=-1)
 
 
-@fails("rank 0 (of 2) went on to step 40 alone; the others stopped at step 20")
-def goes_on_without_a_rank(logs: Logs) -> None:
-    logs.lose("step", step=range(21, 41), rank=1, life=-1)
-
-
-@fails("rank 0 (of 2) went on to step 40 alone; the others stopped at step 10")
-def goes_on_alone_from_the_start(logs: Logs) -> None:
-    logs.lose("step", rank=1, life=-1)
-
-
 @fails("ended without an error, but only reached step 35 of 40")
 def stops_early(logs: Logs) -> None:
     logs.lose("step", step=range(36, 41))
-
-
-@fails("KeyError")
-def command_failed(logs: Logs) -> None:
-    logs.harness[-1].update(outcome="failed", reason="the command on node0 ended with 1: KeyError")
 
 
 @fails("node0 left the job with exit code 75")
@@ -276,24 +196,9 @@ def stuck(logs: Logs) -> None:
     logs.harness.insert(-1, end | {"event": "abort"})
 
 
-@invalid("fault1 was injected, but no effect was measured")
-def no_effect_measured(logs: Logs) -> None:
-    logs.harness.remove(logs.told("fault.effect"))
-
-
-@invalid("fault1 did not act as planned: measured 0 deaths, expected 1")
-def effect_too_small(logs: Logs) -> None:
-    logs.told("fault.effect").update(measured=0, ok=False)
-
-
 @invalid("fault1 failed: no such process")
 def fault_broke(logs: Logs) -> None:
     logs.harness.append(logs.harness[-1] | {"event": "fault.failed", "fault": "fault1", "error": "no such process"})
-
-
-@invalid("fault second never struck")
-def never_injected(logs: Logs) -> None:
-    logs.plan["faults"] += [{"id": "second", "fault": "rank_kill", "targets": []}]
 
 
 @invalid("killed rank 1, but the rank did steps afterwards")
@@ -301,11 +206,6 @@ def victim_lives(logs: Logs) -> None:
     victim = logs.trainers(rank=1, life=0)[0]
     last = steps(victim)[-1]
     victim.append(last | {"step": 18, "begin_ns": last["mono_ns"] + 10**9, "mono_ns": last["mono_ns"] + 2 * 10**9})
-
-
-@unclear("the harness's log has no end")
-def harness_killed(logs: Logs) -> None:
-    logs.harness.remove(logs.told("run.finished"))
 
 
 @unclear("the run was interrupted at step 35 of 40: stopped by the user")
@@ -364,17 +264,6 @@ def healed_too_early(logs: Logs) -> None:
     logs.put(injected, injected | effect, healed)
 
 
-@invalid("fault1 struck rank 1, not rank 0")
-def wrong_target(logs: Logs) -> None:
-    """The plan aimed at rank 0; rank 1 was killed."""
-    logs.plan["faults"][0]["targets"] = [{"node_index": 0, "rank": 0}]
-
-
-@unclear("unexplained deaths: ranks 0 and 1 died 4 times", outages=[*KILL, Outage(9, "crash"), Outage(3, "crash")])
-def dies_twice_by_itself(logs: Logs) -> None:
-    """Besides the injected kill, workers die two more times, and nothing did that."""
-
-
 @fails(
     "went on with 1 rank; it needs at least 2",
     outages=[Outage(15, "shrink", victim=1, regrow_after=12)],
@@ -389,26 +278,6 @@ def a_rank_has_no_log(logs: Logs) -> None:
 
 
 # Recovered, and not whole again.
-
-
-@fails("pace.max_slowdown: 39 steps after the recovery took", job=LONG)
-def slower_for_good(logs: Logs) -> None:
-    slower(logs, 3.0, 11, 60)
-
-
-@fails("5 of 5 checkpoints", job=LONG)
-def saves_no_more(logs: Logs) -> None:
-    without_saves(logs, 20, 30, 40, 50, 60)
-
-
-@fails("4 of 5 checkpoints", job=LONG)
-def saves_far_more_rarely(logs: Logs) -> None:
-    without_saves(logs, 20, 30, 50, 60)
-
-
-@fails("to end after its last step", job=LONG)
-def hangs_in_the_exit(logs: Logs) -> None:
-    exit_takes(logs, 600)
 
 
 @fails("the restore drill ended before it had restored anything", job=LONG)
@@ -443,21 +312,96 @@ def a_link_stays_slow(logs: Logs) -> None:
 
 
 @passes
-def a_little_slower(logs: Logs) -> None:
-    slower(logs, 1.2, 11, 60)
-
-
-@passes
-def saves_late_once(logs: Logs) -> None:
-    saved_late(logs, 40, 46)
-
-
-@passes
-def exits_a_little_later(logs: Logs) -> None:
-    exit_takes(logs, 15)
-
-
-@passes
 def a_link_is_healed(logs: Logs) -> None:
     acted_as(logs, "partition", kills=False, stops=True, spoils=False)
     effect_ended(logs, ok=True)
+
+
+# One change each.
+
+
+def each_step(change: Callable[[Line], object], *ranks: int) -> Mutant:
+    """After the restart, on both ranks unless some are named."""
+    return lambda logs: after_resume(logs, change, ranks or (0, 1))
+
+
+def without_steps(*numbers: int, rank: int | None = None) -> Mutant:
+    """In all lives, or in the last one of this rank."""
+    return lambda logs: logs.lose("step", step=numbers, rank=rank, life=None if rank is None else -1)
+
+
+def told(event: str, **fields: Any) -> Mutant:
+    return lambda logs: logs.told(event).update(fields)
+
+
+def untold(event: str) -> Mutant:
+    return lambda logs: logs.harness.remove(logs.told(event))
+
+
+def exits_with(code: int, instead: int) -> Mutant:
+    """What launchers tell of workers that ended with this code."""
+    agents = lambda logs: (line for name in logs if name.startswith("agent") for line in logs[name])  # noqa: E731
+    return lambda logs: change((line for line in agents(logs) if line.get("code") == code), code=instead)
+
+
+def unsaved(*saves: int) -> Mutant:
+    return lambda logs: without_saves(logs, *saves)
+
+
+def no_launcher(logs: Logs) -> None:
+    del logs[next(name for name in logs if name.startswith("agent-node0"))]
+
+
+loss_is_nan = each_step(lambda line: line.update(loss="nan") if line["step"] > 30 else None)
+shuffled = each_step(lambda line: line.update(digest=f"other {line['step']}"))
+twice_more = unclear("ranks 0 and 1 died 4 times", outages=[*KILL, Outage(9, "crash"), Outage(3, "crash")])
+never = {"id": "second", "fault": "rank_kill", "targets": []}
+ALONE, OTHERS_DID = "(of 2) went on to step 40 alone; the others stopped at step", "but other ranks did"
+FAILED = {"outcome": "failed", "reason": "the command on node0 ended with 1: KeyError"}
+for name, register, bend in (
+    (
+        "is_absent_in_the_middle",
+        fails(f"did not do steps 20 to 29, {OTHERS_DID}"),
+        without_steps(*range(20, 30), rank=1),
+    ),
+    ("comes_late", fails(f"did not do steps 11 to 19, {OTHERS_DID}"), without_steps(*range(20), rank=1)),
+    ("claims_steps", fails("never done in the surviving history"), without_steps(*range(20, 30))),
+    ("goes_on_without_a_rank", fails(f"rank 0 {ALONE} 20"), without_steps(*range(21, 41), rank=1)),
+    ("goes_on_alone_from_the_start", fails(f"rank 0 {ALONE} 10"), without_steps(*range(41), rank=1)),
+    ("works_on_a_gpu_that_it_never_had", unclear("on the unallocated GPU 0 of node0"), told("node.allocated", gpus=0)),
+    ("victim_drains", invalid("should have killed rank 1, but the rank exited by itself"), exits_with(-9, 75)),
+    ("peer_segfaults_behind_a_shell", unclear("rank 0 on node0 ended with exit code 139"), exits_with(1, 139)),
+    ("launcher_tells_nothing", unclear("the launcher on node0 left no log"), no_launcher),
+    ("shuffles_differently", fails("consumed other samples than the fault-free run, first at step 11"), shuffled),
+    ("loss_is_nan", fails("at step 31 loss nan instead of"), loss_is_nan),
+    ("command_failed", fails("KeyError"), told("run.finished", **FAILED)),
+    ("no_effect_measured", invalid("fault1 was injected, but no effect was measured"), untold("fault.effect")),
+    ("effect_too_small", invalid("measured 0 deaths, expected 1"), told("fault.effect", measured=0, ok=False)),
+    ("never_injected", invalid("fault second never struck"), lambda logs: logs.plan["faults"].append(never)),
+    ("harness_killed", unclear("the harness's log has no end"), untold("run.finished")),
+    ("dies_twice_by_itself", twice_more, lambda logs: None),
+    ("slower_for_good", fails("39 steps after the recovery took", job=LONG), lambda logs: slower(logs, 3.0, 11, 60)),
+    ("saves_no_more", fails("5 of 5 checkpoints", job=LONG), unsaved(20, 30, 40, 50, 60)),
+    ("saves_far_more_rarely", fails("4 of 5 checkpoints", job=LONG), unsaved(20, 30, 50, 60)),
+    ("hangs_in_the_exit", fails("to end after its last step", job=LONG), lambda logs: exit_takes(logs, 600)),
+    ("a_little_slower", passes, lambda logs: slower(logs, 1.2, 11, 60)),
+    ("saves_late_once", passes, lambda logs: saved_late(logs, 40, 46)),
+    ("exits_a_little_later", passes, lambda logs: exit_takes(logs, 15)),
+):
+    register(bend, name)
+
+
+@fails("at step 11 ranks 0 and 1 disagree on the sample position")
+def one_rank_replays_a_batch(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(first=line["first"] - 16), ranks=(1,))
+
+
+@fails("at step 11 ranks 0 and 1 disagree on the loss")
+def gradient_not_averaged(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(loss=line["loss"] * 1.01), ranks=(1,))
+
+
+@invalid("fault1 struck rank 1, not rank 0")
+def wrong_target(logs: Logs) -> None:
+    """The plan aimed at rank 0; rank 1 was killed."""
+    logs.plan["faults"][0]["targets"] = [{"node_index": 0, "rank": 0}]

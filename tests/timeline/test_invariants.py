@@ -1,6 +1,7 @@
 """What must hold for any history: the names of files and ranks and the origin of clocks change nothing."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -35,6 +36,10 @@ HISTORIES = st.builds(
     OUTAGES,
     st.integers(0, 10**6),
 )
+
+
+def times(episodes: Iterable[Any]) -> list[tuple[int | None, ...]]:
+    return [(each.t_stop, each.t_first, each.t_regained) for each in episodes]
 
 
 def figures(run: Timeline) -> dict[str, Any]:
@@ -136,9 +141,7 @@ def test_a_trainer_without_a_launcher_of_ours(nodes: int, outages: list[Outage],
     """Anybody's trainer: no launcher events. Phases are coarser, episodes and lost steps are the same."""
     history = simulate(Job(nodes=nodes, steps=30, every=5, agents=False), outages, seed)
     run = load(history)
-    assert [(e.t_stop, e.t_first, e.t_regained) for e in run.episodes] == [
-        (e.t_stop, e.t_first, e.t_regained) for e in history.truth.episodes
-    ]
+    assert times(run.episodes) == times(history.truth.episodes)
     lost = sum(not row.survives for row in history.truth.rows)
     assert int((~run.steps.survives).sum()) == lost
     booked = ledger.settle(run, {}, [])
@@ -153,6 +156,4 @@ def test_steps_alone_give_the_same_recovery_time(history: History) -> None:
     for lines in logs.trainers():
         lines[1:] = steps(lines)
     run = load(history, Logs({name: lines for name, lines in logs.items() if not name.startswith("agent")}))
-    assert [(e.t_stop, e.t_first, e.t_regained) for e in run.episodes] == [
-        (e.t_stop, e.t_first, e.t_regained) for e in history.truth.episodes
-    ]
+    assert times(run.episodes) == times(history.truth.episodes)

@@ -60,9 +60,7 @@ def with_lines(folder: pathlib.Path, lines: Lines, in_harness: bool) -> pathlib.
         ),
     ],
 )
-def test_twice_the_lines_take_twice_the_work(
-    tmp_path: pathlib.Path, more: Callable[[int], Lines], in_harness: bool
-) -> None:
+def test_twice_the_lines_twice_the_work(tmp_path: pathlib.Path, more: Callable[[int], Lines], in_harness: bool) -> None:
     folders = [with_lines(tmp_path / str(count), more(count), in_harness) for count in (0, MANY, 2 * MANY)]
     timeline.load(folders[0])  # what is done once for all logs
     none, once, twice = (lines_run(partial(timeline.load, folder)) for folder in folders)

@@ -32,7 +32,6 @@ def harness_times(logs: Logs, event: str, fault: str) -> list[int]:
 
 
 def step_ended(logs: Logs, step: int) -> int:
-    """When the last rank did it for the last time."""
     return max(line["mono_ns"] for line in logs.steps(step, step))
 
 
@@ -48,7 +47,6 @@ def story(outages: list[Outage], seed: int, job: Job = JOB, expect: Any = None) 
 
 
 def rehearse(logs: Logs, name: str, fault: str, begin: int, end: int | None, **told: Any) -> None:
-    """Puts a rehearsal of this one fault into the log."""
     planned = [each for each in logs.plan["faults"] if each["id"] == fault]
     own = {"faults": planned, "expect": told.pop("expect", EXPECT), "scenario": {"name": name, "title": name}}
     lines: list[tuple[int, Line]] = [(begin, {"event": "plan", "plan": logs.plan | own})]
@@ -202,9 +200,7 @@ def test_steps_that_were_done_before_the_window_and_lost_in_it_are_in_it(seed: i
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_steps_lost_since_an_earlier_outage_do_not_bring_that_into_the_window(
-    tmp_path: pathlib.Path, seed: int
-) -> None:
+def test_steps_lost_since_an_earlier_outage_do_not_bring_it_into_the_window(tmp_path: pathlib.Path, seed: int) -> None:
     """Both outages go back to the same checkpoint: the second loses the very first step after the first one."""
     outages = [Outage(after=60, kind="rank"), Outage(after=15, kind="rank")]
     history, logs = in_sequence(seed, outages, Job(nodes=2, steps=160, every=50), rest=20 * MS)
@@ -286,7 +282,6 @@ def lose(logs: Logs, step: int) -> None:
 
 
 def die(logs: Logs, at: int) -> None:
-    """The launcher of node 0 sees a worker die over nothing."""
     agent = next(lines for name, lines in logs.items() if name.startswith("agent-node0"))
     line = {"event": "worker.exit", "local_rank": 0, "rank": 0, "pid": 1, "code": -11}
     put(agent, line | clocks(agent[0], at - agent[0]["mono_ns"]))
@@ -314,7 +309,6 @@ def test_what_went_wrong_in_one_is_not_held_against_the_other(bend: Bend, first:
 
 
 def loosen(logs: Logs, name: str, mode: str) -> None:
-    """The scenario of this rehearsal expects other losses, or the same."""
     for line in logs.harness:
         if line.get("event") == "plan" and line.get("rehearsal") == name:
             line["plan"] = line["plan"] | {"expect": EXPECT | {"loss_continuity": {"mode": mode, "max_final_gap": 100}}}
@@ -363,7 +357,6 @@ def test_a_fault_that_two_rehearsals_plan_is_asked_of_both() -> None:
 
 @pytest.mark.parametrize("healed", [True, False])
 def test_a_fault_that_was_over_before_its_node_was_lost_is_not_named(tmp_path: pathlib.Path, healed: bool) -> None:
-    """The node comes back in the outage of another fault."""
     history, logs = story([Outage(after=45, kind="node")], 3)
     places = [{"node": f"node{number}", "incarnation": 1, "rank": None} for number in (0, 1)]
     over = step_ended(logs, 20) if healed else None
@@ -430,9 +423,7 @@ def test_a_rehearsal_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     share=st.tuples(st.floats(0, 1), st.floats(0, 1)),
     outcome=st.sampled_from(["settled", "aborted", "job_ended"]),
 )
-def test_wherever_a_window_lies_it_is_whole(
-    seed: int, kinds: list[str], share: tuple[float, float], outcome: str
-) -> None:
+def test_a_window_anywhere_is_whole(seed: int, kinds: list[str], share: tuple[float, float], outcome: str) -> None:
     """Phases have no gap, GPU time adds up (the ledger asserts it), no outage is cut, and no score crashes."""
     job = Job(nodes=2, steps=60, foreign_clocks=bool(seed % 2))
     history, logs = story([Outage(after=11, kind=kind) for kind in kinds], seed, job)
@@ -458,9 +449,7 @@ def test_wherever_a_window_lies_it_is_whole(
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), share=st.floats(0.02, 0.98), noise=st.booleans())
-def test_a_rehearsal_given_up_before_its_fault_struck_is_inconclusive_wherever_it_ends(
-    seed: int, share: float, noise: bool
-) -> None:
+def test_what_is_given_up_before_its_fault_is_inconclusive_anywhere(seed: int, share: float, noise: bool) -> None:
     """The end of its window falls between two steps, or into one: that is no outage."""
     history, logs = story([], seed, Job(nodes=2, steps=60, noise=0.1 if noise else 0.0))
     end = history.truth.begin + 10 + int(share * (history.truth.end - history.truth.begin))

@@ -1,7 +1,10 @@
 """The runner of `make mutation`: what it changes, and that a change which matters is noticed."""
 
 import ast
+import os
 import pathlib
+import subprocess
+import sys
 
 from mutation.__main__ import TARGETS, TESTS, Coverage, in_child
 from mutation.operators import mutants
@@ -64,6 +67,19 @@ def test_the_answer_of_a_child() -> None:
     assert in_child(lambda: 0)[0] == "survived"
     assert in_child(lambda: 1)[0] == "killed"
     assert in_child(crash)[0] == "killed"
+
+
+TRIED = """
+from mutation.__main__ import ROOT, mutants, sys, try_out
+changed = next(each for each in mutants(ROOT / "harness/log/numbered_names.py") if each.change == "returns None")
+sys.exit(try_out(changed, ["tests/log/test_numbered_names.py"]))
+"""
+
+
+def test_the_tests_import_the_changed_module() -> None:
+    """In a process of its own, which has imported nothing of the harness yet."""
+    environment = os.environ | {"PYTHONPATH": "tests:tools"}
+    assert subprocess.run([sys.executable, "-c", TRIED], cwd=ROOT, env=environment).returncode == 1
 
 
 def test_only_tests_that_execute_the_change_are_run(tmp_path: pathlib.Path) -> None:

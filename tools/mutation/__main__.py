@@ -60,7 +60,8 @@ TESTS = [
     "tests/docs/test_pages.py",
     "tests/run/test_undo.py",
 ]
-QUIETLY = ["-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+# Plain assertions: to rewrite them, pytest would import the modules of a package with a plug-in itself, unchanged.
+QUIETLY = ["-q", "-p", "no:cacheprovider", "--no-header", "--assert=plain"]
 EXAMPLES_MAX = 12
 LIMIT_S = 60.0  # for the tests of one mutant: what takes longer is stuck, and somebody would notice
 
