@@ -172,6 +172,9 @@ class Context(Protocol):
     def reached(self, rank: int, failpoint: str) -> int:
         """Returns when this rank was last seen at the failpoint (monotonic); 0: never."""
 
+    def said(self, rank: int, failpoint: str, since_ns: int) -> list[str]:
+        """Returns what this rank said at the failpoint since then (monotonic), oldest first."""
+
     def wall_offset_ns(self, rank: int) -> int | None:
         """Returns how far this rank's wall clock is ahead of ours, by its newest event; `None` if not known."""
 

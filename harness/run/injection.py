@@ -198,12 +198,16 @@ class Injection:
     def reached(self, rank: int, failpoint: str) -> int:
         return self.progress.failpoints.get((rank, failpoint), 0)
 
+    def said(self, rank: int, failpoint: str, since_ns: int) -> list[str]:
+        told = list(self.progress.failpoint_texts)
+        return [text for who, name, at, text in told if (who, name) == (rank, failpoint) and at >= since_ns]
+
     def wall_offset_ns(self, rank: int) -> int | None:
         theirs = self.progress.wall_offset_ns.get(rank)
         return None if theirs is None else theirs - (time.time_ns() - time.monotonic_ns())
 
     def hold(self) -> None:
-        self._holds.act(self.firing.planned)
+        self._holds.act(self.firing.planned, self.seed)
 
     def let_go(self) -> None:
         self._holds.stop_acting(self.firing.planned.id)
