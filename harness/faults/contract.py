@@ -89,6 +89,14 @@ class CheckpointPlace:
     layout: str = AUTO
 
 
+class Change(NamedTuple):
+    """A change of the job's command: further words at its end, variables, and words that others take the place of."""
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    words: Mapping[str, str] = {}
+
+
 class Figures(NamedTuple):
     """A trainer's figures of one step; `nan` if not told."""
 
@@ -190,6 +198,9 @@ class Context(Protocol):
     def strike(self) -> None:
         """Lets the caught process go on into its strike."""
 
+    def change_command(self) -> None:
+        """Starts nodes that come from now on with the command that `Fault.change` asks for."""
+
     def release(self, node: Node, reason: str) -> None:
         """Notes that the node is gone: its GPUs are no longer allocated to the job."""
 
@@ -246,6 +257,14 @@ class Fault(Parameters, abc.ABC):
         """Tells whether the nodes that it takes come back. `None`: it takes none."""
         return None
 
+    def change(self) -> Change | None:
+        """Returns its change of the job's command; `None`: the job is started as before."""
+        return None
+
+    def shows(self) -> str:
+        """Returns a figure of a step that must differ from the fault-free run's after the change; empty: none need."""
+        return ""
+
     def spoilt_steps(self) -> int | None:
         """Returns the number of steps whose batches it spoils; `None` if it spoils none."""
         return None
@@ -270,6 +289,8 @@ class Fault(Parameters, abc.ABC):
             sticks=self.sticks,
             replaced=self.replaced(),
             spoilt_steps=self.spoilt_steps(),
+            changes=self.change() is not None,
+            shows=self.shows(),
         )
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:

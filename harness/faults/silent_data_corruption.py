@@ -39,9 +39,9 @@ class SilentDataCorruption(inside.InsideFault):
     )
     how: Literal["transient", "intermittent", "permanent"] = Field(
         "transient",
-        description="transient: in one step; intermittent: in each step number `every`; permanent: in each step.",
+        description="transient: in one step; intermittent: once in `once_in` steps; permanent: in each step.",
     )
-    every: int = Field(10, ge=2, le=1_000_000, description="intermittent: it is wrong once in so many steps.")
+    once_in: int = Field(10, ge=2, le=1_000_000, description="intermittent: it is wrong once in so many steps.")
     steps: int = Field(
         20, ge=1, le=1_000_000, description="intermittent, permanent: over after so many steps, or with the process."
     )
@@ -59,13 +59,13 @@ class SilentDataCorruption(inside.InsideFault):
         return replace(said, may=said.may | {May.DRIFT}) if apart else said
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
-        every, steps = {"transient": (1, 1), "intermittent": (self.every, self.steps)}.get(self.how, (1, self.steps))
+        every, steps = {"transient": (1, 1), "intermittent": (self.once_in, self.steps)}.get(self.how, (1, self.steps))
         order = {"what": self.what, "bit": self.bit, "every": every, "steps": steps}
         return inside.at_the_next_step(targets, "corrupt", json.dumps(order))
 
     def describe(self, targets: Sequence[Target]) -> str:
         whose = f"bit {self.bit} of one {self.what.replace('_', ' ')} value of {name_ranks(targets)}"
-        each = {"intermittent": f"once in {self.every} steps", "permanent": "in each step"}.get(self.how)
+        each = {"intermittent": f"once in {self.once_in} steps", "permanent": "in each step"}.get(self.how)
         return (
             f"{whose} is wrong " + (f"{each}, for {self.steps} steps" if each else "in one step") + ", without a word"
         )

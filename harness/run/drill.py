@@ -186,9 +186,11 @@ class Again:
 
 def is_wanted(plan: Plan, committed_step: int) -> bool:
     """Tells whether to make a drill: by default yes, but never without faults, without a told checkpoint, or if the
-    harness cannot see the checkpoints, as in a store that ends with the job."""
+    harness cannot see the checkpoints, as in a store that ends with the job, or if a fault changed the command: what
+    was saved since would be loaded by the command from before."""
+    same = not any(fault.action.change() for fault in plan.faults)
     reached = plan.backend in REACHED and plan.workload.checkpoint.store == DIRECTORY
-    return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached
+    return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached and same
 
 
 def rehearse_restore(again: Again) -> None:

@@ -21,6 +21,7 @@ from harness.run.live_progress import LiveProgress
 from harness.run.trigger import Firing
 from harness.run.trigger_holds import TriggerHolds
 from harness.run.undo import refuse_wrong
+from harness.spec import secrets
 
 POLL_S = 0.002
 MEANWHILE_S = 1.0
@@ -220,6 +221,10 @@ class Injection:
         found = self._holds.caught(self.firing.planned.id)
         if found is not None:
             found.grant()
+
+    def change_command(self) -> None:
+        launch = self.plan.changed_by(self.firing.planned).launch()
+        self.cluster.change_command(launch.command, secrets.resolve(launch.env))
 
     def release(self, node: Node, reason: str) -> None:
         if not self.cluster.tells_changes:

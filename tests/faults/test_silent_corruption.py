@@ -141,7 +141,7 @@ def test_only_what_moves_one_replica_may_drift_and_a_bit_that_comes_back_needs_a
 
 
 def test_it_says_what_it_will_do() -> None:
-    fault = build_fault(NAME, {"what": "weight", "how": "intermittent", "every": 5})
+    fault = build_fault(NAME, {"what": "weight", "how": "intermittent", "once_in": 5})
     assert fault.describe([Target(0, 1)]) == (
         "bit 29 of one weight value of rank 1 is wrong once in 5 steps, for 20 steps, without a word"
     )

@@ -38,8 +38,9 @@ class Analysis(Evidence):
 
     @classmethod
     def of(cls, evidence: Evidence) -> Self:
+        evidence = evidence.without_change()
         told = {each.name: getattr(evidence, each.name) for each in dataclasses.fields(evidence)}
-        return cls(**told | {"run": saving_like(evidence.run, evidence.fault_free)})
+        return cls(**told | {"run": saving_like(evidence.run, evidence.fault_free or evidence.before_change)})
 
     @cached_property
     def usual(self) -> Usual:
@@ -106,6 +107,9 @@ class Analysis(Evidence):
 
     @cached_property
     def comparison(self) -> losses.Comparison | None:
+        if self.before_change is not None and self.run.changed_after is not None:
+            before = np.flatnonzero(self.curve.step <= self.run.changed_after)
+            return losses.compare(self.curve.at(before), losses.surviving(self.before_change.steps))
         return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
 
     @cached_property
@@ -133,7 +137,7 @@ class Analysis(Evidence):
 
     @cached_property
     def incomparable(self) -> str:
-        return no_comparison(self.run, self.fault_free, self.comparison)
+        return no_comparison(self.run, self.fault_free or self.before_change, self.comparison)
 
     @cached_property
     def never_the_same(self) -> str:
@@ -175,12 +179,13 @@ class Analysis(Evidence):
     @cached_property
     def own_weights(self) -> bool:
         """Returns True if, in the fault-free run, each rank holds its own part of the model's weights."""
-        return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free)[1])
+        usual = self.fault_free or self.before_change
+        return usual is not None and bool(ranks.weights_apart(usual)[1])
 
     @cached_property
     def own_losses(self) -> bool:
         """Returns True if each rank of the fault-free run logs its own loss, so that losses differ between ranks."""
-        usual = self.fault_free.steps if self.fault_free else None
+        usual = getattr(self.fault_free or self.before_change, "steps", None)
         return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
     @cached_property
