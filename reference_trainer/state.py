@@ -96,7 +96,7 @@ def take_rates(rates: list[float], optimizer: Optimizer, schedule: LRScheduler) 
         print(f"the learning rate is {rates[0]:g} from now on; it was {schedule.base_lrs[0]:g} when this was saved")
     for group, before, rate in zip(optimizer.param_groups, schedule.base_lrs, rates, strict=True):
         group["initial_lr"], group["lr"] = rate, group["lr"] * (rate / before)
-    schedule.base_lrs = rates
+    schedule.base_lrs = [*rates]
 
 
 def _rng_state() -> Tensor:
