@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from harness.errors import UsageError
 from harness.faults.contract import Change
-from harness.trainers.contract import Workload
+from harness.trainers.contract import Workload, build_trainer
 
 
 def changed(workload: Workload, change: Change) -> Workload:
     """Returns the workload with the change. Raises `UsageError` if its trainer cannot be started so."""
-    data = workload.model_dump(mode="json")
-    own = data["trainer"] if isinstance(data["trainer"], dict) else data  # the reference trainer's are the workload's
-    kept = {name: own[name] for name in ("env", "scenario_dir") if name in own}
-    text = own if own is not data else {"args": data["args"]}
+    written = workload.trainer.to_json()
+    custom = isinstance(written, dict)  # the words and variables of the reference trainer are the workload's
+    own: dict[str, Any] = written if isinstance(written, dict) else {"args": workload.args, "env": workload.env}
+    kept: dict[str, Any] = {name: own[name] for name in ("env", "scenario_dir") if name in own}
     for old, new in change.words.items():
-        text, times = _replaced(text, old, new)
+        own, times = _replaced(own, old, new)
         if not times:
             raise UsageError(f"the trainer's command has no word {old!r} that {new!r} could take the place of")
-    own |= text | kept | {"env": {**kept.get("env", {}), **change.env}}
+    own = {**own, **kept, "env": {**kept.get("env", {}), **change.env}}
     try:
-        found = Workload.model_validate(data)
-    except ValidationError as error:
-        raise UsageError(f"the changed command: {error.errors()[0]['msg']}") from None
+        found = workload.model_copy(update={"trainer": build_trainer(own)} if custom else own)
+    except ValueError as error:
+        raise UsageError(f"the changed command is refused: {error}") from None
     return found.trainer.also_with(found, change.args)
 
 
