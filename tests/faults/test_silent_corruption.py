@@ -21,6 +21,7 @@ TRAIN = """
 import json, sys, torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from harness.node.emitter import silent_corruption
 dist.init_process_group("gloo")
 rank, found = dist.get_rank(), []
@@ -30,6 +31,9 @@ for order in ORDERS:
     model = fully_shard(model) if SHARDED else DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     sums, told = [], []
+    strike = lambda *_: step == 3 and rank == 1 and order and silent_corruption.corrupt(
+        json.dumps(order), told.append, step, lambda: False, 5)
+    handle = register_optimizer_step_post_hook(strike)  # as an observer does
     for step in range(1, 13):
         loss = model(torch.full((4, 6), 0.1 * step)).square().mean()
         optimizer.zero_grad()
@@ -37,8 +41,7 @@ for order in ORDERS:
         optimizer.step()
         mine = [getattr(each, "_local_tensor", each) for each in model.parameters()]
         sums.append(sum(float(each.detach().double().sum()) for each in mine))
-        if step == 3 and rank == 1 and order:
-            silent_corruption.corrupt(json.dumps(order), told.append, step, lambda: False, 5)
+    handle.remove()
     found.append([sums, [[event["name"], event["text"]] for event in told]])
 print(json.dumps(found))
 dist.destroy_process_group()

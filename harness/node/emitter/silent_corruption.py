@@ -58,9 +58,9 @@ class Corruption:
         self.handles: list[Any] = []
 
     def begin(self) -> None:
-        optimizers = importlib.import_module("torch.optim.optimizer")
-        optimizers.register_optimizer_step_pre_hook(self.before)  # kept: none can be removed while they are called
-        optimizers.register_optimizer_step_post_hook(self.after)
+        """An observer strikes within a hook that follows a step: until they are over, no such hook can be added. None
+        is ever removed, as that happens while they are called."""
+        importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(self.before)
 
     def before(self, optimizer: Any, *_: Any) -> None:
         """Chooses the number in the first step; then spoils a sharded gradient: nothing tells of it sooner."""
@@ -68,6 +68,7 @@ class Corruption:
             return
         if self.optimizer is None:
             self.optimizer = optimizer
+            importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self.after)
             why = self.safely(self.choose)
             self.tell(CHOSEN, why or self.name)
             if why:
