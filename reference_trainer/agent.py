@@ -147,11 +147,12 @@ class ForkingAgent(SimpleElasticAgent):
     def _exclude(self, failures: int, *ranks: int) -> None:
         if not 0 < self._exclude_failing <= failures:
             return
-        name = os.environ.get("CHAOS_NODE") or self._rendezvous_handler.address
-        why = f"{name} failed {failures} times in a row, each within {SOON_S:g} s of a start"
+        name, slow = self._rendezvous_handler.name, self._rendezvous_handler.was_slow()
+        how = "left as too slow" if slow else "failed"
+        why = f"{name} {how} {failures} times in a row, each within {SOON_S:g} s of a start"
         print(f"launch: this node leaves the job (--exclude-failing {self._exclude_failing}): {why}", file=sys.stderr)
-        who: list[dict[str, int | str]] = [{"rank": rank} for rank in ranks]
-        self._emit("diagnosis", kind="crash", who=who or [{"node": name}], decision="evict-node", why=why)
+        kind, who = "straggler" if slow else "crash", [{"rank": rank} for rank in ranks]
+        self._emit("diagnosis", kind=kind, who=who or [{"node": name}], decision="evict-node", why=why)
         self.excluded = self._eviction.noticed = True
         self._eviction.check()
 

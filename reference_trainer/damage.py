@@ -1,10 +1,9 @@
-"""Damage on request, for rehearsals: a batch whose loss is NaN, a flipped bit in a gradient or in a weight, a batch
-with fewer samples or the same ones twice; for some steps a larger learning rate or gradient, or poisoned batches.
+"""Damage on request, for rehearsals: a batch whose loss is NaN, a batch with fewer samples or the same ones twice; for
+some steps a larger learning rate or gradient, or poisoned batches.
 
-Off unless `CHAOS_DAMAGE` names a folder. A harness puts `<anything>.json` there: `rank`, `kind` (`nan`, `gradient`,
-`weight`, `fewer`, `duplicate`), `place` (0 to 1: which element of the model), `bit` (of a float32; 31 is the sign),
-`share` (0 to 1: of the rank's samples). That rank does it at its next step, once, and leaves what it did in the folder
-of its answers (`CHAOS_ANSWERS`), as `<anything>.done`. The orders themselves it can only read.
+Off unless `CHAOS_DAMAGE` names a folder. A harness puts `<anything>.json` there: `rank`, `kind` (`nan`, `fewer`,
+`duplicate`), `share` (0 to 1: of the rank's samples). That rank does it at its next step, once, and leaves what it did
+in the folder of its answers (`CHAOS_ANSWERS`), as `<anything>.done`. The orders themselves it can only read.
 
 An order with `from_step`, `steps` and `factor` lasts (`kind`: `learning_rate`, `gradient_factor`, `batches`). The first
 two strike once: a step that is done again is spared. Poisoned batches are bad data: they stay bad while the order is
@@ -35,7 +34,6 @@ from torch.optim import Optimizer
 from harness.events import Emitter
 from reference_trainer.data import Loaded, Samples
 
-SKEWS = ("fewer", "duplicate")
 FOLDER_ENV, ANSWERS_ENV = "CHAOS_DAMAGE", "CHAOS_ANSWERS"
 
 
@@ -152,22 +150,7 @@ class Damage:
         if order["kind"] == "nan":
             self._hooks.append(model.register_forward_hook(lambda _, inputs, output: output * float("nan")))
             return self._report(done, step, changed=1, before=1.0, after=float("nan"), tensor="output")
-        if order["kind"] in SKEWS:
-            self._skew = lambda loaded: self._skewed(loaded, order, step, done)
-            return None
-        name, parameter, element = find_element(model, order["place"])
-
-        def flip(tensor: Tensor) -> Tensor:
-            flipped = flip_bit(tensor, element, order["bit"])
-            before, after = (each.detach().flatten()[element].item() for each in (tensor, flipped))
-            self._report(done, step, changed=count_changed(tensor, flipped), before=before, after=after, tensor=name)
-            return flipped
-
-        if order["kind"] == "gradient":
-            self._hooks.append(parameter.register_hook(flip))
-        else:
-            with torch.no_grad():
-                parameter.copy_(flip(parameter))
+        self._skew = lambda loaded: self._skewed(loaded, order, step, done)
 
     def _limit(self, fits: int, step: int, done: pathlib.Path) -> Callable[[nn.Module, Any], None]:
         """What a GPU does that has memory for so many sequences. The answer is about the first piece."""
@@ -195,29 +178,3 @@ class Damage:
         temporary.write_text(json.dumps({"step": step, **what}))
         os.replace(temporary, done)
         self._emit("failpoint", name="damage", step=step, **what)
-
-
-def find_element(model: nn.Module, place: float) -> tuple[str, nn.Parameter, int]:
-    """The parameter, and the flat index in it, at this part (0 to 1) of all trainable elements."""
-    parameters = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-    position = int(place * sum(each.numel() for _, each in parameters))
-    for name, parameter in parameters:
-        if position < parameter.numel():
-            return name, parameter, position
-        position -= parameter.numel()
-    return *parameters[-1], parameters[-1][1].numel() - 1
-
-
-def flip_bit(tensor: Tensor, element: int, bit: int) -> Tensor:
-    """A copy of a float32 tensor with one bit of one element, counted flat, flipped."""
-    copy = tensor.detach().clone().contiguous()
-    words = copy.view(torch.int32).view(-1)
-    mask = 1 << bit if bit < 31 else -(1 << 31)
-    words[element] = words[element] ^ mask
-    return copy
-
-
-def count_changed(one: Tensor, other: Tensor) -> int:
-    """Bits that differ, of two float32 tensors of one shape."""
-    different = one.detach().contiguous().view(torch.int32) ^ other.detach().contiguous().view(torch.int32)
-    return sum(int(word & 0xFFFFFFFF).bit_count() for word in different.flatten()[different.flatten() != 0].tolist())

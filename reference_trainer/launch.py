@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
             drain_s=launch.drain_s,
             exclude_failing=trainer_options.exclude_failing,
         )
-        code = run(agent, rendezvous)
+        code = run(agent, rendezvous, eviction)
     except (RendezvousError, OSError, RuntimeError) as error:
         print(f"launch: {type(error).__name__}: {error}", file=sys.stderr)
         if eviction.noticed:  # the store may be evicted with us, and nobody is left to say goodbye to
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
     return code
 
 
-def run(agent: ForkingAgent, rendezvous: Rendezvous) -> int:
+def run(agent: ForkingAgent, rendezvous: Rendezvous, eviction: Eviction) -> int:
     """Runs the agent until the job is over or this node has to leave; returns the exit code."""
     try:
         agent.refuse_excluded()
@@ -114,7 +114,9 @@ def run(agent: ForkingAgent, rendezvous: Rendezvous) -> int:
             raise RendezvousClosedError
     except SignalException:
         done = agent.all_done()
-        if not agent.excluded:  # told to leave: that is no failure of the node
+        if eviction.slow:
+            rendezvous.note_slow()
+        elif not agent.excluded:  # told to leave: that is no failure of the node
             rendezvous.forgive(ends=True)
         rendezvous.leave()  # and keep it open: the others go on without us
         return EXIT_COMPLETED if done else EXIT_DRAINED

@@ -31,6 +31,7 @@ from harness.events import Emitter
 EXIT_DRAINED = 75  # sysexits' EX_TEMPFAIL: to an elastic agent a failure, so that it brings the workers back
 
 EVICT_SIGNAL = signal.SIGTERM
+SLOW_SIGNAL = signal.SIGINT  # from a worker to its agent: the node leaves, as it is slow
 REGROUP_SIGNAL = signal.SIGUSR1  # from our own launcher: save and stop, the world is about to change
 SIGNALS = {EVICT_SIGNAL, REGROUP_SIGNAL}
 
@@ -70,6 +71,7 @@ class Preemption:
         self._emit = emit
         self._agent_pid = os.getppid()
         self._agent_knows = False
+        self._slow = False
         self._training = False
         self._lock = threading.Lock()
         threading.Thread(target=self._collect_signals, name="signals", daemon=True).start()
@@ -86,6 +88,7 @@ class Preemption:
 
     def give_up(self, why: str) -> None:
         """This node is unfit, as it is a `straggler` or has a bad `gpu`: as if it had been told to go away."""
+        self._slow = why == "straggler"
         self._record(Notice.EVICTED, why)
 
     def start_again(self) -> None:
@@ -99,7 +102,7 @@ class Preemption:
         """
         under_agent = "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() == self._agent_pid
         if under_agent and not self._agent_knows:
-            os.kill(self._agent_pid, EVICT_SIGNAL)
+            os.kill(self._agent_pid, SLOW_SIGNAL if self._slow else EVICT_SIGNAL)
 
     def _collect_signals(self) -> None:
         while True:

@@ -37,6 +37,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 from harness.events import Emitter
+from reference_trainer.preemption import SLOW_SIGNAL
 
 POLL_S = 0.02  # of the rendezvous state; 1 s in torch
 KEEP_ALIVE_INTERVAL_S = 0.25
@@ -54,6 +55,7 @@ class Eviction:
 
     def __init__(self) -> None:
         self.noticed = False
+        self.slow = False  # that is why, by the word of its own workers
 
     def install(self) -> None:
         """SIGTERM or SIGINT mean: this node goes away."""
@@ -68,6 +70,7 @@ class Eviction:
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
         self.noticed = True
+        self.slow |= number == SLOW_SIGNAL
 
 
 class Members(dynamic_rendezvous._BackendRendezvousStateHolder):
@@ -266,12 +269,27 @@ class Rendezvous(DynamicRendezvousHandler):
         """This node, as others see it."""
         return str(self._this_node.addr)
 
+    @property
+    def name(self) -> str:
+        """What stays the same when the node comes back, perhaps with another address."""
+        return os.environ.get("CHAOS_NODE") or self.address
+
     def begin_life(self) -> int:
         """Counts a life of this node, and returns how many in a row were short, this one included. The store counts:
         a node that is replaced by itself remembers nothing."""
         with contextlib.suppress(RuntimeError):  # a lost store forgets it anyway
             return int(self._store.add(self._lives_key, 1))
         return 1
+
+    def note_slow(self) -> None:
+        """The node leaves as it is slow: a short life, whose reason the store keeps for whoever comes back."""
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"{self._lives_key}/slow", "1")
+
+    def was_slow(self) -> bool:
+        with contextlib.suppress(RuntimeError):
+            return bool(self._store.check([f"{self._lives_key}/slow"]))
+        return False
 
     def forgive(self, ends: bool = False) -> None:
         """This life is no short one, and goes on, or `ends` for a good reason."""
@@ -280,7 +298,7 @@ class Rendezvous(DynamicRendezvousHandler):
 
     @property
     def _lives_key(self) -> str:
-        return f"lives/{self.get_run_id()}/{self.address}"
+        return f"lives/{self.get_run_id()}/{self.name}"
 
     @property
     def _outcome_key(self) -> str:

@@ -80,12 +80,23 @@ def apply(
         for index, (part, parameter) in enumerate(zip(parts, parameters, strict=True)):
             value = part.reshape(()) if of_scalars else part.view_as(parameter)
             per_parameter[index][name.removeprefix("optimizer/")] = value.clone()
+    rates = [group["initial_lr"] for group in optimizer.param_groups]
     optimizer.load_state_dict({"state": per_parameter, "param_groups": progress["param_groups"]})
     schedule.load_state_dict(progress["schedule"])
+    take_rates(rates, optimizer, schedule)
     precision.restore(progress.get("precision", {}))
     _restore_rng(state["rng"], identity["seed"], progress["step"])
     divergence: dict[str, Any] = progress.get("divergence", {})
     return divergence
+
+
+def take_rates(rates: list[float], optimizer: Optimizer, schedule: LRScheduler) -> None:
+    """Goes on with the learning rates that this process was started with: a checkpoint holds those from before."""
+    if schedule.base_lrs != rates:
+        print(f"the learning rate is {rates[0]:g} from now on; it was {schedule.base_lrs[0]:g} when this was saved")
+    for group, before, rate in zip(optimizer.param_groups, schedule.base_lrs, rates, strict=True):
+        group["initial_lr"], group["lr"] = rate, group["lr"] * (rate / before)
+    schedule.base_lrs = [*rates]
 
 
 def _rng_state() -> Tensor:

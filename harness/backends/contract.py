@@ -19,7 +19,7 @@ import pathlib
 import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from harness.errors import FaultError, UsageError
@@ -62,6 +62,7 @@ class Verb(enum.StrEnum):
     CLOCK = "skew clock"
     GPU = "sicken gpus"  # as NVIDIA's management library tells it to processes of the node
     CONTROL = "restart control"  # the control command dies and starts again
+    COMMAND = "change command"  # a node that comes later runs another command than the job began with
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,10 @@ class Launch:
     mounts: tuple[str, ...] = ()
     notice_s: float = 0.0
     sources: tuple[str, ...] = ()
+
+    def changed(self, command: tuple[str, ...], env: Mapping[str, str]) -> Launch:
+        """Returns it with another command on nodes, and these variables beside its own."""
+        return replace(self, command=command, env={**self.env, **env})
 
 
 PLACEHOLDERS = ("address", "control", "head", "index", "incarnation", "python", "run_dir")
@@ -410,6 +415,10 @@ class Cluster(abc.ABC):
     def restart_control(self) -> None:
         """Starts the control command again, empty, at the same address."""
         raise UsageError("this backend cannot start the control command again")
+
+    def change_command(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
+        """Starts nodes that come from now on with this command, and with these variables beside those it has."""
+        raise UsageError("this backend cannot change the command of a job")
 
     def give_up(self, node: Node) -> None:
         """Says that this node gets no replacement: an engine that holds the job for one starts it without."""

@@ -79,14 +79,14 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 def consumed(evidence: Evidence) -> Consumed | None:
     """Compares the samples of the run and the fault-free run, or returns `None` if no indices or digests are logged."""
-    run, fault_free = evidence.run, evidence.fault_free
+    run, fault_free = evidence.run, evidence.fault_free or evidence.before_change
     kind = told_kind(run, fault_free)
     if kind is None:
         return None
     flaw = "there is none" if fault_free is None else evidence.flaw(fault_free)
     if fault_free is None or flaw:
         return Consumed(kind, why=f"the samples cannot be compared with a fault-free run: {flaw}")
-    mine, theirs = _History(run, kind), _History(fault_free, kind)
+    mine, theirs = (_History(each, kind, run.changed_after) for each in (run, fault_free))
     step, sides = _differing(mine, theirs)
     untold = mine.untold or theirs.untold
     not_told = Consumed(kind, why=f"{counted(untold, 'step')} of a rank without a report of its samples")
@@ -124,10 +124,11 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 class _History:
     """The rows of a run that can be compared: surviving steps of which all ranks logged their samples."""
 
-    def __init__(self, run: Timeline, kind: Kind):
+    def __init__(self, run: Timeline, kind: Kind, last: int | None = None):
+        """`last`: later steps are not comparable."""
         self.run, self.kind, self.steps = run, kind, run.steps
         found = by_rank(run.steps)
-        whole = run.steps.complete[found.row]
+        whole = run.steps.complete[found.row] & (run.steps.step[found.row] <= (NEVER if last is None else last))
         key, row = found.key[whole], found.row[whole]
         untold = run.steps.samples[row] == -1 if kind == "samples" else run.steps.digest[row] == 0
         self.untold = int(untold.sum())  # rows without reported samples

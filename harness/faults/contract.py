@@ -86,6 +86,14 @@ class CheckpointPlace:
     layout: str = AUTO
 
 
+class Change(NamedTuple):
+    """A change of the job's command: further words at its end, variables, and words that others take the place of."""
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    words: Mapping[str, str] = {}
+
+
 class Figures(NamedTuple):
     """A trainer's figures of one step; `nan` if not told."""
 
@@ -169,6 +177,9 @@ class Context(Protocol):
     def reached(self, rank: int, failpoint: str) -> int:
         """Returns when this rank was last seen at the failpoint (monotonic); 0: never."""
 
+    def said(self, rank: int, failpoint: str, since_ns: int) -> list[str]:
+        """Returns what this rank said at the failpoint since then (monotonic), oldest first."""
+
     def wall_offset_ns(self, rank: int) -> int | None:
         """Returns how far this rank's wall clock is ahead of ours, by its newest event; `None` if not known."""
 
@@ -183,6 +194,9 @@ class Context(Protocol):
 
     def strike(self) -> None:
         """Lets the process that `caught` returned go on: the planned strike then hits it."""
+
+    def change_command(self) -> None:
+        """Starts nodes that come from now on with the command that `Fault.change` asks for."""
 
     def release(self, node: Node, reason: str) -> None:
         """Notes that the node is gone: its GPUs are no longer allocated to the job."""
@@ -240,6 +254,14 @@ class Fault(Parameters, abc.ABC):
         """Tells whether the nodes that it takes come back. `None`: it takes none."""
         return None
 
+    def change(self) -> Change | None:
+        """Returns its change of the job's command; `None`: the job is started as before."""
+        return None
+
+    def shows(self) -> str:
+        """Returns a figure of a step that must differ from the fault-free run's after the change; empty: none need."""
+        return ""
+
     def spoilt_steps(self) -> int | None:
         """Returns the number of steps whose batches it spoils; `None` if it spoils none."""
         return None
@@ -253,6 +275,7 @@ class Fault(Parameters, abc.ABC):
         said = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(Consequences)}
         told: dict[str, Any] = {name: value() if callable(value) else value for name, value in said.items()}
         told["notice_ns"] = None if self.notice_s is None else round(self.notice_s * 1e9)
+        told["changes"] = self.change() is not None
         return Consequences(**told)
 
     def holds(self, targets: Targets) -> list[Hold]:

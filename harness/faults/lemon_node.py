@@ -1,5 +1,6 @@
-"""A lemon: a node that fails soon after every start, whoever replaces its processes or itself."""
+"""A lemon: a node that fails soon after every start, or is slow, whoever replaces its processes or itself."""
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from harness.backends.contract import Node, Verb
+from harness.errors import NodeGone
 from harness.faults.contract import Context, Fault, Target, Targets, name_nodes
 from harness.faults.shared.inside import is_gone
 from harness.log.consequences import May
@@ -17,6 +19,7 @@ from harness.units import Duration
 
 GONE_WITHIN_S = 5.0
 SOON_S = 60.0
+SLOW_SEEN_S, DENIED_TOLERANCE = 1.0, 0.3
 
 
 class Life(NamedTuple):
@@ -27,17 +30,23 @@ class Life(NamedTuple):
 
 
 class LemonNode(Fault):
-    """A node fails within the first minute of every life, until the job no longer uses it.
+    """A node fails within the first minute of every life, or is slow, until the job no longer uses it.
 
     The fault sticks to the node, not to its processes: the workers that its launcher starts again fail as well, and so
     does the node that comes back. The right answer is to exclude it after some failures, and to name it.
     """
 
-    fails: Literal["crash", "loss"] = Field(
-        "crash", description="crash: its workers are killed; loss: all of it is, and the same node comes back."
+    fails: Literal["crash", "loss", "slow"] = Field(
+        "crash",
+        description="crash: its workers are killed; loss: all of it is, and the same node comes back; slow: it is slow "
+        "until the job lets it go, and comes back as slow.",
+    )
+    factor: float = Field(4.0, gt=1.05, le=20, description="slow: all on the node takes so many times as long.")
+    bears: Duration = Field(
+        Duration("60s"), description="slow: if the job keeps the node for so long, it is as fast as before."
     )
     after: Duration = Field(Duration("0s"), description="From the first step of a life until it fails; 60s at most.")
-    back_after: Duration = Field(Duration("2s"), description="From a loss until the node is back.")
+    back_after: Duration = Field(Duration("2s"), description="loss, slow: so long it is away.")
     lives: int = Field(8, ge=2, le=100, description="At most so many lives fail: then the node is well.")
     unused_for: Duration = Field(
         Duration("8s"),
@@ -48,7 +57,10 @@ class LemonNode(Fault):
     needs = frozenset({Verb.SIGNAL})
     may = frozenset({May.KILL})
     sticks = True
-    truth = Truth((Kind.CRASH,), Place.NODE, (Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE))
+
+    def true_answers(self) -> Truth:
+        kind = Kind.STRAGGLER if self.fails == "slow" else Kind.CRASH
+        return Truth((kind,), Place.NODE, (Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE))
 
     @field_validator("after")
     @classmethod
@@ -58,13 +70,16 @@ class LemonNode(Fault):
         return given
 
     def needed(self) -> frozenset[Verb]:
-        return frozenset({Verb.KILL, Verb.REPLACE}) if self.fails == "loss" else self.needs
+        taken = frozenset({Verb.KILL, Verb.REPLACE})
+        return {"crash": self.needs, "loss": taken, "slow": taken | {Verb.CPU}}[self.fails]
 
     def replaced(self) -> bool | None:
-        return True if self.fails == "loss" else None
+        return None if self.fails == "crash" else True
 
     def describe(self, targets: Targets) -> str:
-        what = "its workers are killed" if self.fails == "crash" else f"lost, and back {self.back_after} later"
+        back = f"back {self.back_after} later"
+        slow = f"all on it takes {self.factor:g} times as long; once the job lets it go, it is {back}"
+        what = {"crash": "its workers are killed", "loss": f"lost, and {back}", "slow": slow}[self.fails]
         when = f"{self.after} after the first step of each life" if self.after.ns else "at the first step of each life"
         return f"{name_nodes(targets)} is a lemon: {when} {what}, until the job goes on without it"
 
@@ -119,15 +134,38 @@ class LemonNode(Fault):
             gone = sum(context.wait(GONE_WITHIN_S, until=partial(is_gone, node, pid)) for pid in alive)
             context.effect(gone, max(1, len(alive)), "processes gone", ok=0 < gone == len(alive), detail=detail)
             return life
+        if self.fails == "slow" and not self._is_let_go(node, context, detail):
+            return life
         context.log("fault.taking", node=node.name)
-        node.kill()
+        with contextlib.suppress(NodeGone):  # an engine may have ended a node that the job let go
+            node.kill()
         context.release(node, "lost")
         left = len(node.pids())
         gone_whole = left == 0 and not node.alive
-        context.effect(left, 0, "processes left on the node", ok=gone_whole, detail=detail)
+        if self.fails == "loss":
+            context.effect(left, 0, "processes left on the node", ok=gone_whole, detail=detail)
         context.wait(self.back_after.s)
         context.replace(node)
         return life
+
+    def _is_let_go(self, node: Node, context: Context, detail: str) -> bool:
+        """Slows the node, and tells whether the job lets it go. If not, it is no longer slow."""
+        node.throttle(1 / self.factor)
+        before = node.cpu_use()
+        context.wait(SLOW_SEEN_S)
+        now = node.cpu_use()
+        denied, asked = (now.throttled_ns - before.throttled_ns) / (now.at_ns - before.at_ns), 1 - 1 / self.factor
+        ok = abs(denied - asked) <= DENIED_TOLERANCE * asked
+        context.effect(round(denied, 3), round(asked, 3), "of the time without a CPU", ok=ok, detail=detail)
+        if context.wait(self.bears.s, until=lambda: not _runs(node)):
+            return True
+        node.throttle(None)
+        return False
+
+    def heal(self, targets: Targets, context: Context) -> None:
+        for node in (_newest(target, context) for target in targets if self.fails == "slow"):
+            with contextlib.suppress(NodeGone):
+                node.throttle(None)
 
 
 def _newest(target: Target, context: Context) -> Node:

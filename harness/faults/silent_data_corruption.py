@@ -1,42 +1,114 @@
-"""A processor computes wrongly and says nothing: one bit of a gradient or a weight is flipped."""
+"""A processor computes wrongly and says nothing: one bit of a weight, gradient, activation or optimizer state."""
 
-from __future__ import annotations
-
-import random
+import json
+import time
 from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Targets, name_ranks, ranks_of
-from harness.faults.shared import orders
+from harness.backends.contract import Node
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Hold, Targets, name_ranks
+from harness.faults.shared import inside
 from harness.log.consequences import Consequences, May
 from harness.log.truth import Decision, Kind, Place, Truth
+from harness.node.emitter.silent_corruption import CHOSEN, CORRUPTED, OVER
+
+NAMED_STEPS = 5
 
 
-class SilentDataCorruption(orders.OrderedFault):
-    """One rank's own gradient (before the sum over ranks) or weight. Needs a trainer with the hook `CHAOS_DAMAGE`."""
+class SilentDataCorruption(inside.InsideFault):
+    """One bit of one number goes wrong on a rank: of its own gradient (before the sum over ranks), of a weight, of an
+    output of the weight's module, or of the optimizer's state. Of a sharded tensor (DTensor) it is this rank's part,
+    after the sum. The seed chooses the number. A bit that goes wrong again and again is stuck at one value.
 
-    what: Literal["gradient", "weight"] = Field("gradient", description="Where the bit flips.")
-    bit: int = Field(29, ge=0, le=31, description="Which bit of the float32: 31 sign, 23–30 exponent, below: fraction.")
+    The trainer must emit our events itself, or be observed, and call an optimizer of PyTorch's."""
+
+    what: Literal["gradient", "weight", "activation", "optimizer_state"] = Field(
+        "gradient", description="Where the bit is."
+    )
+    bit: int = Field(
+        29,
+        ge=0,
+        le=31,
+        description="Which bit of the float32: 31 sign, 23–30 exponent, below: fraction. Of another type the one that "
+        "is as far from the sign, or the last.",
+    )
+    how: Literal["transient", "intermittent", "permanent"] = Field(
+        "transient",
+        description="transient: in one step; intermittent: once in `once_in` steps; permanent: in each step.",
+    )
+    once_in: int = Field(10, ge=2, le=1_000_000, description="intermittent: it is wrong once in so many steps.")
+    steps: int = Field(
+        20, ge=1, le=1_000_000, description="intermittent, permanent: over after so many steps, or with the process."
+    )
 
     runbook = "F5"
-    truth = Truth((Kind.CORRUPTION,), Place.RANK, (Decision.ROLL_BACK, Decision.EVICT_NODE))
     may = frozenset({May.STOP, May.MOVE})
 
+    def true_answers(self) -> Truth:
+        helps = (Decision.ROLL_BACK,) if self.how == "transient" else (Decision.RESTART_ELSEWHERE,)
+        return Truth((Kind.CORRUPTION,), Place.RANK, (*helps, Decision.EVICT_NODE))
+
     def consequences(self) -> Consequences:
-        said = super().consequences()  # a gradient is summed over all ranks: they stay alike
-        return replace(said, may=said.may | {May.DRIFT}) if self.what == "weight" else said
+        said = super().consequences()  # gradients are summed over all ranks: they stay alike
+        apart = self.what in ("weight", "optimizer_state")
+        return replace(said, may=said.may | {May.DRIFT}) if apart else said
+
+    def holds(self, targets: Targets) -> list[Hold]:
+        every, steps = {"transient": (1, 1), "intermittent": (self.once_in, self.steps)}.get(self.how, (1, self.steps))
+        order = {"what": self.what, "bit": self.bit, "every": every, "steps": steps}
+        return inside.at_the_next_step(targets, "corrupt", json.dumps(order))
 
     def describe(self, targets: Targets) -> str:
-        return f"bit {self.bit} of one {self.what} value flips on {name_ranks(targets)}, without a word"
+        whose = f"bit {self.bit} of one {self.what.replace('_', ' ')} value of {name_ranks(targets)}"
+        each = {"intermittent": f"once in {self.once_in} steps", "permanent": "in each step"}.get(self.how)
+        return (
+            f"{whose} is wrong " + (f"{each}, for {self.steps} steps" if each else "in one step") + ", without a word"
+        )
 
     def inject(self, targets: Targets, context: Context) -> None:
-        dice = random.Random(context.seed)
-        for rank in ranks_of(targets):
-            found = orders.order(context, rank, kind=self.what, place=dice.random(), bit=self.bit)
-            detail = f"rank {rank}, {found['tensor']}, step {found['step']}: {found['before']} → {found['after']}"
-            context.effect(found["changed"], 1, "bits flipped", ok=found["changed"] == 1, detail=detail)
+        """Measures by the number before and after, as the rank reads them in its memory."""
+        victims, begun_ns = self.find_victims(targets, context), time.monotonic_ns()
+        for rank in inside.strike_each(targets, context, CHOSEN):
+            self._see(rank, *victims[rank], begun_ns, context, first=True)
+        if self.how != "transient":
+            for rank, victim in victims.items():
+                self._see(rank, *victim, begun_ns, context, first=False)
+
+    def _see(self, rank: int, node: Node, pid: int, since_ns: int, context: Context, first: bool) -> None:
+        """Reports the first wrong number as soon as there is one, or how many there were once it is over."""
+
+        def over() -> bool:
+            return context.reached(rank, OVER) >= since_ns or inside.is_gone(node, pid)
+
+        def enough() -> bool:
+            return over() or (first and bool(context.said(rank, CORRUPTED, since_ns)))
+
+        def goes_on() -> bool:
+            return enough() or bool(context.step_times_ns(rank, looked_ns))
+
+        looked_ns = time.monotonic_ns()
+        while context.wait(inside.COMES_WITHIN_S, goes_on) and not enough():
+            looked_ns = time.monotonic_ns()
+        said = context.said(rank, CORRUPTED, since_ns)
+        if first:
+            chosen = context.said(rank, CHOSEN, since_ns) + context.said(rank, OVER, since_ns)
+            detail = f"rank {rank}, " + (said or [*chosen, "the process has ended"])[0]
+            return context.effect(min(1, len(said)), 1, "bits wrong", ok=bool(said), detail=detail)
+        named = "; ".join(said[:NAMED_STEPS]) + (f"; … {said[-1]}" if len(said) > NAMED_STEPS else "")
+        context.effect(len(said), 1, "steps with a wrong bit", ok=bool(said), detail=f"rank {rank}: {named}")
+
+    def see_end(self, targets: Targets, context: Context) -> None:
+        over = [
+            context.wait(
+                END_SEEN_WITHIN_S / len(self._victims),
+                until=lambda: context.reached(rank, OVER) > 0 or inside.is_gone(*victim),  # noqa: B023
+            )
+            for rank, victim in self._victims.items()
+        ]
+        if over and all(over):
+            context.ended(0, 0, "ranks with a wrong bit", ok=True)
 
 
 FAULT = SilentDataCorruption

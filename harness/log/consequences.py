@@ -41,6 +41,8 @@ class Consequences:
     replaced: bool | None = None  # whether what it takes comes back; `None`: it takes no node
     sticks: bool = False  # it strikes each new life of its nodes as well, so the job may leave them out
     spoilt_steps: int | None = None  # it spoils the batches of so many steps
+    changes: bool = False  # it changes the job's command on purpose, so the job computes other values afterwards
+    shows: str = ""  # a figure of a step that must be another one after the change; empty: none need
 
     kills, stops, spoils = _may(May.KILL), _may(May.STOP), _may(May.SPOIL)  # bool: `may` has it
     drifts, diverges, leaks = _may(May.DRIFT), _may(May.DIVERGE), _may(May.LEAK)  # bool: `may` has it

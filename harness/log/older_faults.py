@@ -36,5 +36,5 @@ def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str
         preempts=kind == "preemption",
         damages=kind in _DAMAGING,
         replaced=None if back is None else back != "none",
-        spoilt_steps=steps if isinstance(steps, int) else None,
+        spoilt_steps=steps if isinstance(steps, int) and told.get("diverges") else None,
     )

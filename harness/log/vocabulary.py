@@ -146,6 +146,8 @@ ANOMALIES = (
     *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence", "memory", "gpu"),  # see `emitter.abnormal`
 )
 
+SHOWN = ("loss", "grad_norm", "lr", "count")  # figures of a step that may show a change of the job's command
+
 COMMON = (
     _name("event", "the event's name"),
     Field(INTEGER, "wall_ns", "the writer's wall clock, since 1970", "ns", True, -WALL_NS_MAX, WALL_NS_MAX),
@@ -499,6 +501,8 @@ _HARNESS: _Events = {
         _flag("replaced", "whether a node that it takes comes back; none: it takes none"),
         _flag("sticks", "whether it strikes each new life of its nodes, too, so that the job may leave them out"),
         _size("spoilt_steps", "it spoils the batches of so many steps", "steps", STEP_MAX),
+        _flag("changes", "whether it changes the job's command on purpose"),
+        _name("shows", "a figure of a step that must be another one after the change", optional=True, values=SHOWN),
         _flag("kills", "whether it may kill; only without `may`"),
         _flag("stops", "whether it may stop; only without `may`"),
         _flag("spoils", "whether it may spoil; only without `may`"),

@@ -21,9 +21,10 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness.backends.contract import Launch
-from harness.errors import ScenarioError
+from harness.errors import ScenarioError, UsageError
 from harness.faults.contract import Fault, NamedFault, Target
 from harness.log.consequences import May
+from harness.plan.changes import changed
 from harness.spec.secrets import refuse_literals
 from harness.trainers.contract import Workload
 from harness.trainers.shared.outcome_inputs import outcome_digest
@@ -172,6 +173,12 @@ class Plan(_Model):
             yield "when", f"it follows {followed!r}, but this plan has no such other fault"
         if not all(0 <= target.node_index < places and self._has(target, fault.action) for target in fault.targets):
             yield "targets", f"not all are a {fault.action.aims_at} of this workload: {self.workload.in_words()}"
+        if change := fault.action.change():
+            try:
+                found = changed(self.workload, change)
+                yield from (("parameters", why) for _, why in found.trainer.problems(found))
+            except UsageError as error:
+                yield "parameters", str(error)
         if allowed is not None and len(fault.nodes()) > allowed:
             yield "targets", f"it acts on {len(fault.nodes())} nodes; limits: nodes_at_once is {allowed}"
 
@@ -198,6 +205,14 @@ class Plan(_Model):
         """Returns the launch of the workload on every node. Pure."""
         launch = self.workload.trainer.launch(self.workload, self.run_id, self.seed)
         return replace(launch, notice_s=max((fault.action.notice_s or 0.0 for fault in self.faults), default=0.0))
+
+    def changed_by(self, fault: PlannedFault) -> Self:
+        """Returns the plan of the job once this fault, and those before it in the plan, have changed its command."""
+        workload = self.workload
+        for each in self.faults[: self.faults.index(fault) + 1]:
+            if change := each.action.change():
+                workload = changed(workload, change)
+        return self.model_copy(update={"workload": workload})
 
     def outcome_digest(self) -> str:
         """Returns a digest of everything that decides this plan's outcome without faults."""

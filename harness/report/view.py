@@ -253,6 +253,8 @@ def _continuity(report: Report) -> Figure:
     if report.run.fault_free is False or values.mode is None:
         return _figure("Loss continuity", untold, "no fault-free run to compare with", expectation)
     difference, at, samples = values.max_abs_diff, values.first_divergent_step, _samples(report)
+    beyond = next((each for each in report.not_judged_because if each.startswith("losses after step ")), "")
+    samples += f"; {beyond} were not compared" if beyond else ""
     if difference == 0 and at is None and report.run.outcome not in (None, "completed"):
         until = f"to step {report.run.furthest_step or 0:,}, where the job ended early; {samples} until then"
         return _figure("Loss continuity", "Identical", until, expectation)

@@ -178,9 +178,13 @@ class Again:
 
 
 def is_wanted(plan: Plan, committed_step: int) -> bool:
-    """Tells whether to make a drill: unless it is off, with faults, a told checkpoint, and saves that can be seen."""
+    """Tells whether to make a drill: unless it is off, with faults, a told checkpoint, and saves that can be seen.
+
+    There is none after a change of the command: the command from before would load what was saved since.
+    """
+    same = not any(fault.action.change() for fault in plan.faults)
     reached = plan.backend in REACHED and plan.workload.checkpoint.store == DIRECTORY
-    return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached
+    return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached and same
 
 
 def rehearse_restore(again: Again) -> None:

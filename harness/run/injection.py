@@ -19,6 +19,7 @@ from harness.run.live_progress import LiveProgress
 from harness.run.trigger import Firing
 from harness.run.trigger_holds import TriggerHolds
 from harness.run.undo import refuse_wrong
+from harness.spec import secrets
 
 POLL_S = 0.002
 MEANWHILE_S = 1.0
@@ -196,12 +197,16 @@ class Injection:
     def reached(self, rank: int, failpoint: str) -> int:
         return self.progress.failpoints.get((rank, failpoint), 0)
 
+    def said(self, rank: int, failpoint: str, since_ns: int) -> list[str]:
+        told = list(self.progress.failpoint_texts)
+        return [text for who, name, at, text in told if (who, name) == (rank, failpoint) and at >= since_ns]
+
     def wall_offset_ns(self, rank: int) -> int | None:
         theirs = self.progress.wall_offset_ns.get(rank)
         return None if theirs is None else theirs - (time.time_ns() - time.monotonic_ns())
 
     def hold(self) -> None:
-        self._holds.act(self.firing.planned)
+        self._holds.act(self.firing.planned, self.seed)
 
     def let_go(self) -> None:
         self._holds.stop_acting(self.firing.planned.id)
@@ -213,6 +218,10 @@ class Injection:
     def strike(self) -> None:
         if found := self._holds.caught(self.firing.planned.id):
             found.grant()
+
+    def change_command(self) -> None:
+        launch = self.plan.changed_by(self.firing.planned).launch()
+        self.cluster.change_command(launch.command, secrets.resolve(launch.env))
 
     def release(self, node: Node, reason: str) -> None:
         if not self.cluster.tells_changes:

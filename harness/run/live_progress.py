@@ -13,6 +13,7 @@ STEPS_REMEMBERED = 2000
 FIGURES_REMEMBERED = 200
 PHASES_REMEMBERED = 10_000
 FAILPOINTS_REMEMBERED = 10_000
+TEXTS_REMEMBERED, TEXT_LENGTH_MAX = 10_000, 500
 NAME_LENGTH_MAX = 200
 ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)  # of an event whose values make no sense
 UNTOLD = -1  # the wait for data of a step that does not tell it
@@ -72,6 +73,9 @@ class LiveProgress:
     data_waits: dict[int, collections.deque[tuple[int, int]]] = field(default_factory=dict)  # of the same steps
     figures: dict[int, collections.deque[Figures]] = field(default_factory=dict)  # rank → of its latest steps
     failpoints: dict[tuple[int, str], int] = field(default_factory=dict)  # (rank, name) → seen
+    failpoint_texts: collections.deque[tuple[int, str, int, str]] = field(  # (rank, name, seen, text)
+        default_factory=lambda: collections.deque(maxlen=TEXTS_REMEMBERED)
+    )
     wall_offset_ns: dict[int, int] = field(default_factory=dict)  # rank → wall − monotonic clock, as it sees them
     failed_worker: FailedWorker | None = None  # the first one since the last step
     restarts: int = 0  # of the rank that was started anew most often
@@ -162,6 +166,8 @@ class LiveProgress:
         name = event["name"][:NAME_LENGTH_MAX]
         if event["event"] == "failpoint" and len(self.failpoints) < FAILPOINTS_REMEMBERED:
             self.failpoints[rank, name] = now_ns
+            if text := event.get("text"):
+                self.failpoint_texts.append((rank, name, now_ns, str(text)[:TEXT_LENGTH_MAX]))
         if event.get("edge", "begin") == "begin":
             self.phases_seen.append((name, now_ns))
         if not name.startswith("checkpoint"):

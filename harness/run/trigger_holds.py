@@ -85,12 +85,12 @@ class TriggerHolds:
                 pathlib.Path(self._next_step["armed"]).unlink()
             self._standing.discard(fault_id)
 
-    def act(self, fault: PlannedFault) -> None:
-        """Arms the places where the fault itself stops or strikes the trainer."""
+    def act(self, fault: PlannedFault, seed: int = 0) -> None:
+        """Arms the places where the fault itself stops or strikes the trainer. `seed`: for what is drawn there."""
         for hold in self._acts(fault):
             for token in hold.get("tokens", ()):
                 pathlib.Path(token).touch()
-        self.arm(f"{fault.id}.act")
+        (self.directory / f"{fault.id}.act.armed").write_text(str(seed))
 
     def stop_acting(self, fault_id: str) -> None:
         self.release(f"{fault_id}.act")

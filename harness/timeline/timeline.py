@@ -224,6 +224,16 @@ class Timeline:
         except ValueError:
             return None
 
+    @cached_property
+    def changed_after(self) -> int | None:
+        """Returns the last step before a fault changed the job's command on purpose, or `None` if none did. If the job
+        did no step since, it is the last step of all."""
+        moments = [fault.injected for fault in self.faults if fault.changes and fault.injected is not None]
+        if not moments:
+            return None
+        later = [epoch.first - 1 for epoch in self.epochs if epoch.begin > min(moments)]
+        return min(later, default=self.reached_step)
+
     @property
     def reached_step(self) -> int:
         """Returns the furthest complete step, or 0 if no step was completed."""

@@ -340,6 +340,20 @@ def control_comes_back(job: Job) -> None:
     assert lines[0] == lines[1]
 
 
+@check(Verb.COMMAND)
+def another_command_runs(job: Job) -> None:
+    """what a node that comes later prints, and that the others go on as they were"""
+    node, other = job.nodes
+    before = other.pids()
+    job.cluster.change_command(
+        ("{python}", "-S", "-c", "import os; print('changed to', os.environ['WORD'])"), {"WORD": "b"}
+    )
+    node.kill()
+    fresh = job.cluster.replace(node)
+    until(lambda: "changed to b" in job.log(f"{fresh.name}.{fresh.incarnation}"), "the new command")
+    assert other.pids() == before
+
+
 def environment(run_dir: pathlib.Path, verbs: Collection[Verb]) -> dict[str, str]:
     """What processes must be started with, so that these verbs act on them."""
     clock = skew.prepare(run_dir) if Verb.CLOCK in verbs else {}

@@ -24,6 +24,7 @@ REQUIRED: dict[str, dict[str, Any]] = {"nic_bandwidth": {"rate": "10mbit"}, "nic
 REQUIRED |= {
     "gpu_health": {"kind": "ecc"},
     "storage_slow": {"latency": "20ms"},
+    "hot_update": {"env": {"WORD": "new"}},
     "own_code": {"source": "def inject(context): ..."},
 }
 ROOT = pathlib.Path(__file__).resolve().parents[2]

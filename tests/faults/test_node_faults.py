@@ -11,6 +11,7 @@ from typing import Any
 import machine
 import pytest
 import small_jobs
+from pydantic import ValidationError
 from waiting import until
 
 from harness.backends.local.backend import BACKEND
@@ -112,6 +113,42 @@ def test_a_lemon_strikes_each_new_life_of_its_node_as_often_as_asked(
     assert all(each["sticks"] for each in small_jobs.named(events, "fault.injected"))
 
 
+def test_a_slow_lemon_is_slow_in_each_life_until_the_job_bears_it(plain: None, tmp_path: pathlib.Path) -> None:
+    """This job lets no node go, so that the node is as fast as before after a while."""
+    plan = make_plan("lemon_node", 100, fails="slow", factor=2, bears="500ms", lives=2, unused_for="1s")
+    outcome = execute(plan, tmp_path / "run", BACKEND)
+    events = small_jobs.told(tmp_path / "run")
+    assert outcome.outcome == "completed", outcome
+    (effect,) = small_jobs.named(events, "fault.effect")
+    assert effect["unit"] == "of the time without a CPU" and effect["ok"] and effect["expected"] == 0.5
+    assert len(small_jobs.named(events, "started")) == 1 and small_jobs.named(events, "fault.healed")
+
+
+def test_an_update_starts_every_node_with_the_changed_command(plain: None, tmp_path: pathlib.Path) -> None:
+    word = next(word for word in small_jobs.light(100) if word.endswith(".py"))
+    (tmp_path / "next.py").write_text("import os; print('changed to', os.environ['WORD'], flush=True)")
+    change = {"env": {"WORD": "b"}, "replace": {word: str(tmp_path / "next.py")}, "replacement": {"after": "100ms"}}
+    execute(make_plan("hot_update", 100, **change), tmp_path / "run", BACKEND)
+    events = small_jobs.told(tmp_path / "run")
+    assert (tmp_path / "run" / "logs" / "node0.2.log").read_text() == "changed to b\n"
+    taken, started = small_jobs.named(events, "fault.effect")
+    assert taken["ok"] and started["unit"] == "nodes started with the change" and started["expected"] == 1
+    (injected,) = small_jobs.named(events, "fault.injected")
+    assert injected["changes"] and "shows" not in injected
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"replace": {"old.py": "new.py"}}, "has no word 'old.py' that 'new.py' could take the place of"),
+        ({}, "write args:, env: or replace:"),
+    ],
+)
+def test_an_update_that_changes_nothing_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        make_plan("hot_update", 40, **change)
+
+
 def test_a_worker_that_trains_on_wherever_it_is_told_to_be_was_not_misled(plain: None, tmp_path: pathlib.Path) -> None:
     events = run(make_plan("start_failure", 40, at_step=None, times=1, kind="wrong_world"), tmp_path)
     told, unmoved = events["fault.effect"]
@@ -164,6 +201,7 @@ HARNESS = textwrap.dedent("""
         ("straggler", {"how": "noisy_neighbour", "duration": "60s"}),
         ("memory_pressure", {"duration": "60s"}),
         ("lemon_node", {"lives": 100}),
+        ("lemon_node", {"fails": "slow"}),
     ],
     ids=lambda value: str(value),
 )

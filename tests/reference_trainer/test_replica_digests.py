@@ -8,7 +8,7 @@ from told import Told, answer
 from torch import nn
 
 from harness.log.truth import Decision, Kind
-from reference_trainer.damage import flip_bit
+from harness.node.emitter.silent_corruption import set_bit
 from reference_trainer.replicas import MODULUS, Replicas, Setback, digest, named, outvoted
 
 
@@ -23,8 +23,7 @@ def test_any_flipped_bit_changes_the_digest(place: int, element: int, bit: int) 
     one = model()
     before = digest(one).item()
     tensor = list(one.parameters())[place]
-    with torch.no_grad():
-        tensor.copy_(flip_bit(tensor, element % tensor.numel(), bit))
+    set_bit(tensor, element % tensor.numel(), bit, None)
     assert digest(one).item() != before
 
 

@@ -126,6 +126,12 @@ MUTANTS = [
     _fails("ends_out_of_memory", r"steps_rolled_back_max: \d+ is more than 0", "out of memory"),
     _fails("watches_the_first_gpu", "no diagnosis within 20 s of sick", "sick GPU"),
     _fails("ignores_xids", "no diagnosis within 20 s of sick", "sick GPU"),
+    _fails("keeps_the_old_rate", "the learning rate is that of the configuration from before", "hot update"),
+    _fails("never_resumes", "resumed from step 0 and gave no reason, though a checkpoint of step [12]0", "hot update"),
+    _fails("replays_a_batch", "16 samples were repeated, first at step 21", "hot update"),
+    _fails(
+        "notices_the_first_drift_only", "with other weights than the majority, and the trainer did not", "drift again"
+    ),
     _fails("gives_up_over_a_cuda_error", "the job failed at step 2", "CUDA error"),
     _fails("ignores_leaks", "the memory of rank 1 leaked until it ended, and the trainer did not say so", "leak"),
     _fails("drops_what_did_not_fit", BITS.format(r"2\d") + "|loss differs .*: in steps 2", "out of memory"),

@@ -93,6 +93,7 @@ LATER: dict[str, Any] = {"when": {"step": 45}}
 RARE: dict[str, Any] = {"steps": 100, "checkpoint": {"every_steps": 20}}
 DEAD = fault("dead", "storage_hang", {"step": 50}, {"node": "all"}, duration="30s")
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
+AGAIN = FLIP | {"what": "optimizer_state", "how": "intermittent", "once_in": 20, "steps": 21, "bit": 30}
 LOSE = fault("lose", "data_corruption", {"step": 25}, {"rank": 1}, kind="missing", duration="2s")
 SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")
 FULL = fault("full", "out_of_memory", {"step": 25}, {"rank": 1}, fits=2, duration="0s")
@@ -104,6 +105,7 @@ PAUSE = fault("pause", "benign_pause", {"step": 45}, {"rank": "all"}, duration="
 RESET = fault("reset", "connection_reset", {"step": 25}, {"rank": 1})
 LOST = fault("lost", "node_loss", {"step": 25}, {"node": 1}, replacement="none")
 LEMON = fault("lemon", "lemon_node", {"step": 90}, {"node": 1})
+UPDATE = fault("update", "hot_update", {"step": 25}, {"node": "all"}, args=["--lr", "0.001"], shown_by="lr")
 SICK = fault("sick", "gpu_health", {"step": 25}, {"rank": 3}, kind="xid", xid=119, duration="1s")
 BROKEN = fault("broken", "cuda_error", {"step": 25}, {"rank": 1})
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
@@ -191,6 +193,8 @@ REHEARSALS: dict[str, dict[str, Any]] = {
         expect={"loss_continuity": {"mode": "envelope"}, "diagnosis": TOLD} | NOTHING_LOST,
     ),
     "CUDA error": rehearsal(BROKEN),
+    "hot update": rehearsal(UPDATE),
+    "drift again": rehearsal(AGAIN, nodes=3, steps=80),
     "absent": rehearsal(LOST, args=["--join-timeout-s", "5"], patience="30s")
     | {"expect": {"fail_fast": {"max": "20s", "says": "1 of 2 nodes"}}},
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),

@@ -772,6 +772,7 @@ BUGS |= {
     ),
     # Saving, after a restart
     # A node that fails at each start is started again, for ever.
+    "keeps_the_old_rate": instead(training_state, "take_rates", lambda *_: None),  # that of the checkpoint
     "takes_the_lemon_back": instead(ForkingAgent, "_exclude", lambda *everything: None),
     "saves_no_more": resumed(lambda worker: setattr(worker.rhythm, "due", lambda *when: False)),
     "saves_zeros": saving(lambda kind, state: with_zeros(state, MODEL)),
@@ -805,6 +806,16 @@ BUGS |= {
     # Resumes fast: goes on with the number of the step at which it was killed.
     "skips_the_recompute": resumed(lambda worker: setattr(worker, "step", worker.step + 5)),
 }
+
+
+@bug_in(Replicas, "compare")
+def notices_the_first_drift_only(original: Any, self: Replicas, step: int, digests: Any) -> None:
+    if not getattr(self, "noticed", False):
+        try:
+            original(self, step, digests)
+        except Setback:
+            self.noticed = True
+            raise
 
 
 @bug_in(Worker, "forward_backward")

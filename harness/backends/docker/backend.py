@@ -11,6 +11,7 @@ the harness dies, that connection ends and the containers with it. What then is 
 import contextlib
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from harness.backends import delivery, run_folder
@@ -80,6 +81,9 @@ class DockerCluster(container_probe.ProbedCluster):
         assert self._control is not None, "there is a control command, and so a host for it"
         filled = self._fill(command, self._control)
         self._control.run(filled, self._environment(self._control, start), self._log(self._control), start)
+
+    def change_command(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
+        self._workload = self._workload.changed(command, env)
 
     def replace(self, node: Node) -> Node:
         self.refuse_replacement(node)

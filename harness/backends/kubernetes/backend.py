@@ -16,7 +16,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace as replaced
 from typing import Any
@@ -100,6 +100,9 @@ class KubeCluster(ControlledCluster):
             for node in self._nodes:
                 self._start_node(node)
         self._mirror.start()
+
+    def change_command(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
+        self._workload = self._workload.changed(command, env)
 
     def replace(self, node: Node) -> Node:
         """Gives capacity back: the pod that Kubernetes has brought, or brings now, takes the place."""

@@ -32,7 +32,7 @@ CALL_S_MAX = 30.0
 _EVERYWHERE = frozenset(
     {
         *(Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE),
-        *(Verb.CPU, Verb.MEMORY, Verb.CONTROL, Verb.FILES, Verb.HOST),
+        *(Verb.CPU, Verb.MEMORY, Verb.CONTROL, Verb.COMMAND, Verb.FILES, Verb.HOST),
     }
 )
 _TAKES_ROOT = "control groups for nodes take root"
@@ -144,6 +144,9 @@ class LocalCluster(TellingCluster):
         env = self._environment("control", self._control_starts)
         log = self._log("control")
         self._lab.call("control.start", command=command, env=env, log=log, incarnation=self._control_starts)
+
+    def change_command(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
+        self._workload = self._workload.changed(command, env)
 
     def replace(self, node: Node) -> Node:
         self.refuse_replacement(node)

@@ -24,6 +24,7 @@ LACKS = {
     Verb.HOST: "nodes are, or may be, other hosts than that of the harness",
     Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
     Verb.CONTROL: "the control command is part of the job's own script, which Slurm runs once",
+    Verb.COMMAND: "the command is part of the job's own script, which Slurm keeps as it was submitted",
     Verb.NET_RESET: "the control command runs on a node, and its connections could not be told from those of ranks",
     Verb.CPU_QUOTA: "control groups of Slurm nodes are Slurm's own: use `how: duty_cycle`",
     Verb.MEMORY_KERNEL: "control groups of Slurm nodes are Slurm's own: use `how: watchdog`",

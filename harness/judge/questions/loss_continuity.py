@@ -27,6 +27,7 @@ COMPUTED, COMPARED = Ground(Kind.LOSSES), Ground(Kind.CURVES)
 IN_BAND = COMPUTED, Ground(Kind.BAND)
 SOONER = "fault-free runs are alike for longer, but how fast rounding grows depends on where training is"
 MODE = "loss_continuity.mode"
+CHANGED = "the configuration was changed on purpose"
 
 
 def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
@@ -38,6 +39,10 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
         return ScoreResult(values, not_judged=in_passing)
     if bounds.against == "itself":
         return _against_itself(evidence, values)
+    if changed := _changed(evidence):
+        in_passing = [*in_passing, *changed]
+        if bounds.mode in ("final", "envelope"):  # the steps before the change are too few for either
+            return ScoreResult(values, not_judged=[("losses", CHANGED), *in_passing])
     mode, reach = _mode(evidence, bounds)
     asked, judged = not bounds.model_fields_set.isdisjoint(SAMPLE_BOUNDS), bounds.samples == "judged"
     followed = judged and (consumed.comparable or asked)
@@ -50,9 +55,15 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
         lines.append(spike.line(bounds.max_spike, values["spike_max"], "", COMPUTED))
     unseen = not consumed.comparable or (evidence.consumed is not None and consumed.repeated is None)
     untold = [("sample order", consumed.why)] if unseen else []
-    untold = [*untold, *(_unseen(evidence) if bounds.mode == "envelope" else ())]
+    untold = [*untold, *changed, *(_unseen(evidence) if bounds.mode == "envelope" else ())]
     untold = untold if judged else in_passing or [("sample order", NO_BOUND)]
     return ScoreResult(values | reach, lines, (), _summary(evidence, bounds, values | reach), untold)
+
+
+def _changed(evidence: Analysis) -> list[tuple[str, str]]:
+    """Returns what is not judged if a fault changed the job's command on purpose, with the reason."""
+    last = evidence.run.changed_after
+    return [] if last is None else [(f"losses after step {last}", CHANGED)]
 
 
 def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:

@@ -66,7 +66,8 @@ class Holds:
             def over() -> bool:
                 return os.path.exists(hold["released"])
 
-            strikes.strike(hold["does"], hold["argument"], self._append, self._rank, step, over)
+            seed = int(pathlib.Path(hold["armed"]).read_text() or 0)
+            strikes.strike(hold["does"], hold["argument"], self._append, self._rank, step, over, seed)
         elif variable := hold["mislead"]:
             # Another place in the job than the one this process was started for: a neighbour's, or in a larger world.
             rank, world_size = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE"))

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from harness.node.emitter import device_strikes
+from harness.node.emitter import device_strikes, silent_corruption
 
 RAISED, SEIZED, LET_GO = "exception_raised", "interpreter_seized", "interpreter_let_go"
 CALLED, RETURNED, FAILED = "own_code_called", "own_code_returned", "own_code_failed"
@@ -50,10 +50,12 @@ def strike(
     rank: int | None = None,
     step: int | None = None,
     over: Callable[[], bool] = lambda: False,
+    seed: int = 0,
 ) -> None:
     """Strikes. `raise`: an exception with this text comes up in the calling thread, soon. `seize`: no thread runs for
     this many seconds. `leak`: memory is taken until `over`; "BYTES_PER_S BYTES_AT_MOST". `call`: `inject` of this
-    source is called. `break_device`: device calls fail from now on, by this kind of error."""
+    source is called. `break_device`: device calls fail from now on, by this kind of error. `corrupt`: a bit goes wrong,
+    as `silent_corruption` says, in a number drawn by `seed`."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
         _raise_soon(str(argument))
@@ -71,6 +73,8 @@ def strike(
         append({"event": "failpoint", **said})
     elif what == "break_device":
         device_strikes.break_device(str(argument), append)
+    elif what == "corrupt":
+        silent_corruption.corrupt(str(argument), append, step, over, seed)
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:

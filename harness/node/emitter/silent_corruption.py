@@ -1,0 +1,205 @@
+"""Silent corruption in a rank's process: one bit of one number goes wrong, and the training is not told.
+
+The next step of an optimizer shows which numbers there are; the bit goes wrong from the step after that one on. A bit
+that goes wrong again is stuck: it has the value that it got the first time.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+CHOSEN, CORRUPTED, OVER = "value_chosen", "value_corrupted", "corruption_over"
+FLOAT32_BITS = 32
+NOTHING = "the optimizer holds no numbers that a bit could go wrong in"
+
+Append = Callable[[dict[str, Any]], int]
+
+
+def corrupt(order: str, append: Append, step: int | None, over: Callable[[], bool], seed: int) -> None:
+    """Begins. `order`: a JSON object with `what`, `bit`, `every` and `steps`, as `silent_data_corruption` has them.
+    `step`: the last one that was done. `over`: ends it before its last step."""
+    if "torch" not in sys.modules:
+        append({"event": "failpoint", "name": CHOSEN, "text": "this process has not imported torch"})
+        append({"event": "failpoint", "name": OVER})
+        return
+    Corruption(**json.loads(order), append=append, step=step or 0, over=over, dice=random.Random(seed)).begin()
+
+
+class Corruption:
+    """One bit of one weight, gradient, activation (an output of the module that owns the weight) or optimizer state."""
+
+    def __init__(
+        self,
+        what: str,
+        bit: int,
+        every: int,
+        steps: int,
+        append: Append,
+        step: int,
+        over: Callable[[], bool],
+        dice: random.Random,
+    ):
+        self.torch = sys.modules["torch"]
+        self.what, self.bit, self.every, self.steps = what, bit, every, steps
+        self.append, self.step, self.over, self.dice = append, step, over, dice
+        self.optimizer: Any = None  # the first one that steps
+        self.parameter: Any = None  # the one whose number, gradient, state or module it is
+        self.name, self.element = "", 0
+        self.stuck: bool | None = None  # the bit's wrong value
+        self.done = -1  # steps since the one in which the number was chosen
+        self.acted = False  # in this step
+        self.ended = False
+        self.handles: list[Any] = []
+
+    def begin(self) -> None:
+        """An observer strikes within a hook that follows a step: until they are over, no such hook can be added. None
+        is ever removed, as that happens while they are called."""
+        importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(self.before)
+
+    def before(self, optimizer: Any, *_: Any) -> None:
+        """Chooses the number in the first step; then spoils a sharded gradient: nothing tells of it sooner."""
+        if self.ended:
+            return
+        if self.optimizer is None:
+            self.optimizer = optimizer
+            importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self.after)
+            why = self.safely(self.choose)
+            self.tell(CHOSEN, why or self.name)
+            if why:
+                self.end()
+        elif optimizer is self.optimizer and self.what == "gradient" and is_sharded(self.parameter) and self.due:
+            self.spoil(local(self.parameter.grad))
+
+    def after(self, optimizer: Any, *_: Any) -> None:
+        """Spoils a weight or a state once the step has been made."""
+        if self.ended or optimizer is not self.optimizer:
+            return
+        if self.due and self.what == "weight":
+            self.spoil(local(self.parameter))
+        elif self.due and self.what == "optimizer_state":
+            self.spoil(self.state())
+        self.done, self.step, self.acted = self.done + 1, self.step + 1, False
+        if not self.ended and (self.done >= self.steps or self.over()):
+            self.end()
+
+    @property
+    def due(self) -> bool:
+        return not self.acted and not self.ended and self.done >= 0 and self.done % self.every == 0
+
+    def end(self, why: str = "") -> None:
+        self.ended = True
+        for handle in self.handles:
+            handle.remove()
+        self.tell(OVER, why)
+
+    def tell(self, name: str, text: str) -> None:
+        self.append({"event": "failpoint", "name": name, "text": text})
+
+    # The number
+
+    def choose(self) -> str:
+        """Draws the number from all that the optimizer moves. Returns why there is none, or an empty text."""
+        held = [each for group in self.optimizer.param_groups for each in group["params"]]
+        held = [each for each in held if each.grad is not None and local(each).is_floating_point()]
+        position = int(self.dice.random() * sum(local(each).numel() for each in held))
+        for self.parameter in held:
+            if position < local(self.parameter).numel():
+                break
+            position -= local(self.parameter).numel()
+        else:
+            return NOTHING
+        self.element = position
+        owner, self.name = self.find_owner()
+        if self.what == "optimizer_state" and self.state() is None:
+            return "the optimizer keeps no state of this number"
+        if self.what == "activation":
+            if owner is None:
+                return "no module owns this weight, so it has no activation"
+            self.name = self.name.rpartition(".")[0] or type(owner).__name__
+            self.handles.append(owner.register_forward_hook(self.spoil_output))
+        elif self.what == "gradient" and not is_sharded(self.parameter):
+            self.handles.append(self.parameter.register_hook(self.spoil_gradient))
+        return ""
+
+    def find_owner(self) -> tuple[Any, str]:
+        """Returns the module with this parameter, and the parameter's longest name in any module around it."""
+        kind, found, name = self.torch.nn.Module, None, ""
+        for each in [each for each in gc.get_objects() if issubclass(type(each), kind)]:
+            if any(own is self.parameter for own in each.parameters(recurse=False)):
+                found = each
+            names = (known for known, own in each.named_parameters() if own is self.parameter)
+            name = max([name, *names], key=len)
+        return found, name or f"a tensor of shape {tuple(self.parameter.shape)}"
+
+    def state(self) -> Any:
+        """Returns the first state with a number for each of the parameter's, such as a moment; `None`: none has."""
+        held = (local(each) for each in self.optimizer.state.get(self.parameter, {}).values() if hasattr(each, "shape"))
+        shape = local(self.parameter).shape
+        return next((each for each in held if each.shape == shape and each.is_floating_point()), None)
+
+    # The bit
+
+    def spoil_gradient(self, gradient: Any) -> Any:
+        """Spoils this rank's own gradient, before it is summed over the ranks."""
+        if not self.due:
+            return None
+        gradient = gradient.clone()
+        self.spoil(gradient)
+        return gradient
+
+    def spoil_output(self, module: Any, inputs: Any, output: Any) -> Any:
+        if not self.due or not module.training or not hasattr(output, "clone"):
+            return None
+        output = output.clone()
+        self.spoil(local(output))
+        return output
+
+    def spoil(self, tensor: Any) -> None:
+        def flip() -> str:
+            index, before, after, self.stuck = set_bit(tensor, self.element % tensor.numel(), self.bit, self.stuck)
+            if repr(before) != repr(after):
+                where = f"step {self.step + 1}: {self.what} at {self.name}{index}"
+                self.tell(CORRUPTED, f"{where}: {before!r} → {after!r}")
+            return ""
+
+        self.acted = True
+        if tensor is not None and tensor.numel() and (why := self.safely(flip)):
+            self.end(why)
+
+    def safely(self, act: Callable[[], str]) -> str:
+        """Calls it. Returns what it says, or its error: the training must not fail over a mistake made here."""
+        try:
+            return act()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def is_sharded(tensor: Any) -> bool:
+    return hasattr(tensor, "_local_tensor")
+
+
+def local(tensor: Any) -> Any:
+    """Returns this rank's part of a distributed tensor; any other tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def set_bit(tensor: Any, element: int, bit: int, value: bool | None) -> tuple[list[int], float, float, bool]:
+    """Sets one bit of one element, counted flat; `None`: to the opposite. Returns the element's place, the number
+    before and after, and the bit's value. `bit` is a float32's; another type's is as far from the sign, or its last."""
+    torch = sys.modules["torch"]
+    tensor = tensor.data  # its version stays: nobody is to know
+    index = [int(each) for each in torch.unravel_index(torch.tensor(element), tensor.shape)]
+    one, size = tensor[tuple(index)], tensor.element_size()
+    word = one.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
+    width, before, bits = 8 * size, float(one), int(word) % (1 << 8 * size)
+    mask = 1 << max(0, width - FLOAT32_BITS + bit)
+    value = not bits & mask if value is None else value
+    bits = bits | mask if value else bits & ~mask
+    word.fill_(bits - (bits >> width - 1 << width))
+    return index, before, float(one), value
