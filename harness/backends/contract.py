@@ -31,6 +31,7 @@ from harness.node.types import (
     Impairment,
     MemoryUse,
     ProcessState,
+    RdmaDevices,
     StorageAnswers,
     StorageRule,
 )
@@ -283,6 +284,10 @@ class Node(abc.ABC):
         """Returns the newest answers to `watch_gpus`."""
         raise self._missing(Verb.GPU)
 
+    def rdma(self) -> RdmaDevices | None:
+        """Returns the node's RDMA devices; `None` where it cannot be looked at. It is no verb: nothing is done."""
+        return None
+
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
         """Limits the traffic to `rate_bits` a second on the wire, each direction by itself."""
         raise self._missing(Verb.NET_RATE)
@@ -435,6 +440,7 @@ class Capability:
     summary: str
     verbs: frozenset[Verb]
     missing: Mapping[Verb, str] = field(default_factory=dict)
+    rdma: RdmaDevices | None = None  # of every node; `None`: each node is asked before the job starts
 
 
 @contextlib.contextmanager

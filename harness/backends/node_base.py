@@ -11,7 +11,7 @@ from typing import Any
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone, UsageError
 from harness.node import gpu_health, skew
-from harness.node.types import CpuUse, GpuReading, MemoryUse, ProcessState
+from harness.node.types import CpuUse, GpuReading, MemoryUse, ProcessState, RdmaDevices
 
 CALL_S_MAX = 10.0
 FILL_S_MAX = 40.0
@@ -94,6 +94,10 @@ class NodeBase(Node):
 
     def gpus(self) -> GpuReading:
         return GpuReading(**self._call("gpus"))
+
+    def rdma(self) -> RdmaDevices | None:
+        found = self._call("rdma")
+        return RdmaDevices(tuple(found["devices"]), found["gpus"])
 
     def _listed(self, method: str) -> list[Any]:
         try:

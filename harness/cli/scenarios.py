@@ -110,6 +110,9 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         if domain := work.domain({target.node_index for target in planned.targets}):
             lines.append(f"    {domain}.")
         lines += [f"    {Mesh(work.mesh).in_words(rank)}." for rank in _struck(planned, work)]
+        if planned.action.over_rdma() is not None:
+            kind, other = ("RDMA", "IP") if planned.action.over_rdma() else ("IP", "RDMA")
+            lines.append(f"    It disturbs {kind}: a job that uses {other} on these nodes is refused before it starts.")
     lines += [f"  {fault} replays {words}." for fault, words in plan.scenario.traces.items()]
     if nodes_at_once := plan.limits.nodes_at_once:
         lines.append(f"  Never more than {counted(nodes_at_once, 'node')} with an active fault: further faults wait.")

@@ -235,6 +235,11 @@ class Fault(Parameters, abc.ABC):
         """Tells whether its targets say nothing and do no step as long as it lasts."""
         return False
 
+    def over_rdma(self) -> bool | None:
+        """Tells which traffic it needs: RDMA (True), or IP, which RDMA goes around (False). `None`: neither. A plan
+        whose job has only the other kind is refused."""
+        return False if self.network else None
+
     def graceful(self) -> bool:
         """Tells whether its victims are asked to end, and may exit by themselves."""
         return False

@@ -14,7 +14,6 @@ import functools
 import json
 import os
 import pathlib
-import shutil
 import struct
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.errors import CannotRunError
-from harness.node import boot, owner_names
+from harness.node import boot, compiling, owner_names
 
 SOURCE = pathlib.Path(__file__).with_name("gpu_health.c")
 FOLDER = "gpu"  # below the run's
@@ -43,8 +42,6 @@ FIELDS = (
 )  # `nothing` is never changed; `xids` counts the errors, and `xid` is the newest one
 DEVICES_MAX = 64
 UNCHANGED = -(2**63)
-COMPILERS = ("cc", "gcc", "clang")
-COMPILE_S_MAX = 60.0
 LOOK_S = 0.1
 WATCHES_S_MAX = 600.0
 EVENTS_KEPT = 64
@@ -59,24 +56,15 @@ def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, 
     """
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
-    if compiler is None:
-        raise CannotRunError(f"no C compiler ({', '.join(COMPILERS)}): install one, e.g. the package gcc")
-    build = [compiler, "-shared", "-fPIC", "-O1", "-fvisibility=hidden"]
     auxiliary = [f"-Wl,--auxiliary={place}" for place in places]
-    _compile([*build, "-x", "c", "/dev/null", "-o", str(folder / PASSED_ON), f"-Wl,-soname,{PASSED_ON}", *auxiliary])
+    compiling.build(folder / PASSED_ON, "-x", "c", "/dev/null", f"-Wl,-soname,{PASSED_ON}", *auxiliary)
     numbers = [f"-DF_{name.upper()}={number}" for number, name in enumerate(FIELDS)]
     numbers += [f"-DFIELDS={len(FIELDS)}", f"-DDEVICES_MAX={DEVICES_MAX}"]
     named = ",".join(f'"{place}"' for place in places)
     links = ["-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", str(folder / PASSED_ON), "-ldl", f"-Wl,-soname,{LIBRARY}"]
-    _compile([*build, *numbers, f"-DPLACES={named}", "-o", str(folder / LIBRARY), str(SOURCE), *links])
+    hidden = "-fvisibility=hidden"
+    compiling.build(folder / LIBRARY, hidden, *numbers, f"-DPLACES={named}", str(SOURCE), *links)
     return {boot.GPU_ENV: str(folder)}
-
-
-def _compile(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
-    if done.returncode != 0:
-        raise CannotRunError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
 
 
 def make_states(run_dir: pathlib.Path, nodes: Sequence[str], gpus: int) -> None:
@@ -117,7 +105,7 @@ def why_not() -> str | None:
             make_states(run_dir, ["probe"], 1)
             command = boot.command(sys.executable, boot.place(), __name__, ["once"])
             env = boot.with_delivered({**os.environ, **marks}, boot.place())
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=COMPILE_S_MAX)
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=compiling.COMPILE_S_MAX)
             seen = json.loads(done.stdout)
         except CannotRunError as error:
             return str(error)

@@ -298,7 +298,8 @@ async def _hand_on(call: str, lab: Lab, node: str, **params: Any) -> Any:
     return await _host(lab, node).call(call, **params)
 
 
-_BY_INIT = ("signal", "pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom", "watch_gpus", "gpus")
+_BY_INIT = ("signal", "pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom")
+_BY_INIT += ("watch_gpus", "gpus", "rdma")
 CALLS: dict[str, Call] = {
     "node.create": create,
     "node.start": start,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-import shutil
 import struct
 import subprocess
 import sys
@@ -17,11 +16,9 @@ import time
 from collections.abc import Sequence
 
 from harness.errors import CannotRunError
-from harness.node import owner_names
+from harness.node import compiling, owner_names
 
 SOURCE = pathlib.Path(__file__).with_name("skew.c")
-COMPILERS = ("cc", "gcc", "clang")
-COMPILE_S_MAX = 60.0
 PROBE_OFFSET_S = 7200
 _OFFSET = struct.Struct("=q")
 
@@ -38,13 +35,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
     folder = _folder(run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / "libskew.so"
-    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
-    if compiler is None:
-        raise CannotRunError(f"no C compiler ({', '.join(COMPILERS)}): install one, e.g. the package gcc")
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
-    if done.returncode != 0:
-        raise CannotRunError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
+    compiling.build(library, str(SOURCE), "-ldl")
     return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(folder)}
 
 
@@ -73,7 +64,8 @@ def why_not() -> str | None:
             set_offset(run_dir, "probe", PROBE_OFFSET_S)
             environment = os.environ | marks
             command = [sys.executable, "-S", "-c", code]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMPILE_S_MAX)
+            limit_s = compiling.COMPILE_S_MAX
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s)
             wall_s, monotonic_s = map(float, done.stdout.split())
         except CannotRunError as error:
             return str(error)

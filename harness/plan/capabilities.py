@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.backends.contract import Capability, Verb, backend_names, load_backend
 from harness.errors import CannotRunError
 from harness.faults.contract import missing_here
+from harness.plan.rdma_paths import refused
 from harness.plan.run_plan import Plan
 
 
@@ -26,6 +27,8 @@ def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]
         for verb in sorted(fault.action.needed() - capability.verbs):
             reason = capability.missing.get(verb, f"backend {plan.backend} does not have it")
             found.append((verb, f"{name} needs '{verb.value}': {reason}"))
+        if capability.rdma and (why := refused(fault, plan.workload, "this machine", capability.rdma)):
+            found.append((None, why))
     return found
 
 

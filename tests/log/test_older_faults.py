@@ -95,6 +95,7 @@ def test_an_older_log_means_the_same(kind: str) -> None:
         "gpu_health": {"kind": "ecc"},
         "nic_bandwidth": {"rate": "1mbit"},
         "nic_loss": {"loss_percent": 1},
+        "rdma": {"how": "error"},
         "storage_slow": {"latency": "1s"},
     }
     fault = build_fault(kind, required.get(kind, {}) if kind != "own_code" else {"source": "def inject(context): ..."})
