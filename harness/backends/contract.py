@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from harness.errors import FaultError, UsageError
+from harness.errors import CannotRunError, FaultError, UsageError
 from harness.node.types import (
     Arrivals,
     Connections,
@@ -36,6 +36,8 @@ from harness.node.types import (
     StorageRule,
 )
 from harness.plugins import Family
+
+NO_LABELS = "this backend's engine labels no nodes: write workload: {node_labels: {rack0: [0, 1], rack1: [2, 3]}}"
 
 
 class Verb(enum.StrEnum):
@@ -409,6 +411,11 @@ class Cluster(abc.ABC):
         """Tells whether the control command is running."""
         raise UsageError("this backend cannot tell whether the control command runs")
 
+    def node_labels(self, key: str) -> list[str]:
+        """Returns the value of the engine's label `key` for each of `nodes`; empty for a node without it. Raises
+        `CannotRunError` where the engine does not tell."""
+        raise CannotRunError(NO_LABELS)
+
     def kill_control(self) -> None:
         """Kills the control command at once; everything in its memory is lost."""
         raise UsageError("this backend cannot kill the control command")
@@ -466,6 +473,7 @@ class Backend(abc.ABC):
 
     name: str
     kinds: tuple[str, ...] = ()  # kinds of native requests to choose from
+    labels = False  # its engine labels nodes with their places, such as a zone, a rack or a switch
     settings: tuple[str, ...] = ()  # environment variables that choose and configure the engine
 
     def whereabouts(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.backends.contract import Capability, Verb, backend_names, load_backend
+from harness.backends.contract import NO_LABELS, Capability, Verb, backend_names, load_backend
 from harness.errors import CannotRunError
 from harness.faults.contract import missing_here
 from harness.plan.rdma_paths import refused
@@ -21,6 +21,8 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
     """Returns needs of the plan that the backend does not meet here, with reasons. Reason `None`: it is no verb."""
     found: list[tuple[Verb | None, str]] = []
+    if any(fault.domain for fault in plan.faults) and not load_backend(plan.backend).labels:
+        found.append((None, f"workload: node_labels_from: {plan.workload.node_labels_from}: {NO_LABELS}"))
     for fault in plan.faults:
         name = f"fault {fault.id} ({fault.kind})"
         found += [(None, f"{name}: {what}") for what in missing_here(type(fault.action))]

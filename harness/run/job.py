@@ -194,6 +194,7 @@ class RunningJob:
         try:
             for node in self.cluster.nodes:
                 self.emit("node.allocated", node=node.name, incarnation=node.incarnation, gpus=self._gpus)
+            self._place_domains()
             refuse_bypassed(before or self.plan, self.cluster)
             if self.director:
                 self.director.begin(self.live, self.start_ns)
@@ -217,6 +218,16 @@ class RunningJob:
             with stop.attended():
                 self._drill(observer, stop)
         return outcome
+
+    def _place_domains(self) -> None:
+        """Asks the engine which nodes make up the domains that are to be struck. The log has the plan again then."""
+        if not any(fault.domain for fault in self.plan.faults):
+            return
+        labels = self.cluster.node_labels(self.plan.workload.node_labels_from)
+        self.plan = self.plan.placed(labels)
+        for rehearsal in self.rehearsals:
+            rehearsal.place(labels)
+        self.emit("plan", plan=self.plan.to_json())
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
         """Follows the job to its end. A backend that breaks ends the run; the evidence up to then is judged."""

@@ -109,7 +109,7 @@ class TargetSpec(Parameters):
     node: Selector | None = None
     rank: Selector | None = None
     domain: str | None = Field(
-        None, description="All nodes with this label of workload: node_labels; any: of one label."
+        None, description="All nodes with this label of workload: node_labels, or of the engine; any: of one label."
     )
     pp: Coordinate | None = Field(None, description="The pipeline stage.")
     dp: Coordinate | None = Field(None, description="The replica.")

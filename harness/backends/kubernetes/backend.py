@@ -104,6 +104,10 @@ class KubeCluster(ControlledCluster):
             lost = [each.index for each in self._nodes if not each.alive]
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
 
+    def node_labels(self, key: str) -> list[str]:
+        pods = [node.pod for node in self._nodes]
+        return ["" if pod is None else self._api.machine_labels(pod.machine).get(key, "") for pod in pods]
+
     def start(self) -> None:
         if self._workload.control is not None:
             self.restart_control()
@@ -446,6 +450,7 @@ UNDO = _undo
 
 class KubernetesBackend(Backend):
     name = "kubernetes"
+    labels = True
     kinds = KINDS
     settings = ("KUBECONFIG", "HOME", *VARIABLES)
 

@@ -139,6 +139,9 @@ class SlurmCluster(TellingCluster):
                 self._nodes[place.index] = SlurmNode(self, place.index, place.incarnation + 1)
             return self._nodes[place.index]
 
+    def node_labels(self, key: str) -> list[str]:
+        return self._slurm.labels(key, [node.host for node in self._nodes])
+
     def give_up(self, node: Node) -> None:
         with self._lock:
             self._places -= 1
@@ -389,6 +392,7 @@ UNDO = _undo
 
 class SlurmBackend(Backend):
     name = "slurm"
+    labels = True
     settings = ("SLURM_CONF", ENGINES_ENV, POWER_ENV)
 
     def __init__(self) -> None:
