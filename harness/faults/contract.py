@@ -258,6 +258,7 @@ class Fault(Parameters, abc.ABC):
 
     def consequences(self) -> Consequences:
         """Returns all its consequences, for `fault.injected`."""
+        truth = self.true_answers()
         return Consequences(
             may=self.may,
             lasts=self.lasts(),
@@ -270,6 +271,7 @@ class Fault(Parameters, abc.ABC):
             damages=self.damages,
             benign=self.benign,
             sticks=self.sticks,
+            must_leave=truth is not None and truth.must_leave,
             replaced=self.replaced(),
             spoilt_steps=self.spoilt_steps(),
         )

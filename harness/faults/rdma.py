@@ -49,7 +49,7 @@ class Rdma(Fault):
     duration: Duration = Field(Duration("10s"), description="After that all is as before.")
 
     runbook = "F3"
-    truth = Truth((Kind.NETWORK,), Place.NODE, _LEAVE, either_side=True)
+    truth = Truth((Kind.NETWORK,), Place.NODE, (Decision.RESTART_IN_PLACE, *_LEAVE), either_side=True)
     _before: dict[Node, Counts] = PrivateAttr(default_factory=dict)
 
     @field_validator("delay")
