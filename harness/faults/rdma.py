@@ -42,7 +42,9 @@ class Rdma(Fault):
     libibverbs' functions up by `dlsym`. Nothing is counted then, and the run is invalid. The harness's machine needs
     a C compiler, and processes of the job must keep `LD_PRELOAD`."""
 
-    how: Literal["delay", "error", "port_down"] = Field(description="; ".join(f"{k}: {v}" for k, v in _SAYS.items()))
+    how: Literal["delay", "error", "port_down"] = Field(
+        description="; ".join(f"{how}: {says}" for how, says in _SAYS.items()).format(delay="`delay`")
+    )
     delay: Duration = Field(
         Duration("1ms"), description="How long a work request waits, with `how: delay`; 10s at most."
     )
