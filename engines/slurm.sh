@@ -45,6 +45,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+TopologyPlugin=topology/tree
 SlurmdParameters=config_overrides
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -64,6 +65,10 @@ $(for n in $(node_names); do echo "NodeName=$n NodeAddr=$(address_of "$n")"; don
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=3 MaxTime=INFINITE State=UP
 PartitionName=high Nodes=ALL PriorityTier=100 PreemptMode=OFF MaxTime=INFINITE State=UP
 CONF
+    local half=$(((NODES + 1) / 2)) # two leaf switches below one
+    { echo "SwitchName=leaf0 Nodes=n[1-$half]"
+      [ "$NODES" -le "$half" ] || echo "SwitchName=leaf1 Nodes=n[$((half + 1))-$NODES]"
+      [ "$NODES" -le "$half" ] || echo "SwitchName=spine Switches=leaf[0-1]"; } >"$STATE/topology.conf"
     # The cluster's network is reachable from inside it only, so its commands run there; a job's already do.
     for command in sbatch scancel scontrol sinfo squeue srun; do
         cat >"$STATE/bin/$command" <<WRAPPER

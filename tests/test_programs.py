@@ -11,7 +11,7 @@ from called_programs import ROOT, Call, calls_in_python, calls_in_shell, calls_o
 
 from harness import programs
 from harness.cli.machine import programs_found
-from harness.node import skew
+from harness.node import compiling
 
 OTHERWISE_CALLED = {
     "chromium",
@@ -37,7 +37,7 @@ def test_the_list_is_whole() -> None:
         assert name == program.name and program.package and program.use
         assert set(program.groups) <= set(programs.GROUPS)
     assert set(programs.FURTHER_PACKAGES) <= set(programs.GROUPS)
-    assert set(programs.COMPILERS) == set(skew.COMPILERS)
+    assert set(programs.COMPILERS) == set(compiling.COMPILERS)
 
 
 @pytest.mark.parametrize(

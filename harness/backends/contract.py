@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from harness.errors import FaultError, UsageError
+from harness.errors import CannotRunError, FaultError, UsageError
 from harness.node.types import (
     Arrivals,
     Connections,
@@ -31,10 +31,13 @@ from harness.node.types import (
     Impairment,
     MemoryUse,
     ProcessState,
+    RdmaDevices,
     StorageAnswers,
     StorageRule,
 )
 from harness.plugins import Family
+
+NO_LABELS = "this backend's engine labels no nodes: write workload: {node_labels: {rack0: [0, 1], rack1: [2, 3]}}"
 
 
 class Verb(enum.StrEnum):
@@ -288,6 +291,10 @@ class Node(abc.ABC):
         """Returns the newest answers to `watch_gpus`."""
         raise self._missing(Verb.GPU)
 
+    def rdma(self) -> RdmaDevices | None:
+        """Returns the node's RDMA devices; `None` where it cannot be looked at. It is no verb: nothing is done."""
+        return None
+
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
         """Limits the traffic to `rate_bits` a second on the wire, each direction by itself."""
         raise self._missing(Verb.NET_RATE)
@@ -408,6 +415,11 @@ class Cluster(abc.ABC):
         """Tells whether the control command is running."""
         raise UsageError("this backend cannot tell whether the control command runs")
 
+    def node_labels(self, key: str) -> list[str]:
+        """Returns the value of the engine's label `key` for each of `nodes`; empty for a node without it. Raises
+        `CannotRunError` where the engine does not tell."""
+        raise CannotRunError(NO_LABELS)
+
     def kill_control(self) -> None:
         """Kills the control command at once; everything in its memory is lost."""
         raise UsageError("this backend cannot kill the control command")
@@ -443,6 +455,7 @@ class Capability:
     summary: str
     verbs: frozenset[Verb]
     missing: Mapping[Verb, str] = field(default_factory=dict)
+    rdma: RdmaDevices | None = None  # of every node; `None`: each node is asked before the job starts
 
 
 class Backend(abc.ABC):
@@ -450,6 +463,7 @@ class Backend(abc.ABC):
 
     name: str
     kinds: tuple[str, ...] = ()  # kinds of native requests to choose from
+    labels = False  # its engine labels nodes with their places, such as a zone, a rack or a switch
     settings: tuple[str, ...] = ()  # environment variables that choose and configure the engine
 
     def whereabouts(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from harness.backends.contract import Node, Verb
 from harness.errors import BackendError, NodeGone, UsageError
 from harness.node import gpu_health, skew
-from harness.node.types import CpuUse, GpuReading, MemoryUse, ProcessState
+from harness.node.types import CpuUse, GpuReading, MemoryUse, ProcessState, RdmaDevices
 
 CALL_S_MAX = 10.0
 FILL_S_MAX = 40.0
@@ -122,6 +122,10 @@ class NodeBase(Node):
 
     def gpus(self) -> GpuReading:
         return GpuReading(**self._call("gpus"))
+
+    def rdma(self) -> RdmaDevices | None:
+        found = self._call("rdma")
+        return RdmaDevices(tuple(found["devices"]), found["gpus"])
 
     def _listed(self, method: str) -> list[Any]:
         try:

@@ -1,6 +1,7 @@
 """A run's folder: its files, and the folders that a node may write.
 
-    plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  gpu/  data/  kept/    the harness; nodes only read
+    plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  gpu/  rdma/  data/  kept/
+                                               the harness; nodes only read
     delivered.zip                              what runs on a node and what a trainer imports; nodes only read
     events/harness.jsonl  logs/                the harness
     events/<node>/  logs/<node>….log           that node (`control` is the control host)
@@ -23,13 +24,13 @@ from harness.backends import delivery
 from harness.backends.contract import Launch
 from harness.errors import UsageError
 from harness.log import untrusted_files
-from harness.node import gpu_health, skew
+from harness.node import gpu_health, rdma, skew
 from harness.node.node_paths import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
 
 CONTROL = "control"
 CHECKPOINTS = "checkpoints"
 # Made by the harness; nodes read them.
-FOR_NODES = ("holds.json", "holds", "damage", "clock", gpu_health.FOLDER, "data", delivery.NAME)
+FOR_NODES = ("holds.json", "holds", "damage", "clock", gpu_health.FOLDER, rdma.FOLDER, "data", delivery.NAME)
 KEY = "key"
 _TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "second-restart", "fault-free", "twin"}
 

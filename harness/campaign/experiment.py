@@ -125,7 +125,7 @@ class _Experiment:
         stage = Stage("fault-free run", plan.workload.nodes, anew)
         self.observer.stage(stage)
         given = (plan, self.reports, self.backend, self.observer, self.stop)
-        folder, outcome = ensure_fault_free(*given, anew=anew, repeat=repeat)
+        folder, outcome = ensure_fault_free(*given, anew=anew, repeat=repeat, before=self.plan)
         self.observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)
         return folder, outcome
 

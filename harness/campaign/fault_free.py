@@ -46,11 +46,13 @@ def ensure_fault_free(
     *,
     anew: bool = False,
     repeat: int = 0,
+    before: Plan | None = None,
 ) -> tuple[pathlib.Path, Outcome | None]:
     """Returns the folder of a completed run of `plan` (without faults), and its outcome if it ran now. What was kept is
     used where its seal holds and it did what it was asked; with `anew` it is replaced once a new run has completed. One
-    that did something else is made again once. `repeat` tells runs of one and the same plan apart. A run that did not
-    complete is not kept: its folder is handed back for the report, with its outcome."""
+    that did something else is made again once. `repeat` tells runs of one and the same plan apart. `before`: the run
+    with faults that it is made for. A run that did not complete is not kept: its folder is handed back for the report,
+    with its outcome."""
     digest = plan.outcome_digest() + (f"-{repeat}" if repeat else "")
     kept = cache(reports) / digest
     if not anew and seal.holds(kept) and not _flaw(plan, kept):
@@ -59,7 +61,7 @@ def ensure_fault_free(
         return kept, None
     for last in (False, True):
         attempt = own_folder(reports, digest)
-        outcome = execute(plan, attempt, backend, observer, stop)
+        outcome = execute(plan, attempt, backend, observer, stop, before=before)
         if outcome.outcome != "completed":
             return attempt, outcome
         keep(attempt, kept)

@@ -108,6 +108,11 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         if domain := work.domain({target.node_index for target in planned.targets}):
             lines.append(f"    {domain}.")
         lines += [f"    {Mesh(work.mesh).in_words(rank)}." for rank in _struck(planned, work)]
+        if (lasts := planned.action.lasts()) and "duration" not in planned.action.model_fields_set:
+            lines.append(f"    Its duration, {lasts}, is the default: write `duration:` for another one.")
+        if planned.action.over_rdma() is not None:
+            kind, other = ("RDMA", "IP") if planned.action.over_rdma() else ("IP", "RDMA")
+            lines.append(f"    It disturbs {kind}: a job that uses {other} on these nodes is refused before it starts.")
     lines += [f"  {fault} replays {words}." for fault, words in plan.scenario.traces.items()]
     if nodes_at_once := plan.limits.nodes_at_once:
         lines.append(f"  Never more than {counted(nodes_at_once, 'node')} with an active fault: further faults wait.")
@@ -116,6 +121,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     for name, bounds in plan.expect.items():
         limits = bounds if isinstance(bounds, str) else ", ".join(f"{key} {value}" for key, value in bounds.items())
         lines.append(f"  expects {name}: {limits or 'nothing in particular'}")
+    lines += [f"  {why}."] if (why := drill.why_not(plan)) else []
     lines += _cost_in_words(spec, plan)
     lines += untold(work.trainer.declares(), plan.expect, work.trainer.teller)
     abort = plan.abort

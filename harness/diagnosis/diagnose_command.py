@@ -80,10 +80,8 @@ def diagnose(
     reader = build_reader(read or "diagnosis") if answers is not None else None
     graded = []
     for truth, folder in _truths(runs, answers is None, reports):
-        if reader and answers:
-            found = read_answers(pathlib.Path(answers.replace(RUN, str(folder))), reader)
-        else:
-            found = DIAGNOSERS[read or "baseline"](truth, seed)
+        file = pathlib.Path((answers or "").replace(RUN, str(folder)))
+        found = read_answers(file, reader) if reader else DIAGNOSERS[read or "baseline"](truth, seed)
         graded.append(grade_run(truth, found, within_ns))
     if not graded:
         raise UsageError("no run is left to grade")
@@ -145,9 +143,8 @@ def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Itera
                 except EventLogError as error:
                     note(f"passed over: {error}")
                     continue
-                mark = repr(
-                    [(each.name, each.header, len(each.events), len(each.steps["end"])) for each in log.writers]
-                )
+                told = [(each.name, each.header, len(each.events), len(each.steps["end"])) for each in log.writers]
+                mark = repr(told)
                 if mark not in seen:  # several runs may share a fault-free run
                     seen.add(mark)
                     yield truth_of_run(str(place.relative_to(folder.parent)), log), folder

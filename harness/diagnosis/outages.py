@@ -11,8 +11,8 @@ import bisect
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,6 +89,8 @@ class _Outages:
         self.patience_ns = max(SILENCE_NS, SILENCE_STEPS * float(np.median(took)) if len(took) else 0.0)
         self.links = Links(view)
         self.at_address, self.reports = view.at_address, list[Report]()
+        self.usage = view.told("usage")
+        self.used_at = [event.at for event in self.usage]
         self.same = Counter[tuple[int, int, str]]()  # deaths by rank, last step and words
 
     def incidents(self) -> Iterator[Incident]:
@@ -189,10 +191,10 @@ class _Outages:
             why = "all workers left or lost their peers, and no worker or node failed before"
             who, known = self._cut_off([each.worker for each in group], group, at - NS)
             return [Incident(at, max(at, known), Kind.NETWORK, who, Decision.RESTART_IN_PLACE, 0.4, why, evidence)]
-        words, code = death.words, death.code
-        kind = Kind.GPU if _GPU.search(words) else Kind.STORAGE if _STORAGE.search(words) else Kind.CRASH
+        words, code, driver = death.words, death.code, self._told_by_driver(death)
+        kind = Kind.GPU if _GPU.search(words) or driver else Kind.STORAGE if _STORAGE.search(words) else Kind.CRASH
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        why = f"{death.worker.place} ended first, by {how}{': ' * bool(words)}{words}"
+        why = f"{death.worker.place} ended first, by {how}{': ' * bool(words)}{words}{driver}"
         met = death.worker.rank, death.worker.last_step, words
         self.same[met] += bool(words)
         decision = Decision.STOP if self.same[met] >= SAME_DEATHS_MAX else Decision.RESTART_IN_PLACE
@@ -202,20 +204,26 @@ class _Outages:
         who = files(words) if kind is Kind.STORAGE else who
         return [Incident(death.at, death.at, kind, who, decision, sure, why, evidence)]
 
+    def _told_by_driver(self, death: Death) -> str:
+        """Returns a GPU error of the worker's node that its driver told in the minute before, in words; or empty."""
+        place, before = f" {death.worker.node}", dict[object, Mapping[str, Any]]()
+        first, end = (bisect.bisect_left(self.used_at, at) for at in (death.at - SAME_CAUSE_NS, death.at + 1))
+        mine = (event for event in self.usage[first:end] if event.place.endswith(place))
+        for gpu in (gpu for event in mine for gpu in event.fields.get("gpus") or ()):
+            old = before.setdefault(gpu["gpu"], gpu)
+            if (gpu.get("xids") or 0) > (old.get("xids") or 0) or (gpu.get("lost") and not old.get("lost")):
+                error = "fell off the bus" if gpu.get("lost") else f"had XID {gpu.get('xid')}"
+                return f"; before that GPU {gpu['gpu']} of{place} {error}, as its driver told"
+        return ""
+
 
 def outages(view: View) -> Iterator[Incident]:
     """Yields what ended workers, in order of time, and then what ended beside them."""
     yield from _Outages(view).incidents()
     used = {worker.key for worker in view.workers}
     for node in view.nodes:
-        ended = node.ended
-        if (
-            ended
-            and ended.fields.get("code") != 0
-            and node.key not in used
-            and not node.launcher
-            and not node.allocated
-        ):
+        ended, serves = node.ended, node.key not in used and not node.launcher and not node.allocated
+        if ended and ended.fields.get("code") != 0 and serves:
             why = f"what ran on {node.key[0]}, which has no worker, ended with {ended.fields.get('code')}"
             who, decision = (Suspect(node=node.key[0]),), Decision.RESTART_IN_PLACE
             yield Incident(ended.at, ended.at, Kind.CRASH, who, decision, 0.8, why, (ended,))
@@ -224,11 +232,8 @@ def outages(view: View) -> Iterator[Incident]:
 def _noticed(given: Sequence[Event], group: Sequence[Death]) -> list[Incident]:
     """Returns one incident for each node whose owner gave notice."""
     first = {event.place.rpartition(" ")[2]: event for event in reversed(given)}
-    ends = [death.seen for death in group]
-    return [
-        _taken(node, event.at, event.at, f"the owner of {node} takes it back", (event, *ends))
-        for node, event in first.items()
-    ]
+    ends, why = [death.seen for death in group], "the owner of {} takes it back"
+    return [_taken(each, told.at, told.at, why.format(each), (told, *ends)) for each, told in first.items()]
 
 
 def _taken(node: str, begin: int, known: int, why: str, evidence: Sequence[Event | None]) -> Incident:

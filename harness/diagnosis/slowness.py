@@ -139,9 +139,8 @@ def _stragglers(world: World) -> Iterator[Incident]:
     """Yields nodes whose ranks work slower than those of the other nodes."""
     at = np.array([worker.node for worker in world.workers])
     nodes = sorted({*at.tolist()})
-    own, sync = (
-        np.array([np.median(world.parts[name][at == node], axis=0) for node in nodes]) for name in ("own", "sync")
-    )
+    parts = world.parts["own"], world.parts["sync"]
+    own, sync = (np.array([np.median(part[at == node], axis=0) for node in nodes]) for part in parts)
     took, many = world.took.max(axis=0).clip(min=1), (np.median(own, axis=0), np.median(sync, axis=0))
     for place, node in enumerate(nodes if len(nodes) > 1 else ()):
         usual_own, usual_sync = (own[1 - place], sync[1 - place]) if len(nodes) == 2 else many
@@ -165,9 +164,8 @@ def _stretch(
     first, last = int(places[0]), int(places[-1]) + WINDOW - 1
     shown = f"{why} (steps {world.steps[first]} to {world.steps[last]})"
     evidence = _figures(world, first, first + WINDOW)
-    return Incident(
-        int(world.ends[first]), int(world.ends[first + WINDOW - 1]), kind, who, decision, SURE[kind], shown, evidence
-    )
+    begin, known = int(world.ends[first]), int(world.ends[first + WINDOW - 1])
+    return Incident(begin, known, kind, who, decision, SURE[kind], shown, evidence)
 
 
 def _figures(world: World, first: int, last: int) -> tuple[Event, ...]:

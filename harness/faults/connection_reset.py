@@ -20,6 +20,9 @@ class ConnectionReset(inside.InsideFault):
     needs = frozenset({Verb.SIGNAL, Verb.NET_RESET, Verb.NET_DELAY})
     truth = Truth((Kind.NETWORK,), Place.NODE, (Decision.RESTART_IN_PLACE, Decision.IGNORE), either_side=True)
 
+    def over_rdma(self) -> bool:
+        return False
+
     def describe(self, targets: Targets) -> str:
         return f"{name_ranks(targets)}: its connections to the other ranks are reset, and its process lives"
 

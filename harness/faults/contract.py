@@ -246,6 +246,11 @@ class Fault(Parameters, abc.ABC):
         """Tells whether its targets say nothing and do no step as long as it lasts."""
         return False
 
+    def over_rdma(self) -> bool | None:
+        """Tells which traffic it needs: RDMA (True), or IP, which RDMA goes around (False). `None`: neither. A plan
+        whose job has only the other kind is refused."""
+        return False if self.network else None
+
     def graceful(self) -> bool:
         """Tells whether its victims are asked to end, and may exit by themselves."""
         return False
@@ -275,7 +280,8 @@ class Fault(Parameters, abc.ABC):
         said = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(Consequences)}
         told: dict[str, Any] = {name: value() if callable(value) else value for name, value in said.items()}
         told["notice_ns"] = None if self.notice_s is None else round(self.notice_s * 1e9)
-        told["changes"] = self.change() is not None
+        truth = self.true_answers()
+        told |= {"changes": self.change() is not None, "must_leave": truth is not None and truth.must_leave}
         return Consequences(**told)
 
     def holds(self, targets: Targets) -> list[Hold]:

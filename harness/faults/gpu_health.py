@@ -57,7 +57,8 @@ class GpuHealth(Fault):
 
     The harness's machine needs a C compiler, and processes of the job must keep what is first in `LD_LIBRARY_PATH`. A
     job that sees it emits `diagnosis` with `kind: gpu` and the rank. Ask for it by
-    `expect: {diagnosis: {right_within: 30s}}`: without, a job that ignores its GPU passes. `chaos diagnose --read
+    `expect: {diagnosis: {right_within: 30s}}`: without, a job that ignores its GPU is inconclusive after `ecc` and
+    `lost`, and passes after the others. `chaos diagnose --read
     lines` reads the answer of a job that only prints it. Counters are volatile ones, and keep their value for a process
     that starts again meanwhile."""
 

@@ -35,6 +35,9 @@ class Partition(LastingFault):
         either_side = self.cut_off_from != "control"
         return Truth((Kind.NETWORK,), Place.NODE, (Decision.IGNORE, Decision.RESTART_IN_PLACE), either_side)
 
+    def over_rdma(self) -> bool | None:
+        return None if self.cut_off_from == "control" else False
+
     def describe(self, targets: Targets) -> str:
         ways = {"both": "both ways", "egress": "in what they send", "ingress": "in what they receive"}[self.direction]
         return f"{name_nodes(targets)} cut off from {_WORDS[self.cut_off_from]} {ways}, {self.for_how_long()}"

@@ -40,6 +40,7 @@ class Consequences:
     benign: bool = False  # nothing is wrong: it explains no alarm, and no restart
     replaced: bool | None = None  # whether what it takes comes back; `None`: it takes no node
     sticks: bool = False  # it strikes each new life of its nodes as well, so the job may leave them out
+    must_leave: bool = False  # no right decision keeps its node: somebody must react
     spoilt_steps: int | None = None  # it spoils the batches of so many steps
     changes: bool = False  # it changes the job's command on purpose, so the job computes other values afterwards
     shows: str = ""  # a figure of a step that must be another one after the change; empty: none need

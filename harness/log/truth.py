@@ -62,6 +62,12 @@ class Truth:
         """Returns True if silence is right."""
         return Kind.NONE in self.kinds
 
+    @property
+    def must_leave(self) -> bool:
+        """Returns True if each right decision takes the node out of the job."""
+        leaving = {Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE}
+        return not self.benign and Decision.EVICT_NODE in self.decisions and leaving.issuperset(self.decisions)
+
     def of_pause(self, lasts: Duration | None) -> Self:
         """Returns the right answers about a pause: one below 5 s is benign."""
         return replace(self, kinds=(Kind.NONE, *self.kinds)) if lasts and lasts.s < PAUSE_S else self

@@ -499,6 +499,7 @@ _HARNESS: _Events = {
         _flag("damages", "whether it damages checkpoints that are written"),
         _flag("benign", "whether nothing is wrong: it explains no alarm, and no restart"),
         _flag("replaced", "whether a node that it takes comes back; none: it takes none"),
+        _flag("must_leave", "whether no right decision keeps its node, so that somebody must react"),
         _flag("sticks", "whether it strikes each new life of its nodes, too, so that the job may leave them out"),
         _size("spoilt_steps", "it spoils the batches of so many steps", "steps", STEP_MAX),
         _flag("changes", "whether it changes the job's command on purpose"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 OBSERVE_ENV = "CHAOS_OBSERVE"  # `auto`: a trainer is watched by `harness.node.observer`
 GPU_ENV = "CHAOS_GPU"  # the folder of a library in the place of NVIDIA's, and of what it is to say
+RDMA_ENV = "CHAOS_RDMA"  # the folder of a library that disturbs RDMA, and of what it is to do
 
 # Like `python -m MODULE ARGUMENTS`, with what is at PLACE found first: -c CODE PLACE MODULE ARGUMENTS.
 _CODE = (
@@ -32,10 +33,13 @@ def command(python: str, where: str, module: str, arguments: Sequence[str] = (),
 
 def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
     """Returns the environment for a trainer: the delivered archive comes first on its path, and before it, if the
-    trainer is to be observed, the module that Python runs at its start. So does our library in NVIDIA's place."""
+    trainer is to be observed, the module that Python runs at its start. So do our libraries."""
     if env.get(GPU_ENV):
         libraries = [env[GPU_ENV], *([env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else [])]
         env = {**env, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+    if env.get(RDMA_ENV):
+        loaded = [f"{env[RDMA_ENV]}/libchaos-rdma.so", *([env["LD_PRELOAD"]] if env.get("LD_PRELOAD") else [])]
+        env = {**env, "LD_PRELOAD": os.pathsep.join(loaded)}
     entry = [f"{where}/harness/node/observer/entry"] if env.get(OBSERVE_ENV) == "auto" else []
     others = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
     return {**env, "PYTHONPATH": os.pathsep.join([*entry, where, *others])}

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.errors import CannotRunError
-from harness.node import boot, owner_names, skew
+from harness.node import boot, compiling, owner_names
 
 SOURCE = pathlib.Path(__file__).with_name("gpu_health.c")
 FOLDER = "gpu"  # below the run's
@@ -51,17 +51,17 @@ _HEALTHY = (UNCHANGED,) * len(FIELDS)
 
 def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, str]:
     """Builds the library in the run's folder; returns the environment that processes of nodes must be started with.
-    `places`: where the real library may be on a node. Raises as `skew.build`."""
+    `places`: where the real library may be on a node. Raises as `compiling.build`."""
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     auxiliary = [f"-Wl,--auxiliary={place}" for place in places]
-    skew.build(["-x", "c", "/dev/null", "-o", str(folder / PASSED_ON), f"-Wl,-soname,{PASSED_ON}", *auxiliary])
+    compiling.build(folder / PASSED_ON, "-x", "c", "/dev/null", f"-Wl,-soname,{PASSED_ON}", *auxiliary)
     numbers = [f"-DF_{name.upper()}={number}" for number, name in enumerate(FIELDS)]
     numbers += [f"-DFIELDS={len(FIELDS)}", f"-DDEVICES_MAX={DEVICES_MAX}"]
     named = ",".join(f'"{place}"' for place in places)
     links = ["-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", str(folder / PASSED_ON), "-ldl", f"-Wl,-soname,{LIBRARY}"]
-    hidden = ["-fvisibility=hidden", f"-DPLACES={named}"]
-    skew.build([*hidden, *numbers, "-o", str(folder / LIBRARY), str(SOURCE), *links])
+    hidden = "-fvisibility=hidden"
+    compiling.build(folder / LIBRARY, hidden, *numbers, f"-DPLACES={named}", str(SOURCE), *links)
     return {boot.GPU_ENV: str(folder)}
 
 
@@ -103,7 +103,7 @@ def why_not() -> str | None:
             make_states(run_dir, ["probe"], 1)
             command = boot.command(sys.executable, boot.place(), __name__, ["once"])
             env = boot.with_delivered({**os.environ, **marks}, boot.place())
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=skew.COMPILE_S_MAX)
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=compiling.COMPILE_S_MAX)
             seen = json.loads(done.stdout)
         except CannotRunError as error:
             return str(error)

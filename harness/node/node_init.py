@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.errors import UsageError
-from harness.node import boot, gpu_watch, kernel, metadata, processes, server, spawn
+from harness.node import boot, gpu_watch, kernel, metadata, processes, rdma, server, spawn
 from harness.node.lab import Lab
 from harness.node.limits import Limits
 from harness.node.throttle import DutyCycle
@@ -83,6 +83,7 @@ class Init:
             "clock": time.time_ns,
             "watch_gpus": self._gpus.watch,
             "gpus": self._gpus.newest,
+            "rdma": rdma.look,
         }
 
     def _run(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:

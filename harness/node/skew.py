@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-import shutil
 import struct
 import subprocess
 import sys
@@ -17,11 +16,9 @@ import time
 from collections.abc import Sequence
 
 from harness.errors import CannotRunError
-from harness.node import owner_names
+from harness.node import compiling, owner_names
 
 SOURCE = pathlib.Path(__file__).with_name("skew.c")
-COMPILERS = ("cc", "gcc", "clang")
-COMPILE_S_MAX = 60.0
 PROBE_OFFSET_S = 7200
 _OFFSET = struct.Struct("=q")
 
@@ -30,24 +27,13 @@ def _folder(run_dir: pathlib.Path) -> pathlib.Path:
     return run_dir / "clock"
 
 
-def build(arguments: Sequence[str]) -> None:
-    """Makes a shared library. Raises `CannotRunError` where there is no C compiler, or where it refuses."""
-    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
-    if compiler is None:
-        raise CannotRunError(f"no C compiler ({', '.join(COMPILERS)}): install one, e.g. the package gcc")
-    command = [compiler, "-shared", "-fPIC", "-O1", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
-    if done.returncode != 0:
-        raise CannotRunError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
-
-
 def prepare(run_dir: pathlib.Path) -> dict[str, str]:
     """Builds the library in the run's folder; returns the environment that processes of nodes must be started with.
-    Raises as `build`."""
+    Raises `CannotRunError` where there is no C compiler."""
     folder = _folder(run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / "libskew.so"
-    build(["-o", str(library), str(SOURCE), "-ldl"])
+    compiling.build(library, str(SOURCE), "-ldl")
     return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(folder)}
 
 
@@ -76,7 +62,8 @@ def why_not() -> str | None:
             set_offset(run_dir, "probe", PROBE_OFFSET_S)
             environment = os.environ | marks
             command = [sys.executable, "-S", "-c", code]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMPILE_S_MAX)
+            limit_s = compiling.COMPILE_S_MAX
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s)
             wall_s, monotonic_s = map(float, done.stdout.split())
         except CannotRunError as error:
             return str(error)

@@ -102,6 +102,14 @@ class Connections:
 
 
 @dataclass(frozen=True)
+class RdmaDevices:
+    """The RDMA devices of a host that have an active port, and whether its kernel has a driver of `gpus`."""
+
+    devices: tuple[str, ...] = ()
+    gpus: bool = False
+
+
+@dataclass(frozen=True)
 class StorageRule:
     """A disturbance of a node's file operations in one mount: of these kinds, on files of this pattern.
 

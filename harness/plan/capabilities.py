@@ -1,8 +1,9 @@
 """Compares the needs of a plan with the abilities of a backend on this machine."""
 
-from harness.backends.contract import Capability, Verb, backend_names, load_backend
+from harness.backends.contract import NO_LABELS, Capability, Verb, backend_names, load_backend
 from harness.errors import CannotRunError
 from harness.faults.contract import missing_here
+from harness.plan.rdma_paths import refused
 from harness.plan.run_plan import Plan
 
 
@@ -18,12 +19,16 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
     """Returns needs of the plan that the backend does not meet here, with reasons. Reason `None`: it is no verb."""
     found: list[tuple[Verb | None, str]] = []
+    if any(fault.domain for fault in plan.faults) and not load_backend(plan.backend).labels:
+        found.append((None, f"workload: node_labels_from: {plan.workload.node_labels_from}: {NO_LABELS}"))
     for fault in plan.faults:
         name = f"fault {fault.id} ({fault.kind})"
         found += [(None, f"{name}: {what}") for what in missing_here(type(fault.action))]
         for verb in sorted(fault.action.needed() - capability.verbs):
             reason = capability.missing.get(verb, f"backend {plan.backend} does not have it")
             found.append((verb, f"{name} needs '{verb.value}': {reason}"))
+        if capability.rdma and (why := refused(fault, plan.workload, "this machine", capability.rdma)):
+            found.append((None, why))
     return found
 
 

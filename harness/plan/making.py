@@ -90,8 +90,10 @@ def _plan_faults(scenario: Scenario, seed: int) -> tuple[PlannedFault, ...]:
         once = fault.when.times is None and fault.when.replay is None
         for number, (when, spec) in enumerate(_firings(fault, scenario.workload, seed, dice), 1):
             name = fault.id if once else f"{fault.id}.{number}"
-            aims = _resolve(spec, scenario.workload, dice)
-            planned.append(PlannedFault(id=name, fault=fault.kind, parameters=fault.action, when=when, targets=aims))
+            later = spec.target.domain if spec.target.domain and scenario.workload.node_labels_from else ""
+            aims = () if later else _resolve(spec, scenario.workload, dice)
+            what = {"id": name, "fault": fault.kind, "parameters": fault.action, "when": when, "targets": aims}
+            planned.append(PlannedFault(**what, domain=later))
             targets += len(aims)
             if len(planned) > OCCURRENCES_MAX:
                 raise ScenarioError([f"faults: more than the {OCCURRENCES_MAX:,} firings that are allowed in a plan"])
@@ -149,7 +151,7 @@ def _domain(spec: FaultSpec, label: str, labels: Mapping[str, Sequence[int]], di
     """Returns the nodes with the label of the target."""
     if not labels:
         known = "no engine tells before the start where it will place nodes, and the workload does not say it; "
-        known += "write workload: {node_labels: {rack0: [0, 1], rack1: [2, 3]}}"
+        known += "write workload: {node_labels: {rack0: [0, 1], rack1: [2, 3]}}, or {node_labels_from: KEY}"
     elif label == "any":
         return labels[dice.choice([*labels])]
     elif label in labels:

@@ -3,7 +3,8 @@
 It is written to `plan.json`, it is the first event of the log, and `chaos run --plan` plays it again.
 """
 
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -12,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    SerializerFunctionWrapHandler,
     ValidationError,
     computed_field,
     field_validator,
@@ -21,7 +23,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness.backends.contract import Launch
-from harness.errors import ScenarioError, UsageError
+from harness.errors import CannotRunError, ScenarioError, UsageError
 from harness.faults.contract import Fault, NamedFault, Target
 from harness.log.consequences import May
 from harness.plan.changes import changed
@@ -70,12 +72,24 @@ class PlannedFault(NamedFault):
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(\.[0-9]{1,4})?$")
     when: When
-    targets: tuple[Target, ...] = Field(min_length=1)
+    targets: tuple[Target, ...]
+    domain: str = ""  # the label, or any, whose nodes the engine tells when the job has them; there are no targets yet
 
     @model_validator(mode="before")
     @classmethod
     def _without_derived(cls, given: Any) -> Any:
         return {key: value for key, value in given.items() if key != "kills"} if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _aimed(self) -> Self:
+        if not self.targets and not self.domain:
+            raise ValueError("targets: none; name one at least")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        return data if self.domain else {name: value for name, value in data.items() if name != "domain"}
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -87,7 +101,26 @@ class PlannedFault(NamedFault):
         return {target.node_index for target in self.targets}
 
     def in_words(self) -> str:
-        return self.action.describe(self.targets)
+        where = "one domain" if self.domain == "any" else f"the domain {self.domain}"
+        return self.action.describe(self.targets) if self.targets else f"{self.kind} on all nodes of {where}"
+
+    def at(self, places: Mapping[str, Sequence[int]], workload: Workload, seed: int) -> Self:
+        """Returns it with the targets that its domain means, by the nodes of each label. Raises `CannotRunError` for a
+        label that no node has."""
+        if not self.domain:
+            return self
+        key, known = workload.node_labels_from, ", ".join(sorted(places)) or "none"
+        label = self.domain
+        if label == "any" and places:
+            label = random.Random(f"{seed}/{self.id}/domain").choice(sorted(places))
+        if label not in places:
+            raise CannotRunError(f"fault {self.id}: no node of the job has {key}={label}; their labels: {known}")
+        each = workload.ranks_per_node
+        ranks = [rank for node in places[label] for rank in range(node * each, (node + 1) * each)]
+        ranks = [rank for rank in ranks if rank < workload.world_size]
+        of_nodes = self.action.aims_at == "node"
+        aims = tuple(map(Target, places[label])) if of_nodes else tuple(Target(workload.node_of(r), r) for r in ranks)
+        return self.model_copy(update={"targets": aims, "domain": ""})
 
 
 class Header(_Model):
@@ -226,6 +259,18 @@ class Plan(_Model):
                 never = f"step {fault.when.step} is never reached; the fault-free run did {steps} steps"
                 raise ScenarioError([f"fault {fault.id}: {never}"])
         return self.model_copy(update={"workload": workload})
+
+    def placed(self, labels: Sequence[str]) -> Self:
+        """Returns the plan with the targets that its domains mean, by the engine's label of each node; empty: a node
+        has none. Raises `CannotRunError` for a domain that the job does not have, or that limits forbid."""
+        places = {label: [at for at, its in enumerate(labels) if its == label] for label in sorted({*labels} - {""})}
+        faults = tuple(fault.at(places, self.workload, self.seed) for fault in self.faults)
+        told = {"node_labels": {label: tuple(at) for label, at in places.items()}, "node_labels_from": ""}
+        workload = self.workload.model_copy(update=told)
+        found = self.model_copy(update={"faults": faults, "workload": workload})
+        if problems := [why for _, why in found._contradictions()]:
+            raise CannotRunError("\n".join(problems))
+        return found
 
     def labelled(self, labels: Mapping[str, str]) -> Self:
         """Returns the plan with these labels added to those of its scenario."""

@@ -187,6 +187,21 @@ def is_wanted(plan: Plan, committed_step: int) -> bool:
     return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached and same
 
 
+def why_not(plan: Plan) -> str:
+    """Returns why no drill may be made though nobody has switched it off, and what to write; empty: it will be made,
+    once a save is seen."""
+    if not plan.faults or plan.workload.restore_drill is False:
+        return ""
+    if not is_wanted(plan, committed_step=1):
+        return f"No restore drill: the harness does not see checkpoints of backend {plan.backend} in this store"
+    launch, folder = plan.launch(), plan.workload.checkpoint.folder
+    words = (*launch.command, *launch.env.values(), *(launch.control or ()))
+    if any(f"{{run_dir}}/{folder.partition('/')[0]}" in word for word in words):
+        return ""
+    needs = "A restore drill needs checkpoints in the run's folder, and the command names no place there"
+    return f"{needs}: write {{checkpoints}} where it names its own folder for them"
+
+
 def rehearse_restore(again: Again) -> None:
     step = again.progress.committed_step
     again.log("drill", FOLDER, lambda: _drill(again, step), lambda why: DrillOutcome("error", step, reason=why))

@@ -18,6 +18,7 @@ from harness.faults.contract import CheckpointPlace
 from harness.log.event_log import Tail
 from harness.log.journal import Journal
 from harness.node.emitter import EXIT_LEFT, Emitter, clock_id
+from harness.plan.rdma_paths import refuse_bypassed
 from harness.plan.run_plan import Plan
 from harness.run import drill, provenance, second_restart
 from harness.run.gpu_hours import GpuCap
@@ -72,10 +73,11 @@ def execute(
     observer: Observer = SILENT,
     stop: StopRequest | None = None,
     until_saved: int | None = None,
+    before: Plan | None = None,
 ) -> Outcome:
     """Runs one job with one rehearsal that lasts as long as the job (`chaos run`). See `run_job`."""
     rehearsal = Rehearsal(plan, to_the_end=True)
-    return run_job(plan, [rehearsal], run_dir, backend, observer, stop, until_saved=until_saved)
+    return run_job(plan, [rehearsal], run_dir, backend, observer, stop, until_saved=until_saved, before=before)
 
 
 def run_job(
@@ -87,10 +89,12 @@ def run_job(
     stop: StopRequest | None = None,
     director: Direction | None = None,
     until_saved: int | None = None,
+    before: Plan | None = None,
 ) -> Outcome:
     """Runs the workload of `plan` with these rehearsals into `run_dir` (which may hold only a state to resume from). A
     `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`: the
-    job stands still at the checkpoint of this step, and is ended; one that cannot be held, at the next look. Raises
+    job stands still at the checkpoint of this step, and is ended; one that cannot be held, at the next look. `before`:
+    the run with faults that this fault-free one is made for, whose faults must meet traffic on these nodes. Raises
     `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed."""
     plan = all_faults(plan, rehearsals)
     references = secrets.references(plan.launch().env)
@@ -106,7 +110,7 @@ def run_job(
     reverter = start_reverter(run_dir)
     try:
         job = RunningJob(plan, rehearsals, backend, emit, journal, director, until_saved)
-        outcome = job.run(observer, stop or StopRequest())
+        outcome = job.run(observer, stop or StopRequest(), before)
     except ChaosError as error:
         emit("run.finished", outcome="failed", reason=str(error))
         raise
@@ -177,7 +181,7 @@ class RunningJob:
         mounts = sorted({folder for fault in faults for folder in fault.mounts()})
         return replace(workload, env=env, mounts=tuple(mounts))
 
-    def run(self, observer: Observer, stop: StopRequest) -> Outcome:
+    def run(self, observer: Observer, stop: StopRequest, before: Plan | None = None) -> Outcome:
         """Runs the job, from the start of its nodes to the restarts after its end, and returns how it ended."""
         outcome = Outcome("failed", "the run did not start")
         self.start_ns = self._booked_ns = time.monotonic_ns()
@@ -185,6 +189,8 @@ class RunningJob:
         try:
             for node in self.cluster.nodes:
                 self.emit("node.allocated", node=node.name, incarnation=node.incarnation, gpus=self._gpus)
+            self._place_domains()
+            refuse_bypassed(before or self.plan, self.cluster)
             if self.director:
                 self.director.begin(self.live, self.start_ns)
             for rehearsal in self.rehearsals:
@@ -207,6 +213,16 @@ class RunningJob:
             with stop.attended():
                 self._drill(observer, stop)
         return outcome
+
+    def _place_domains(self) -> None:
+        """Asks the engine which nodes make up the domains that are to be struck. The log has the plan again then."""
+        if not any(fault.domain for fault in self.plan.faults):
+            return
+        labels = self.cluster.node_labels(self.plan.workload.node_labels_from)
+        self.plan = self.plan.placed(labels)
+        for rehearsal in self.rehearsals:
+            rehearsal.place(labels)
+        self.emit("plan", plan=self.plan.to_json())
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
         """Follows the job to its end. A backend that breaks ends the run; the evidence up to then is judged."""

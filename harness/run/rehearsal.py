@@ -52,6 +52,11 @@ class Rehearsal:
         """Tells whether a fault is at work."""
         return any(thread.is_alive() for thread in self._threads)
 
+    def place(self, labels: Sequence[str]) -> None:
+        """Aims at the nodes that its domains mean, by the engine's label of each node. Before it begins."""
+        self.plan = self.plan.placed(labels)
+        self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(self.plan.faults)}
+
     def begin(self, job: LiveJob, now_ns: int) -> None:
         """Lets its faults fire from now on, unless it has begun already or the rehearsal before it is not over."""
         if self.begun_ns is not None or self.over or (self.follows is not None and not self.follows.over):

@@ -106,7 +106,9 @@ class TargetSpec(Parameters):
 
     node: Selector | None = None
     rank: Selector | None = None
-    domain: str | None = Field(None, description="All nodes with this label in workload: node_labels; any: one label.")
+    domain: str | None = Field(
+        None, description="All nodes with this label of workload: node_labels, or of the engine; any: of one label."
+    )
     pp: Coordinate | None = Field(None, description="The pipeline stage.")
     dp: Coordinate | None = Field(None, description="The replica.")
     fsdp: Coordinate | None = Field(None, description="The place among ranks that shard the same weights.")

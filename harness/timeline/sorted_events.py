@@ -97,7 +97,7 @@ class Story:
     def __init__(self, log: reading.Log):
         self.log = log
         self.harness = log.harness.events if log.harness else []
-        self.plan: dict[str, Any] = self._first("plan").get("plan", {})
+        self.plan: dict[str, Any] = self._job_plan()
         self.finish = self._last("run.finished")
         self.abort = self._first("abort")
         self.begin, self.end = _span(log)
@@ -114,6 +114,13 @@ class Story:
         self.worlds = lineage.form_worlds(self.lives)
         skewed = any(fault.clocks for fault in self.faults)
         self.clock_problems = list(clock_problems.problems(log, self.lives, skewed))
+
+    def _job_plan(self) -> dict[str, Any]:
+        """Returns the job's plan: told once more when an engine has said which nodes a domain has."""
+        plans = [event for event in self.harness if event["event"] == "plan"]
+        told = [event for event in plans if not event.get("rehearsal")] or plans[:1]
+        found: dict[str, Any] = told[-1].get("plan", {}) if told else {}
+        return found
 
     def _first(self, name: str) -> dict[str, Any]:
         return next((e for e in self.harness if e["event"] == name), {})

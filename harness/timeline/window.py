@@ -258,7 +258,7 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
     """Returns the harness's events with the rehearsal's plan first, with an added end of the run if the job went on."""
-    first = next(event for event in events if event["event"] == "plan")
+    first = [event for event in events if event["event"] == "plan" and not event.get("rehearsal")][-1]
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
     last = []

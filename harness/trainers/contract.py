@@ -251,7 +251,15 @@ class Workload(Parameters):
         {},
         validate_default=True,
         description="Nodes of each rack, switch or NVLink domain: {rack0: [0, 1], rack1: [2-17]}. Then a target may be "
-        "such a domain. Where an engine has placed the nodes is not asked.",
+        "such a domain.",
+    )
+    node_labels_from: str = Field(
+        "",
+        validate_default=True,
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._/:-]{0,252})?$",
+        description="Or the key of the label by which the engine tells it when the job has its nodes: on Kubernetes "
+        "topology.kubernetes.io/zone, nvidia.com/gpu.clique or another label of nodes; on Slurm switch, switch:1 (the "
+        "level, from the leaves) or block.",
     )
     steps: int | None = Field(
         None,
@@ -285,6 +293,7 @@ class Workload(Parameters):
             ("env", {}),
             ("mesh", {}),
             ("node_labels", {}),
+            ("node_labels_from", ""),
             ("max_nodes", self.nodes),
         ]
         return {name: value for name, value in data.items() if (name, value) not in unsaid}
@@ -331,6 +340,13 @@ class Workload(Parameters):
                 raise ValueError(f"{label}: unknown node {unknown[0]}; choose from 0 to {nodes - 1}")
         return given
 
+    @field_validator("node_labels_from")
+    @classmethod
+    def _one_source(cls, given: str, info: ValidationInfo) -> str:
+        if given and info.data.get("node_labels"):
+            raise ValueError("write node_labels or node_labels_from, not both: a node's domain has one source")
+        return given
+
     def domain(self, nodes: Set[int]) -> str:
         """Returns the label that has exactly these nodes, with them, as `rack0 is nodes 0, 1`; else an empty text."""
         found = (label for label, places in self.node_labels.items() if {*places} == nodes)
@@ -357,7 +373,10 @@ class Workload(Parameters):
 
     def on_nodes(self, nodes: int) -> Workload:
         """Returns the same workload on exactly so many nodes, without a spare, wherever they are."""
-        return self.model_copy(update=dict.fromkeys(("nodes", "max_nodes", "min_nodes"), nodes) | {"node_labels": {}})
+        return self.model_copy(
+            update=dict.fromkeys(("nodes", "max_nodes", "min_nodes"), nodes)
+            | {"node_labels": {}, "node_labels_from": ""}
+        )
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

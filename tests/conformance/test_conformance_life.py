@@ -37,6 +37,7 @@ def test_a_killed_node_leaves_nothing_but_its_log_and_a_replacement_joins(place:
     victim, peer = job.nodes
     for node in job.nodes:
         job.wait_steps(node, 3)
+    assert all(node.rdma() is not None for node in job.nodes), "looked at, though they have none"
     # Control lines and metadata endpoints are where the nodes are; without namespaces these have loopback addresses.
     assert [each for each in listeners_of(job.run_id) if place.mode != "plain" or each[4:8] != "4D7F"] == []  # 127.77
     assert len(victim.pids()) >= 2, "the worker and its child"

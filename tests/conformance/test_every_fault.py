@@ -23,6 +23,7 @@ from harness.spec.scenario import load_scenario, parse_scenario
 REQUIRED: dict[str, dict[str, Any]] = {"nic_bandwidth": {"rate": "10mbit"}, "nic_loss": {"loss_percent": 10}}
 REQUIRED |= {
     "gpu_health": {"kind": "ecc"},
+    "rdma": {"how": "error"},
     "storage_slow": {"latency": "20ms"},
     "hot_update": {"env": {"WORD": "new"}},
     "own_code": {"source": "def inject(context): ..."},

@@ -211,6 +211,22 @@ def test_memory_that_grows_to_its_limit_is_told(tmp_path: pathlib.Path) -> None:
     assert found(job, tmp_path) == [("crash", [1])]
 
 
+@pytest.mark.parametrize(
+    ("xids", "kind"), [((0, 1), "gpu"), ((1, 1), "crash"), ((None, None), "crash")], ids=["now", "long ago", "none"]
+)
+def test_a_worker_that_dies_after_an_error_of_its_gpu_is_no_mere_crash(
+    xids: tuple[int | None, int | None], kind: str, tmp_path: pathlib.Path
+) -> None:
+    job = Job()
+    for place, count in enumerate(xids):
+        gpus = [{"gpu": 0, "busy_percent": 50.0}, {"gpu": 1} | ({"xid": 79, "xids": count} if count else {})]
+        job.put(job.rank(1), "usage", place, gpus=gpus)
+    job.put(job.agent(1), "worker.exit", 2, local_rank=0, rank=1, pid=11, code=1)
+    (incident,) = explained(job.write(tmp_path))
+    assert (str(incident.kind), [each.rank for each in incident.who]) == (kind, [1])
+    assert ("before that GPU 1 of node1 had XID 79, as its driver told" in incident.why) == (kind == "gpu")
+
+
 # It cannot see the truth
 
 

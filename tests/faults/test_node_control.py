@@ -22,7 +22,7 @@ from harness.errors import FaultError
 from harness.faults.contract import build_fault
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
 from harness.log import untrusted_files
-from harness.node import skew, throttle
+from harness.node import compiling, skew, throttle
 from harness.plan.run_plan import PlannedFault, When
 from harness.run.live_progress import LiveProgress
 from harness.run.trigger_holds import TriggerHolds
@@ -241,7 +241,7 @@ def test_a_skewed_process_waits_as_long_as_it_should(tmp_path: pathlib.Path, off
 
 
 def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skew, "COMPILERS", ("no-such-cc",))
+    monkeypatch.setattr(compiling, "COMPILERS", ("no-such-cc",))
     skew.why_not.cache_clear()
     assert "no C compiler (no-such-cc)" in str(skew.why_not())
     skew.why_not.cache_clear()

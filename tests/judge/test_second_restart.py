@@ -205,6 +205,11 @@ def test_one_that_was_to_follow_and_has_no_end_is_missing() -> None:
     assert judged("", {}).not_judged["second restart"] == "none was made"
 
 
+def test_without_a_save_the_report_says_what_to_write() -> None:
+    card = judge(Evidence(replace(_run(), checkpoints=[], drill=None, second_restart=None), None), "x")
+    assert "write {checkpoints} where the command names its folder" in card.not_judged["last checkpoint"]
+
+
 @pytest.mark.parametrize(
     ("finished", "expected", "reason"),
     [

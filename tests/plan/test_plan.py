@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from harness.backends.contract import Capability, Verb
+from harness.cli.scenarios import explanation
 from harness.errors import CannotRunError, ScenarioError
 from harness.faults.contract import Target
 from harness.plan.capabilities import check_capabilities
@@ -174,3 +175,26 @@ def test_a_fault_beyond_the_blast_radius_is_refused() -> None:
     with pytest.raises(ScenarioError, match="acts on 3 nodes; limits: nodes_at_once is 2"):
         plan_of([loss({"count": 3})], limits={"nodes_at_once": 2})
     plan_of([loss({"count": 2})], limits={"nodes_at_once": 2})
+
+
+@pytest.mark.parametrize(
+    ("out", "drill", "duration", "told"),
+    [
+        ("ckpt", "", "", ["write {checkpoints} where it names its own folder", "Its duration, 60s, is the default"]),
+        ("{checkpoints}", "", ", duration: 9s", []),
+        ("ckpt", ", restore_drill: false", ", duration: 60s", []),
+    ],
+)
+def test_what_a_first_user_does_not_expect_is_said(out: str, drill: str, duration: str, told: list[str]) -> None:
+    """A command whose saves are not seen gets no restore drill; a fault without a duration has one all the same."""
+    text = f"""
+version: 1
+name: own
+title: Own
+workload: {{trainer: {{command: [python, train.py, --out, "{out}"]}}, nodes: 1, steps: 99{drill}}}
+faults: [{{id: k, fault: hang, when: {{step: 5}}, target: {{rank: 0}}{duration}}}]
+"""
+    spec = parse_scenario(text, "own.yaml")
+    lines = "\n".join(explanation(spec, make_plan(spec, 1, "local", "own-1")))
+    said = ("write {checkpoints} where it names its own folder", "Its duration, 60s, is the default")
+    assert [each for each in said if each in lines] == told

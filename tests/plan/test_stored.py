@@ -75,7 +75,7 @@ def test_a_plan_of_an_override_is_played_again_as_it_was(tmp_path: pathlib.Path)
         (fault(parameters={"signal": "SIGHUP"}), "faults.0.signal: 'SIGHUP' is not allowed"),
         (fault(id="../x"), "faults.0.id: '../x': String should match pattern"),
         (lambda data: data["faults"].append(data["faults"][0]), "faults.1.id: 'kill' is already the id of another"),
-        (fault(targets=[]), "faults.0.targets: the number of items is 0; allowed: at least 1"),
+        (fault(targets=[]), "faults.0: targets: none; name one at least"),
         (fault(targets=[TARGET | {"rank": 9}]), "faults.0.targets: fault kill: not all are a rank"),
         (fault(targets=[TARGET | {"rank": 0}]), "faults.0.targets: fault kill: not all are a rank"),
         (fault(targets=[TARGET | {"rank": None}]), "faults.0.targets: fault kill: not all are a rank"),

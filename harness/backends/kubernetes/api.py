@@ -282,6 +282,15 @@ class Api:
     def patch_machine(self, name: str, patch: Object) -> None:
         self.ask("PATCH", f"/api/v1/nodes/{name}", patch)
 
+    def machine_labels(self, name: str) -> Mapping[str, str]:
+        """Raises `CannotRunError` without the right to read nodes."""
+        try:
+            found: Mapping[str, str] = self.get(f"/api/v1/nodes/{name}")["metadata"].get("labels", {})
+            return found
+        except Refused as error:
+            role = "harness/backends/kubernetes/rbac-machines.yaml has the right"
+            raise CannotRunError(f"labels of node {name} cannot be read: {error}; {role}") from error
+
     def machines(self, selector: str = "") -> Sequence[Object]:
         query = {"labelSelector": selector} if selector else {}
         found: Sequence[Object] = self.get("/api/v1/nodes", query)["items"]

@@ -92,6 +92,10 @@ class KubeCluster(ControlledCluster):
             lost = [each.index for each in self._nodes if not each.alive]
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
 
+    def node_labels(self, key: str) -> list[str]:
+        pods = [node.pod for node in self._nodes]
+        return ["" if pod is None else self._api.machine_labels(pod.machine).get(key, "") for pod in pods]
+
     def start(self) -> None:
         if self._workload.control is not None:
             self.restart_control()
@@ -428,7 +432,7 @@ def UNDO(run_id: str, environment: dict[str, str]) -> None:
 
 
 class KubernetesBackend(EngineBackend):
-    name, kinds, never = "kubernetes", KINDS, LACKS
+    name, kinds, never, labels = "kubernetes", KINDS, LACKS, True
     settings = ("KUBECONFIG", "HOME", *VARIABLES)
 
     def whereabouts(self) -> dict[str, str]:

@@ -20,7 +20,7 @@ from harness.errors import BackendError
 from harness.log import untrusted_files
 from harness.node.node_paths import POD_RUN_DIR
 
-PUSHED = ("holds.json", "holds", "damage", "clock", "gpu", "data")
+PUSHED = ("holds.json", "holds", "damage", "clock", "gpu", "rdma", "data")
 LOOK_S = 0.004
 PART_BYTES = 512 * 2**10
 FILE_BYTES_MAX = 4 * 2**30  # of what a pod may write into one file

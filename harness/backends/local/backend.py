@@ -22,7 +22,8 @@ from harness.backends.network_calls import NetworkCaller, NetworkedNode
 from harness.backends.node_base import refused_libraries
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, CannotRunError, UsageError, each
-from harness.node import boot, cgroups, kernel_errors, leftovers, metadata, rpc
+from harness.node import boot, cgroups, kernel_errors, leftovers, metadata, rdma, rpc
+from harness.node.types import RdmaDevices
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
 MODES = ("root", "user", "plain")
@@ -229,7 +230,8 @@ class LocalBackend(Backend):
             reason = f"{_TAKES_NAMESPACES}: " + (refused.get("user") or f"{MODE_ENV}=plain asks to do without them")
             why |= dict.fromkeys(_NAMESPACE_VERBS, reason)
         missing = {verb: limits.get(verb) or why[verb] for verb in Verb if verb not in found}
-        return Capability(True, "; ".join([_SUMMARIES[mode], *dict.fromkeys(refused.values())]), found, missing)
+        summary, seen = "; ".join([_SUMMARIES[mode], *dict.fromkeys(refused.values())]), rdma.look()
+        return Capability(True, summary, found, missing, RdmaDevices(tuple(seen["devices"]), seen["gpus"]))
 
     def sweep(self, dry_run: bool = False) -> list[str]:
         found = [left.words for left in leftovers.leftovers()]

@@ -127,6 +127,9 @@ class SlurmCluster(TellingCluster):
                 self._nodes[place.index] = SlurmNode(self, place.index, place.incarnation + 1)
             return self._nodes[place.index]
 
+    def node_labels(self, key: str) -> list[str]:
+        return self._slurm.labels(key, [node.host for node in self._nodes])
+
     def give_up(self, node: Node) -> None:
         with self._lock:
             self._places -= 1
@@ -373,7 +376,7 @@ def UNDO(run_id: str, environment: dict[str, str]) -> None:
 
 
 class SlurmBackend(EngineBackend):
-    name, never = "slurm", LACKS
+    name, never, labels = "slurm", LACKS, True
     absent = (BackendError, CannotRunError)  # and not what the user has set wrongly
     settings = ("SLURM_CONF", ENGINES_ENV, POWER_ENV)
 

@@ -155,6 +155,24 @@ class Slurm:
         lines = self.run("sinfo", "--noheader", "--Node", f"--nodes={notation}", "--format=%N=%o").split()
         return dict(line.split("=", 1) for line in lines)
 
+    def labels(self, key: str, hosts: Sequence[str]) -> list[str]:
+        """Returns the switch of each host at a level (`switch`, `switch:1`), or its `block`; empty where it has none.
+
+        Raises `CannotRunError` for another key, or a Slurm without a topology."""
+        wanted = re.fullmatch(r"(switch|block)(?::(\d{1,2}))?", key)
+        if wanted is None:
+            raise CannotRunError(f"node_labels_from: {key}: Slurm tells switch, switch:LEVEL and block")
+        found: dict[str, str] = {}
+        for line in self.run("scontrol", "show", "topology").splitlines():
+            words = dict(word.partition("=")[::2] for word in line.split())
+            name = words.get({"switch": "SwitchName", "block": "BlockName"}[wanted[1]])
+            if name and words.get("Nodes") and int(words.get("Level") or 0) == int(wanted[2] or 0):
+                found |= dict.fromkeys(self.hosts(words["Nodes"]), name)
+        if not found:
+            none = f"`scontrol show topology` has no {key} with nodes"
+            raise CannotRunError(f"node_labels_from: {key}: {none}; write node_labels instead")
+        return [found.get(host, "") for host in hosts]
+
     def count_nodes(self) -> int:
         return len(set(self.run("sinfo", "--noheader", "--Node", "--format=%N").split()))
 

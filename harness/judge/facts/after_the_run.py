@@ -22,6 +22,10 @@ from harness.timeline.timeline import Timeline
 from harness.units import counted, format_duration
 
 OPEN = {"timeout": "it did not end in time", "error": "it could not be made"}
+NO_SAVE = (
+    ", as no save was seen: write {checkpoints} where the command names its folder for checkpoints, and say by "
+    "`workload: {checkpoint: {path: …}}` if they lie deeper"
+)
 KINDS = {  # by folder: score, name of the step's field, words if none was made, words if it failed
     "drill": ("last_checkpoint", "restored_step", "no restore drill was run", "ended before it had restored anything"),
     "second-restart": ("second_restart", "step", "none was made", "failed"),
@@ -70,7 +74,8 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
         return replace(made, silent="the scenario switches it off")
     if not told and not run.drills:
         off = (run.plan.get("workload") or {}).get("restore_drill") is False
-        return replace(made, silent="restore_drill is off" if off else none)
+        unseen = folder == "drill" and not run.checkpoints and run.faults and not off and run.outcome == "completed"
+        return replace(made, silent="restore_drill is off" if off else none + NO_SAVE * bool(unseen))
     if outcome in ("untold", "skipped"):
         return replace(made, silent=why[2:] or "it tells nothing")
     if outcome in ("scratch", "failed"):

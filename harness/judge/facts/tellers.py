@@ -22,6 +22,7 @@ NOTHING_SAVED = By.MISSING  # a drill shows nothing if no save was committed
 NO_DRILL = By.MISSING  # nobody tried to load a damaged save
 UNTOLD = By.MISSING  # a figure is logged only elsewhere, or nothing shows what is usual
 RESTART = By.MISSING  # flaws of a whole restart follow from missing evidence
+NO_REACTION = By.MISSING  # no log has a reaction of other systems
 STANDSTILL = By.MISSING  # no fault explains the standstill
 
 

@@ -83,6 +83,15 @@ def test_without_slurm_the_probe_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
         backend.UNDO("x", backend.BACKEND.whereabouts())  # the run stays open, and this says why
 
 
+def test_nodes_have_the_switches_of_the_topology(slurm: Slurm, opened: Callable[..., SlurmCluster]) -> None:
+    if "leaf0" not in slurm.run("scontrol", "show", "topology"):
+        pytest.skip("this Slurm was started without the topology of engines/slurm.sh")
+    cluster = opened(shell("sleep 600", nodes=3))
+    hosts = [node.host for node in cluster.nodes]
+    assert cluster.node_labels("switch") == ["leaf0" if host in ("n1", "n2") else "leaf1" for host in hosts]
+    assert set(cluster.node_labels("switch:1")) == {"spine"}
+
+
 def test_nothing_runs_before_the_start(slurm: Slurm, tmp_path: pathlib.Path) -> None:
     with SlurmBackend().open(shell("echo here"), tmp_path, f"test-{os.getpid()}-idle") as cluster:
         time.sleep(1.0)

@@ -1,0 +1,41 @@
+"""Somebody reacts to a fault that demands that its node be left: the job reports it, leaves the node, or stops.
+
+If a job ignores a bad GPU, the same processes on its node train to the end, and no process reports a `diagnosis`. The
+run is inconclusive, because the log holds no reaction of other systems. If another system reacts, switch this off by
+`expect: {reaction: off}`.
+"""
+
+from harness.evidence.faults import struck
+from harness.judge.facts import tellers
+from harness.judge.guarantee import RUN, Analysis, Breaches, FaultRecord, Guarantee, breach
+from harness.timeline.sorted_events import acted_at
+from harness.units import format_duration
+
+
+def breaches(evidence: Analysis) -> Breaches:
+    run = evidence.run
+    for fault in _demanding(evidence) if run.outcome == "completed" and len(run.progress) else ():
+        since, last = acted_at(fault), int(run.progress.begin[-1]) - run.uncertainty_ns
+        if any(each["at"] >= since for each in run.diagnoses):
+            continue
+        alive = {row for target in fault.targets for row in evidence.places.alive(target, since)}
+        stayed = sorted({run.processes[row].node for row in alive if evidence.places.last_begin[row] >= last > since})
+        if stayed:
+            after = format_duration(run.end - since)
+            text = f"nobody reacted to fault {fault.id} ({fault.kind}): {', '.join(stayed)} still trained at the end"
+            yield breach(
+                f"{text}, {after} after it struck, and no process reported a diagnosis",
+                tellers.NO_REACTION,
+                of=fault.id,
+            )
+
+
+def _demanding(evidence: Analysis) -> list[FaultRecord]:
+    return [fault for fault in struck(evidence) if fault.must_leave]
+
+
+def _nothing(evidence: Analysis) -> str:
+    return "" if _demanding(evidence) else "no fault struck that demands that its node be left"
+
+
+GUARANTEE = Guarantee(breaches, holds_for=(RUN,), nothing=_nothing, switch="reaction")

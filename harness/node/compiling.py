@@ -1,0 +1,33 @@
+"""Builds the C libraries that are loaded into the processes of nodes, with the compiler of the harness's machine."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+
+from harness.errors import CannotRunError
+
+COMPILERS = ("cc", "gcc", "clang")
+COMPILE_S_MAX = 60.0
+
+
+def why_not() -> str | None:
+    """Returns the reason why nothing can be built here, with the remedy; `None` if there is a compiler."""
+    if any(map(shutil.which, COMPILERS)):
+        return None
+    return f"no C compiler ({', '.join(COMPILERS)}): install one, e.g. the package gcc"
+
+
+def build(library: pathlib.Path, *arguments: str) -> None:
+    """Builds a shared library from these arguments of the compiler: sources, definitions, links.
+
+    Raises `CannotRunError` where there is no C compiler, or where it refuses them.
+    """
+    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        raise CannotRunError(str(why_not()))
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
+    if done.returncode != 0:
+        raise CannotRunError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
