@@ -199,17 +199,8 @@ def test_each_role_sees_its_own_page(client: TestClient, page: Page) -> None:
     shown = for_role(view(), "participant", [NewsView(1, "person", "Bob: I see it")])
     told = json.dumps(shown, default=vars)
     assert "rank-kill" in told, "what is over is told"
-    hidden = (
-        "silent-hang",
-        "spot-evict",
-        "silence",
-        "Is everybody back",
-        "first week",
-        "by faults",
-        "21.3",
-        "Rehearsing",
-    )
-    assert not [each for each in hidden if each in told]
+    hidden = "silent-hang|spot-evict|silence|Is everybody back|first week|by faults|21.3|Rehearsing"
+    assert not [each for each in hidden.split("|") if each in told]
 
 
 def test_each_phase_of_an_outage_has_the_name_and_the_colour_of_the_report(client: TestClient, page: Page) -> None:
