@@ -44,13 +44,7 @@ def test_an_environment_is_set_up_again_in_another_place(checkout: pathlib.Path,
     assert make(other, "--question", "setup").returncode == 1
 
 
-def test_a_program_of_the_environment_is_called_by_its_module() -> None:
-    """A script in its `bin` starts with the path of the Python that it was installed by."""
-    called = re.findall(r"\$\(VENV\)(?:-lock)?/bin/(\w+)", MAKEFILE)
-    assert called and set(called) == {"python"}
-
-
-def test_the_makefile_and_the_package_want_the_same_python() -> None:
+def test_the_makefile_and_the_package_want_the_same_python(checkout: pathlib.Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (oldest,) = re.findall(r"sys.version_info >= \(3, (\d+)\)", MAKEFILE)
     assert project["requires-python"] == f">=3.{oldest}" and f'"Python 3.{oldest} or newer is needed' in MAKEFILE
@@ -58,26 +52,22 @@ def test_the_makefile_and_the_package_want_the_same_python() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text())
     assert workflow["jobs"]["check"]["strategy"]["matrix"]["python"] == [f"3.{minor}" for minor in declared]
     assert declared[0] == oldest
-
-
-def test_another_python_is_told_what_is_allowed(checkout: pathlib.Path) -> None:
     done = make(checkout, "setup", "PYTHON=false")
     assert "Python 3.11 or newer is needed; 'false' is" in done.stdout
     assert "Error 4" in done.stderr and not (checkout / ".venv").exists()
+    # A script in its `bin` starts with the path of the Python that it was installed by.
+    called = re.findall(r"\$\(VENV\)(?:-lock)?/bin/(\w+)", MAKEFILE)
+    assert called and set(called) == {"python"}
 
 
 @pytest.mark.parametrize("target", ["chaos", "gate", "gameday"])
-@pytest.mark.parametrize(
-    ("code", "meaning"), [(0, "pass"), (1, "fail"), (3, "inconclusive or invalid"), (9, "not expected")]
-)
-def test_make_says_the_exit_code_that_it_turns_into_2(
-    checkout: pathlib.Path, target: str, code: int, meaning: str
-) -> None:
+def test_make_says_the_exit_code_that_it_turns_into_2(checkout: pathlib.Path, target: str) -> None:
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / ".ready").write_text(f"{checkout}\n")
-    done = make(checkout, target, f"CHAOS=sh -c 'echo its words; exit {code}'")
-    assert done.stdout.splitlines() == ["its words", f"exit code of chaos: {code} ({meaning})"]
-    assert done.returncode == (2 if code else 0)
+    for code, meaning in ((0, "pass"), (1, "fail"), (3, "inconclusive or invalid"), (9, "not expected")):
+        done = make(checkout, target, f"CHAOS=sh -c 'echo its words; exit {code}'")
+        assert done.stdout.splitlines() == ["its words", f"exit code of chaos: {code} ({meaning})"]
+        assert done.returncode == (2 if code else 0)
 
 
 def test_the_help_of_make_begins_with_what_users_need(checkout: pathlib.Path) -> None:
@@ -90,18 +80,14 @@ CORE = [Requirement(text) for text in tomllib.loads((ROOT / "pyproject.toml").re
 LOCKED = (ROOT / "requirements.txt").read_text()
 
 
-def test_core_dependencies_have_upper_bounds_and_the_lock_names_no_registry() -> None:
-    for requirement in CORE:
-        assert any(each.operator in ("<", "<=", "==", "~=") for each in requirement.specifier), str(requirement)
-    assert "://" not in LOCKED
-
-
-def test_the_locked_versions_are_within_the_bounds_and_have_digests() -> None:
+def test_core_dependencies_have_upper_bounds_and_the_lock_digests_within_them() -> None:
+    assert "://" not in LOCKED, "it names no registry"
     locked = re.findall(
         r"^([a-z0-9-]+)==(\S+)(?: ;[^\\]*)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", LOCKED, re.M
     )
     versions = {name: version for name, version, _ in locked}
     for requirement in CORE:
+        assert any(each.operator in ("<", "<=", "==", "~=") for each in requirement.specifier), str(requirement)
         assert requirement.specifier.contains(versions[requirement.name]), str(requirement)
     entries = [line for line in LOCKED.splitlines() if line and not line.startswith(("#", " "))]
     assert len(entries) == len(locked), "every entry has digests"

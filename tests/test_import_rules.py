@@ -18,17 +18,21 @@ _ACTING = {"log", "node.emitter", "node", "backends", "faults", "trainers", "tra
 
 _TRUNK = _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"}
 
+# A wing imports the trunk and never another wing. What judges in a wing is pure: logs, judged runs and its like.
+WINGS = {
+    "adopt": (),
+    "diagnosis": ("injected", "grading", "scores", "built_in", "bounds", "question"),
+    "forecast": ("spot_policies",),
+    "gameday": ("codes", "day_verdict", "attach.attached_verdict"),
+    "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
+    "matrix": ("restart_log", "resume_comparison", "moments", "told_saves"),
+    "monitoring": ("spans",),
+    "preflight": (),
+}
 # What each room may import, besides itself and `ANYBODY`.
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "units": set(),
-    "extras": set(),
-    "parameters": set(),
-    "programs": set(),
-    "plugins": set(),
-    "nvml": set(),
+    **{name: set() for name in ANYBODY},
     "mesh": {"node.emitter"},
-    NAMES: set(),
     "node.emitter": set(),
     "node.observer": {"node.emitter"},
     "theory": set(),
@@ -54,42 +58,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "campaign": _TRUNK,
     # What commands share, and those of the trunk. The one file that collects all commands stands on top of the house.
     "cli": _TRUNK | {"report.charts", "campaign"},
-    "cli.main": {
-        "cli",
-        "run",
-        "report.words",
-        "adopt",
-        "diagnosis",
-        "forecast",
-        "gameday",
-        "gate",
-        "matrix",
-        "monitoring",
-        "preflight",
-    },
+    "cli.main": {"cli", "run", "report.words", *WINGS},
     "__main__": {"cli.main"},
-    "api": {
-        "cli",
-        "report",
-        "report.words",
-        "spec",
-        "adopt",
-    },  # calls the command line; a command of the caller becomes a workload
+    # It calls the command line; a command of the caller becomes a workload.
+    "api": {"cli", "report", "report.words", "spec", "adopt"},
     "api.testing": {"backends", "faults", "node"},  # stand-ins for the tests of a fault
     "": set(),
 }
 
-# A wing imports the trunk and never another wing. What judges in a wing is pure: logs, judged runs and its like.
-WINGS = {
-    "adopt": (),
-    "diagnosis": ("injected", "grading", "scores", "built_in", "bounds", "question"),
-    "forecast": ("spot_policies",),
-    "gameday": ("codes", "day_verdict", "attach.attached_verdict"),
-    "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
-    "matrix": ("restart_log", "resume_comparison", "moments", "told_saves"),
-    "monitoring": ("spans",),
-    "preflight": (),
-}
 MAY_IMPORT["attach"] = {"log", "node", "backends"}
 MAY_IMPORT["object_store"] = {"node", "trainers"}
 MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
@@ -210,27 +186,27 @@ def test_no_import_goes_in_a_circle() -> None:
 
 
 def test_a_violation_is_seen() -> None:
-    assert violations("harness.judge.questions.recovery_time", {"harness.run.job"})
-    assert violations("harness.timeline.sorted_events", {"harness.judge.score"})
-    assert violations("harness.faults.hang", {"harness.faults.oom"})
-    assert violations("harness.backends.slurm.place", {"harness.backends.docker.container"})
-    assert violations("harness.node.rpc", {"harness.backends.contract"})
-    assert violations("harness.spec.scenario", {"harness.plan.making"})
-    assert violations("harness.report.charts.loss_curves", {"harness.timeline.timeline"})
-    assert violations("harness.run.job", {"torch"})
-    assert violations("reference_trainer.train", {"harness.plan.making"})
+    for module, imported in (
+        ("harness.judge.questions.recovery_time", "harness.run.job"),
+        ("harness.timeline.sorted_events", "harness.judge.score"),
+        ("harness.faults.hang", "harness.faults.oom"),
+        ("harness.backends.slurm.place", "harness.backends.docker.container"),
+        ("harness.node.rpc", "harness.backends.contract"),
+        ("harness.spec.scenario", "harness.plan.making"),
+        ("harness.report.charts.loss_curves", "harness.timeline.timeline"),
+        ("harness.run.job", "torch"),
+        ("reference_trainer.train", "harness.plan.making"),
+    ):
+        assert violations(module, {imported})
     assert not violations("reference_trainer.train", {"harness.events", "torch"})
     assert not violations("harness.faults.hang", {"harness.faults.contract", "harness.backends.contract"})
 
 
 def test_what_runs_on_a_node_needs_only_the_standard_library() -> None:
     allowed = set(sys.stdlib_module_names) | {"harness", "__future__"}
-    for path in (
-        path
-        for room in ("node", "object_store", "preflight/node_program")
-        for path in (ROOT / "harness" / room).rglob("*.py")
-    ):
-        assert {target.split(".")[0] for target in imports_of(path)} <= allowed, path
+    for room in ("node", "object_store", "preflight/node_program"):
+        for path in (ROOT / "harness" / room).rglob("*.py"):
+            assert {target.split(".")[0] for target in imports_of(path)} <= allowed, path
 
 
 def test_each_folder_of_tests_runs_alone() -> None:

@@ -40,13 +40,15 @@ def _alike(mesh: Mesh, one: int, other: int, but: Axis) -> bool:
 
 
 def plan(target: str, mesh: str = "{pp: 2, dp: 2, tp: 2}", fault: str = "rank_kill") -> Plan:
-    text = f"""
-version: 1
-name: mesh
-title: A mesh
-workload: {{nodes: 2, ranks_per_node: 4, mesh: {mesh}, trainer: {{command: [python, train.py]}}}}
-faults: [{{id: f, fault: {fault}, when: {{step: 9}}, target: {target}}}]
-"""
+    return made(f"{{nodes: 2, ranks_per_node: 4, mesh: {mesh}, {TRAINER}}}", fault, target)
+
+
+TRAINER = "trainer: {command: [python, train.py]}"
+
+
+def made(workload: str, fault: str, target: str) -> Plan:
+    faults = f"[{{id: f, fault: {fault}, when: {{step: 9}}, target: {target}}}]"
+    text = f"version: 1\nname: mesh\ntitle: A mesh\nworkload: {workload}\nfaults: {faults}\n"
     return make_plan(parse_scenario(text, "mesh.yaml"), 1, "local", "mesh-1")
 
 
@@ -61,16 +63,18 @@ faults: [{{id: f, fault: {fault}, when: {{step: 9}}, target: {target}}}]
 )
 def test_a_coordinate_strikes_all_ranks_that_have_it(target: str, struck: Sequence[int]) -> None:
     assert plan(target).faults[0].targets == tuple(Target(rank // 4, rank) for rank in struck)
+    nodes = dict.fromkeys(Target(rank // 4) for rank in struck)
+    assert plan(target, fault="node_loss").faults[0].targets == (*nodes,), "those that hold the ranks"
 
 
-def test_a_fault_of_nodes_strikes_those_that_hold_the_ranks() -> None:
-    assert plan("{pp: 0}", fault="node_loss").faults[0].targets == (Target(0),)
-    assert plan("{tp: 0}", fault="node_loss").faults[0].targets == (Target(0), Target(1))
-
-
-def test_the_seed_draws_any_coordinate() -> None:
+def test_the_seed_draws_any_coordinate_and_the_order_of_the_axes_outlives_the_plan() -> None:
     struck = plan("{pp: any}").faults[0].targets
     assert [target.rank for target in struck] in ([0, 1, 2, 3], [4, 5, 6, 7])
+    first = plan("{tp: 0}", mesh="{tp: 2, pp: 4}")
+    assert [*Plan.from_json(first.to_json()).workload.mesh] == ["tp", "pp"]
+    assert "mesh" not in plan("{rank: 1}", mesh="{}").to_json()["workload"]
+    words = Mesh({"pp": 2, "tp": 2}).in_words(3)
+    assert words == "rank 3 is pp 1, tp 1; it shares the pipeline with rank 1, split tensors with rank 2"
 
 
 @given(st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=3), st.data())
@@ -88,24 +92,7 @@ def test_a_domain_is_all_its_nodes_at_once_and_all_their_ranks(racks: list[set[i
 
 
 def in_domain(labels: dict[str, list[int]], label: str, fault: str) -> Plan:
-    text = f"""
-version: 1
-name: rack
-title: A rack
-workload: {{nodes: 4, ranks_per_node: 2, node_labels: {labels}, trainer: {{command: [python, train.py]}}}}
-faults: [{{id: f, fault: {fault}, when: {{step: 9}}, target: {{domain: {label}}}}}]
-"""
-    return make_plan(parse_scenario(text, "rack.yaml"), 1, "local", "rack-1")
-
-
-@pytest.mark.parametrize(
-    "labels, told",
-    [({}, "no engine tells before the start"), ({"rack0": [0]}, "unknown domain 'rak'; did you mean rack0")],
-)
-def test_a_domain_that_nobody_knows_is_refused_with_its_line(labels: dict[str, list[int]], told: str) -> None:
-    with pytest.raises(ScenarioError) as refused:
-        in_domain(labels, "rak", "node_loss")
-    assert any(told in problem and "rack.yaml:" in problem for problem in refused.value.problems)
+    return made(f"{{nodes: 4, ranks_per_node: 2, node_labels: {labels}, {TRAINER}}}", fault, f"{{domain: {label}}}")
 
 
 @pytest.mark.parametrize(
@@ -117,23 +104,14 @@ def test_a_domain_that_nobody_knows_is_refused_with_its_line(labels: dict[str, l
         ("{tp: 0}", "{tp: 3}", "the mesh has 3 ranks; nodes times ranks_per_node is 8"),
         ("{tp: 0, rank: 1}", "{tp: 8}", "coordinates in the workload's mesh"),
         ("{xp: 0}", "{tp: 8}", "xp"),
+        ("{domain: rak}", "{tp: 8}", "no engine tells before the start"),
+        ("{domain: rak}", "{tp: 8}, node_labels: {rack0: [0]}", "unknown domain 'rak'; did you mean rack0"),
     ],
 )
-def test_a_wrong_coordinate_is_told_with_its_line(target: str, mesh: str, told: str) -> None:
+def test_a_wrong_coordinate_or_domain_is_told_with_its_line(target: str, mesh: str, told: str) -> None:
     with pytest.raises(ScenarioError) as refused:
-        plan(target, mesh)
+        plan(target, mesh, "node_loss" if "domain" in target else "rank_kill")
     assert any(told in problem and "mesh.yaml:" in problem for problem in refused.value.problems)
-
-
-def test_the_order_of_the_axes_outlives_the_plan() -> None:
-    first = plan("{tp: 0}", mesh="{tp: 2, pp: 4}")
-    assert [*Plan.from_json(first.to_json()).workload.mesh] == ["tp", "pp"]
-    assert "mesh" not in plan("{rank: 1}", mesh="{}").to_json()["workload"]
-
-
-def test_shared_things_are_named() -> None:
-    words = Mesh({"pp": 2, "tp": 2}).in_words(3)
-    assert words == "rank 3 is pp 1, tp 1; it shares the pipeline with rank 1, split tensors with rank 2"
 
 
 # What ranks told of it
@@ -145,20 +123,20 @@ def told_mesh(folder: pathlib.Path, mesh: dict[Axis, int], **job: Any) -> timeli
 
 
 def test_another_mesh_than_the_scenarios_is_noticed(tmp_path: pathlib.Path) -> None:
-    run = told_mesh(tmp_path, {"pp": 2, "tp": 2})
-    said = {mesh: replace(run, plan={"workload": {"mesh": sizes}}) for mesh, sizes in _SAID.items()}
-    told = {process.rank: process.coordinates for process in run.processes}
-    assert elsewhere(said["same"], 1, told[1]) == elsewhere(said["nothing"], 1, told[1]) == ""
-    assert elsewhere(said["turned"], 1, told[1]) == "rank 1 is tp 1, pp 0, not tp 0, pp 1 as in the scenario's mesh"
-    assert elsewhere(said["turned"], 1, {}) == ""
+    def said(run: timeline.Timeline, mesh: dict[str, Any], rank: int = 1) -> str:
+        told = {process.rank: process.coordinates for process in run.processes}
+        return elsewhere(replace(run, plan={"workload": {"mesh": mesh}}), rank, told.get(rank, {}))
 
-
-_SAID: dict[str, dict[str, int]] = {"same": {"pp": 2, "tp": 2}, "turned": {"tp": 2, "pp": 2}, "nothing": {}}
-
-
-def test_any_data_parallelism_may_be_called_dp(tmp_path: pathlib.Path) -> None:
-    run = replace(told_mesh(tmp_path, {"fsdp": 2, "tp": 2}), plan={"workload": {"mesh": {"dp": 2, "tp": 2}}})
-    assert [elsewhere(run, each.rank, each.coordinates) for each in run.processes] == [""] * 4
+    run = told_mesh(tmp_path / "a", {"pp": 2, "tp": 2})
+    assert said(run, {"pp": 2, "tp": 2}) == said(run, {}) == ""
+    turned = "rank 1 is tp 1, pp 0, not tp 0, pp 1 as in the scenario's mesh"
+    assert said(run, {"tp": 2, "pp": 2}) == turned and said(run, {"tp": 2, "pp": 2}, rank=9) == ""
+    huge = {"pp": 2**62, "tp": 2**62, "x": -1, "y": "z"}  # it costs nothing
+    assert "not pp 0, tp 1 as in" in said(run, huge)
+    run = told_mesh(tmp_path / "b", {"fsdp": 2, "tp": 2})
+    assert [said(run, {"dp": 2, "tp": 2}, rank) for rank in range(4)] == [""] * 4, (
+        "any data parallelism may be called dp"
+    )
 
 
 def test_replicas_differ_along_dp_only(tmp_path: pathlib.Path) -> None:
@@ -167,25 +145,20 @@ def test_replicas_differ_along_dp_only(tmp_path: pathlib.Path) -> None:
     assert by_rank[0] == by_rank[2] != by_rank[1] == by_rank[3]
     weights = run.steps.rank + 1  # each rank computes with its own
     apart = ranks.weights_apart(replace(run, steps=replace(run.steps, weights=weights)))[1]
-    assert apart and {each.words.partition(" with ")[0].partition(" ranks ")[2] for each in apart} == {
-        "0, 2 each computed",
-        "1, 3 each computed",
-    }
+    said = {each.words.partition(" with ")[0].partition(" ranks ")[2] for each in apart}
+    assert said == {"0, 2 each computed", "1, 3 each computed"}
     shards = replace(run, steps=replace(run.steps, weights=run.steps.rank % 2 + 1))
     assert ranks.weights_apart(shards)[1] == []
 
 
 def test_a_layout_that_no_fault_free_run_had_is_named(tmp_path: pathlib.Path) -> None:
-    split, whole = (told_mesh(tmp_path / name, mesh) for name, mesh in _LAYOUTS.items())
+    split, whole = (told_mesh(tmp_path / str(tp), {"dp": 4 // tp, "tp": tp}) for tp in (2, 1))
     assert new_layout(whole, [split]) == "whole replicas" and new_layout(split, [whole, whole]) == "tp 2"
     assert new_layout(split, [whole, split]) == "" == new_layout(split, [])
     untold = replace(whole, processes=[replace(each, coordinates={}) for each in whole.processes])
     assert new_layout(split, [whole, untold]) == "", "nothing is known of that run's ranks"
     less = [replace(each, coordinates={"tp": each.coordinates["tp"]}) for each in split.processes]
     assert new_layout(replace(split, processes=less), [split]) == "", "how many replicas there are splits no model"
-
-
-_LAYOUTS: dict[str, dict[Axis, int]] = {"split": {"dp": 2, "tp": 2}, "whole": {"dp": 4, "tp": 1}}
 
 
 def test_the_group_of_the_victim_is_drawn_first(tmp_path: pathlib.Path) -> None:
@@ -204,10 +177,3 @@ def test_the_group_of_the_victim_is_drawn_first(tmp_path: pathlib.Path) -> None:
     assert len(cast.folded[0].died) == sum(lanes.died(each) and each.rank < 16 for each in run.processes) > 0
     drawn = str(timeline_chart(cast))
     assert drawn.index(">dp 3 tp 3 · r47<") < drawn.index(">pp 0 · 16 ranks<") and "· r48<" not in drawn
-    assert [lanes._by_number(f"pp {n}") for n in (2, 10)] == sorted(lanes._by_number(f"pp {n}") for n in (10, 2))
-
-
-def test_a_mesh_beyond_all_numbers_costs_nothing(tmp_path: pathlib.Path) -> None:
-    run = told_mesh(tmp_path, {"pp": 2, "tp": 2})
-    huge = replace(run, plan={"workload": {"mesh": {"pp": 2**62, "tp": 2**62, "x": -1, "y": "z"}}})
-    assert "not pp 0, tp 1 as in" in elsewhere(huge, 1, run.processes[1].coordinates)

@@ -31,12 +31,9 @@ from harness.run import undo
 from harness.spec.expected_scores import wrong_expectations
 
 FILES = {
-    "contract.py": "",
+    **dict.fromkeys(("contract.py", "empty.py", "shared/__init__.py", "engine/__init__.py"), ""),
     "slow.py": "IT = 'slow'",
     "torn.py": "IT = 'torn'",
-    "empty.py": "",
-    "shared/__init__.py": "",
-    "engine/__init__.py": "",
     "engine/part.py": "IT = 'engine'",
 }
 
@@ -60,27 +57,20 @@ def test_a_file_is_a_plug_in_and_is_imported_when_it_is_loaded(package: str) -> 
     assert "some_plugins.slow" not in sys.modules
     assert family.load("slow") == "slow"
     assert "some_plugins.torn" not in sys.modules
-
-
-def test_a_folder_is_one_where_it_has_the_part(package: str) -> None:
-    family = Family("toy", package, "IT", part="part")
-    assert family.names() == ("engine",)
-    assert family.load("engine") == "engine"
-
-
-@pytest.mark.parametrize("name", ["contract", "shared", "slwo", "", "slow.x", "../slow", "os"])
-def test_a_name_that_is_none_is_told_with_those_there_are(package: str, name: str) -> None:
-    family = Family("toy", package, "IT")
-    with pytest.raises(UsageError, match=r"unknown toy .*; (did you mean slow\?|choose one of: empty, slow, torn)"):
-        family.load(name)
-    with pytest.raises(ValueError, match="unknown toy"):
-        family.known(name)
-    assert family.known(name, also=(name,)) == name
-
-
-def test_a_file_without_its_attribute_is_named(package: str) -> None:
     with pytest.raises(UsageError, match=r"^some_plugins/empty\.py defines no toy: its IT is missing$"):
-        Family("toy", package, "IT").load("empty")
+        family.load("empty")
+    family = Family("toy", package, "IT", part="part")
+    assert family.names() == ("engine",) and family.load("engine") == "engine", "a folder is one where it has the part"
+
+
+def test_a_name_that_is_none_is_told_with_those_there_are(package: str) -> None:
+    family = Family("toy", package, "IT")
+    for name in ("contract", "shared", "slwo", "", "slow.x", "../slow", "os"):
+        with pytest.raises(UsageError, match=r"unknown toy .*; (did you mean slow\?|choose one of: empty, slow, torn)"):
+            family.load(name)
+        with pytest.raises(ValueError, match="unknown toy"):
+            family.known(name)
+        assert family.known(name, also=(name,)) == name
 
 
 # Plug-ins of other packages
@@ -161,14 +151,6 @@ def test_one_that_cannot_be_used_is_named_with_its_package(bringing: Bringing, t
         undo.resolve("faults.nap")
 
 
-def test_what_each_fault_has_is_no_parameter(bringing: Bringing) -> None:
-    text = "from harness.log.consequences import May\n" + NAP.replace("'It naps.'", "may: frozenset[May] = frozenset()")
-    with pytest.warns(UserWarning, match="shadows"):
-        bringing("brought", text, nap="brought")
-        (told,) = added()
-    assert told.wrong == "brought: with a type, `may` is a parameter; write `may = …`, as each fault has it"
-
-
 @pytest.mark.parametrize(
     ("lacks", "words"),
     [
@@ -190,23 +172,24 @@ def test_one_that_breaks_hinders_no_other(lacks: str, words: str, bringing: Brin
     assert shown.exit_code == 0 and words in nap["backends"]["local"]["lacking"]
 
 
-def test_a_name_that_two_have_names_both(bringing: Bringing) -> None:
+def test_what_each_fault_has_is_no_parameter(bringing: Bringing) -> None:
+    text = "from harness.log.consequences import May\n" + NAP.replace("'It naps.'", "may: frozenset[May] = frozenset()")
+    with pytest.warns(UserWarning, match="shadows"):
+        bringing("brought", text, nap="brought")
+        (told,) = added()
+    assert told.wrong == "brought: with a type, `may` is a parameter; write `may = …`, as each fault has it"
+
+
+def test_a_name_that_two_have_names_both_and_one_that_no_file_can_have_is_refused(bringing: Bringing) -> None:
+    bringing("brought_first", NAP, **{"my-nap": "brought_first"})
+    with pytest.raises(UsageError, match="brought_first of brought_first: 'my-nap' is no name of a fault"):
+        fault_names()
     bringing("brought", NAP, hang="brought")
     with pytest.raises(UsageError, match="called fault 'hang': harness/faults/hang and brought of brought"):
         fault_names()
     bringing("brought_too", NAP, hang="brought_too")
     with pytest.raises(UsageError, match="brought of brought and brought_too of brought_too; remove one"):
         fault_names()
-
-
-def test_a_name_that_no_file_can_have_is_refused(bringing: Bringing) -> None:
-    bringing("brought", NAP, **{"my-nap": "brought"})
-    with pytest.raises(UsageError, match="brought of brought: 'my-nap' is no name of a fault"):
-        fault_names()
-
-
-def test_chaos_plugins_knows_each_open_family() -> None:
-    assert {group.rpartition(".")[2] for group in OPEN} == set(LOADED)
 
 
 GAP = """'''Saves are never far apart.'''
@@ -289,3 +272,4 @@ def test_what_is_installed_while_a_command_is_at_work_is_not_its_own(bringing: B
     before = installed()
     bringing.install("late", "", "guarantees", saves_gap="late")
     assert installed() is before and "saves.gap" not in guarantees()
+    assert {group.rpartition(".")[2] for group in OPEN} == set(LOADED), "chaos plugins knows each open family"

@@ -13,26 +13,17 @@ from harness import programs
 from harness.cli.machine import programs_found
 from harness.node import compiling
 
-OTHERWISE_CALLED = {
-    "chromium",
-    "etcd",
-    "prometheus",
-    "prometheus-alertmanager",
-    "runc",
-    "sed",
-}  # by a path, by a function, or by a script that a script writes
+# By a path, by a function, or by a script that a script writes.
+OTHERWISE_CALLED = set(["chromium", "etcd", "prometheus", "prometheus-alertmanager", "runc", "sed"])
 
 
 def test_the_list_holds_every_program_that_is_called_and_no_other() -> None:
-    unknown = [call for call in sorted(calls_of_project()) if call.program not in programs.PROGRAMS]
+    calls = calls_of_project()
+    unknown = [call for call in sorted(calls) if call.program not in programs.PROGRAMS]
     assert not unknown, "add it to harness/programs.py, with its package: " + "; ".join(map(str, unknown))
-    called = {call.program for call in calls_of_project()}
-    assert set(programs.PROGRAMS) - called - OTHERWISE_CALLED == set()
+    assert set(programs.PROGRAMS) - {call.program for call in calls} - OTHERWISE_CALLED == set()
     with pytest.raises(KeyError):
         machine.need("no-such-program")
-
-
-def test_the_list_is_whole() -> None:
     for name, program in programs.PROGRAMS.items():
         assert name == program.name and program.package and program.use
         assert set(program.groups) <= set(programs.GROUPS)
@@ -57,24 +48,18 @@ def test_calls_are_found_in_python(code: str, found: set[str]) -> None:
     assert {call.program for call in calls_in_python(code)} == found
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("one -x | two; three && ! four", {"one", "two", "three", "four"}),
-        ('x=$(one "$(two)" word); three "text; no # no"', {"one", "two", "three"}),
-        ("case $x in start) one ;; stop | end) two ;; esac", {"one", "two"}),
-        ("act() { one; }\nact two", {"one"}),
-        ("one <<END\nno; no\nEND\ntwo # no; no", {"one", "two"}),
-        ("list=(no no)\nif [ x = y ]; then one; fi; setsid --wait two three", {"one", "setsid", "two"}),
-        ("for ((i = 0; i < 2; i++)); do one; done", {"one"}),
-        ("(one && two) >file", {"one", "two"}),
-    ],
-)
-def test_calls_are_found_in_shell(text: str, found: set[str]) -> None:
-    assert {call.program for call in calls_in_shell(text)} == found
-
-
-def test_a_call_says_where_it_is() -> None:
+def test_calls_are_found_in_shell() -> None:
+    for text, found in (
+        ("one -x | two; three && ! four", "one two three four"),
+        ('x=$(one "$(two)" word); three "text; no # no"', "one two three"),
+        ("case $x in start) one ;; stop | end) two ;; esac", "one two"),
+        ("act() { one; }\nact two", "one"),
+        ("one <<END\nno; no\nEND\ntwo # no; no", "one two"),
+        ("list=(no no)\nif [ x = y ]; then one; fi; setsid --wait two three", "one setsid two"),
+        ("for ((i = 0; i < 2; i++)); do one; done", "one"),
+        ("(one && two) >file", "one two"),
+    ):
+        assert {call.program for call in calls_in_shell(text)} == {*found.split()}, text
     assert calls_in_shell("true\n\none 'a\nb'\ntwo", "x.sh") == {Call("one", "x.sh", 3), Call("two", "x.sh", 5)}
 
 
@@ -108,25 +93,12 @@ def test_only_what_is_missing_is_installed(empty_path: pathlib.Path) -> None:
 
 
 def test_the_script_that_installs_asks_the_list() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "harness" / "programs.py"), "tests", "browser"],
-        env={"PATH": "/nowhere"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.split() == [
-        "iproute2",
-        "nftables",
-        "gcc",
-        "openssl",
-        "libc6-dev",
-        "chromium",
-        "fonts-dejavu-core",
-    ]
-
-
-def test_a_group_that_is_not_there_is_refused() -> None:
+    script = [sys.executable, str(ROOT / "harness" / "programs.py"), "tests", "browser"]
+    done = subprocess.run(script, env={"PATH": "/nowhere"}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["iproute2", "nftables", "gcc", "openssl", "libc6-dev", "chromium", "fonts-dejavu-core"]
     script = [str(ROOT / "engines" / "provision.sh"), "dokcer"]
     done = subprocess.run(script, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True)
-    assert done.returncode == 4
+    assert done.returncode == 4, "a group that is not there is refused"
     assert "'dokcer'" in done.stderr and "docker" in done.stderr.replace("'dokcer'", "")
 
 

@@ -3,7 +3,6 @@
 import pathlib
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -61,16 +60,24 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
         ("python -m torch.distributed.run train.py", {"torchrun": "train.py"}, 1),
         ("accelerate launch --num_processes 2 --cpu train.py", {"accelerate": "train.py"}, 2),
         ("python train.py -v", {"command": ["{python}", "train.py", "-v"]}, 1),
-        (
-            "deepspeed --num_gpus=4 --no_local_rank train.py --deepspeed ds.json",
-            {"deepspeed": "train.py", "args": ["--deepspeed", "ds.json"], "local_rank_arg": False},
-            4,
-        ),
+        ("deepspeed --num_gpus 4 train.py --deepspeed x", {"deepspeed": "train.py", "args": ["--deepspeed", "x"]}, 4),
+        ("deepspeed --no_local_rank train.py", {"deepspeed": "train.py", "local_rank_arg": False}, 1),
     ],
 )
-def test_launchers(command: str, trainer: dict[str, object], ranks: int) -> None:
+def test_launchers(folder: pathlib.Path, command: str, trainer: dict[str, object], ranks: int) -> None:
     found = recognise(command.split())
     assert (found.trainer, found.ranks) == (trainer, ranks)
+    (folder / "bin" / "python3").symlink_to(sys.executable)
+    kept = recognise(["torchrun", "train.py"]).trainer["python"]
+    assert kept == str(folder / "bin" / "python3"), "the interpreter of another environment is kept"
+    for words, message in (
+        ("", "write the command"),
+        ("torchrun", "no script is named"),
+        ("torchrun other.py", "no such file"),
+        ("no-such-program train.py", "unknown program"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            recognise(words.split())
 
 
 @pytest.mark.parametrize(
@@ -124,24 +131,9 @@ def test_what_came_up_decides_how_the_job_is_started(
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(("ranks", "target"), [(1, "{rank: 0}"), (2, "{rank: {not_rank: 0}}")])
-def test_the_faults_of_one_start_have_targets_there(folder: pathlib.Path, ranks: int, target: str) -> None:
-    (folder / "start.sh").write_text("#!/bin/sh\npython train.py\n")
-    (folder / "start.sh").chmod(0o755)
-    place = folder / "chaos"
-    place.mkdir()
-    workload = workload_of(recognise(["./start.sh"]), place, ranks)
-    assert workload["trainer"]["command"] == ["{scenario_dir}/../start.sh"]
-    texts = propose(workload, FACTS)
-    assert f"target: {target}" in texts["rank-kill.yaml"] and "target: {node: 0}" in texts["node-loss.yaml"]
-    for name, text in texts.items():
-        (place / name).write_text(text)
-        make_plan(load_scenario(place / name), 1, "local", "run")
-
-
-@pytest.mark.parametrize(
-    ("words", "total", "then", "said"),
-    [
+def test_some_steps_are_left_after_the_last_save() -> None:
+    """Else the restore drill has nothing to do, and is not judged."""
+    for words, total, then, said in (
         ("--steps 40", 40, "--steps 45", "The scenarios ask for 45 steps"),
         ("--max_steps=40", None, "--max_steps=45", "ask for 45"),
         ("trainer.max_steps=40", 40, "trainer.max_steps=45", "ask for 45"),
@@ -153,14 +145,11 @@ def test_the_faults_of_one_start_have_targets_there(folder: pathlib.Path, ranks:
         ("--eval.max_steps=40", None, "--eval.max_steps=40", ""),
         ("--epochs 2", None, "--epochs 2", ""),
         ("--steps 43", 43, "--steps 43", ""),
-    ],
-)
-def test_some_steps_are_left_after_the_last_save(words: str, total: int | None, then: str, said: str) -> None:
-    """Else the restore drill has nothing to do, and is not judged."""
-    for start in (["torchrun", "train.py"], ["python", "train.py"]):
-        found, remark = with_steps_left(recognise([*start, *words.split()]), replace(FACTS, steps_total=total))
-        given = found.trainer.get("args") or found.trainer["command"][2:]
-        assert given == then.split() and said in remark and bool(said) == bool(remark)
+    ):
+        for start in (["torchrun", "train.py"], ["python", "train.py"]):
+            found, remark = with_steps_left(recognise([*start, *words.split()]), replace(FACTS, steps_total=total))
+            given = found.trainer.get("args") or found.trainer["command"][2:]
+            assert given == then.split() and said in remark and bool(said) == bool(remark), words
 
 
 @pytest.mark.parametrize(
@@ -281,25 +270,6 @@ def test_a_script_that_raises_at_once_ends_the_look(tmp_path: pathlib.Path) -> N
         assert (job.asked, enough.failed) == (asked, asked)
 
 
-def test_the_interpreter_of_another_environment_is_kept(folder: pathlib.Path) -> None:
-    (folder / "bin" / "python3").symlink_to(sys.executable)
-    assert recognise(["torchrun", "train.py"]).trainer["python"] == str(folder / "bin" / "python3")
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ([], "write the command"),
-        (["torchrun"], "no script is named"),
-        (["torchrun", "other.py"], "no such file"),
-        (["no-such-program", "train.py"], "unknown program"),
-    ],
-)
-def test_a_command_that_starts_no_training_is_told(command: Sequence[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        recognise(command)
-
-
 @pytest.mark.slow
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20), max_size=6))
 def test_any_words_are_recognised_or_refused(words: list[str]) -> None:
@@ -320,104 +290,91 @@ def test_frameworks_by_what_is_imported(folder: pathlib.Path) -> None:
     assert recognise(["torchrun", "-m", "net.run"]).framework == "torchft"
 
 
+def test_a_rank_that_is_alone_on_its_node_has_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun gives one thread to each of several ranks, unless the user says another number."""
+    two = ["torchrun", "--nproc-per-node", "2", "train.py"]
+    assert recognise(two).trainer.get("env") == {THREADS: "1"}
+    for other in ("torchrun --nproc-per-node 4", "torchrun --nnodes 2", "accelerate launch --num_processes 2"):
+        assert recognise([*other.split(), "train.py"]).trainer.get("env") is None
+    monkeypatch.setenv(THREADS, "4")
+    assert recognise(two).trainer.get("env") is None
+
+
+@pytest.mark.parametrize("total", [None, 40])
 @pytest.mark.parametrize(
-    ("command", "own", "env"),
+    ("command", "target"),
     [
-        ("torchrun --nproc-per-node 2 train.py", "", {THREADS: "1"}),
-        ("torchrun --nproc-per-node 2 train.py", "4", None),
-        ("torchrun --nproc-per-node 4 train.py", "", None),
-        ("torchrun --nnodes 2 train.py", "", None),
-        ("accelerate launch --num_processes 2 train.py", "", None),
+        ("torchrun --nproc-per-node=2 train.py", "{rank: {not_rank: 0}}"),
+        ("python train.py", "{rank: 0}"),
+        ("./start.sh", "{rank: 0}"),  # one rank, of one start
+        ("./start.sh 2", "{rank: {not_rank: 0}}"),
     ],
 )
-def test_a_rank_that_is_alone_on_its_node_has_no_more_threads(
-    monkeypatch: pytest.MonkeyPatch, command: str, own: str, env: dict[str, str] | None
-) -> None:
-    """torchrun gives one thread to each of several ranks, unless the user says another number."""
-    if own:
-        monkeypatch.setenv(THREADS, own)
-    assert recognise(command.split()).trainer.get("env") == env
-
-
-@pytest.mark.parametrize("command", [["torchrun", "--nproc-per-node=2", "train.py"], ["python", "train.py"]])
-@pytest.mark.parametrize("total", [None, 40])
-def test_what_is_proposed_can_be_planned(folder: pathlib.Path, command: list[str], total: int | None) -> None:
+def test_what_is_proposed_can_be_planned(folder: pathlib.Path, command: str, target: str, total: int | None) -> None:
+    (folder / "start.sh").write_text("#!/bin/sh\npython train.py\n")
+    (folder / "start.sh").chmod(0o755)
     place = folder / "chaos"
     place.mkdir()
-    facts = replace(FACTS, steps_total=total)
-    texts = propose(workload_of(recognise(command), place), facts)
-    assert len(texts) == len(REHEARSALS)
+    ranks = {"./start.sh": 1, "./start.sh 2": 2}.get(command)
+    workload = workload_of(recognise(command.split()), place, *([ranks] if ranks else []))
+    assert not ranks or workload["trainer"]["command"][0] == "{scenario_dir}/../start.sh"
+    texts = propose(workload, replace(FACTS, steps_total=total))
+    assert len(texts) == len(REHEARSALS) and f"target: {target}" in texts["rank-kill.yaml"]
+    assert not ranks or "target: {node: 0}" in texts["node-loss.yaml"]
     for name, text in texts.items():
         (place / name).write_text(text)
         plan = make_plan(load_scenario(place / name), 1, "local", "run")
         assert plan.faults and plan.scenario.name == name.removesuffix(".yaml")
+    _write(place, {GATE: gate_of(list(texts))}, force=False)
+    entries = load_entries(place / GATE, load_suite(place / GATE), default_folders.scenarios())
+    assert [spec.name for _, spec in entries] == [*(each.name for each in REHEARSALS), "rank-kill"]
+    assert [entry.matrix for entry, _ in entries] == [None] * len(REHEARSALS) + ["resume"], "it holds the sweep, too"
+
+
+TWO = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
 
 
 @pytest.mark.parametrize(
-    ("total", "pass_steps", "step"),  # one long pass, and too short for a second one or for two saves, come last
-    [
-        (40, 0, 25),
-        (None, 0, 25),
-        (120, 64, 75),
-        (None, 24, 35),
-        (None, 30, 45),
-        (None, 10**4, 25),
-        (75, 64, 25),
-        (20, 0, 15),
-    ],
-)
+    ("total", "pass_steps", "step"),
+    [(40, 0, 25), (None, 0, 25), (120, 64, 75), (None, 24, 35), (None, 30, 45), (None, 10**4, 25), (75, 64, 25), (20, 0, 15)],
+)  # fmt: skip
 def test_a_fault_strikes_where_resumes_go_wrong(total: int | None, pass_steps: int, step: int) -> None:
-    facts = replace(FACTS, steps_total=total, pass_steps=pass_steps)
-    text = propose({"trainer": {"torchrun": "train.py"}, "nodes": 2}, facts)["rank-kill.yaml"]
-    assert f"when: {{step: {step}}}" in text
-
-
-def test_a_restart_that_passes_over_a_damaged_save_takes_one_of_the_second_pass_too() -> None:
-    facts = replace(FACTS, steps_total=120, pass_steps=64)
-    texts = propose({"trainer": {"torchrun": "train.py"}, "nodes": 2}, facts)
-    assert "when: {step: 85}" in texts["checkpoint-truncated.yaml"], "the save of step 80 is cut; that of 70 is taken"
-
-
-def test_the_gate_of_what_is_proposed_holds_it_all_and_the_sweep(folder: pathlib.Path) -> None:
-    place = folder / "chaos"
-    place.mkdir()
-    texts = propose(workload_of(recognise(["torchrun", "train.py"]), place), FACTS)
-    _write(place, texts | {GATE: gate_of(list(texts))}, force=False)
-    entries = load_entries(place / GATE, load_suite(place / GATE), default_folders.scenarios())
-    assert [spec.name for _, spec in entries] == [*(each.name for each in REHEARSALS), "rank-kill"]
-    assert [entry.matrix for entry, _ in entries] == [None] * len(REHEARSALS) + ["resume"]
+    """One long pass, and too short for a second one or for two saves, come last."""
+    texts = propose(TWO, replace(FACTS, steps_total=total, pass_steps=pass_steps))
+    assert f"when: {{step: {step}}}" in texts["rank-kill.yaml"]
+    if (total, pass_steps) == (120, 64):
+        assert "when: {step: 85}" in texts["checkpoint-truncated.yaml"], (
+            "the save of step 80 is cut; that of 70 is taken"
+        )
 
 
 def test_a_short_job_gets_only_what_fits_and_nothing_is_expected_of_what_could_not_be_seen() -> None:
-    workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
     short = Facts(18, 18, 3.0, 0.05, (10,), (), FACTS.told)
-    assert set(propose(workload, short)) == {"rank-kill.yaml", "spot-evict.yaml", "node-loss.yaml"}
-    workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
+    assert set(propose(TWO, short)) == {"rank-kill.yaml", "spot-evict.yaml", "node-loss.yaml"}
     blind = Facts(40, None, 3.0, 0.05, (), (), frozenset({"steps"}))
-    text = propose(workload, blind)["rank-kill.yaml"]
+    text = propose(TWO, blind)["rank-kill.yaml"]
     assert "loss_continuity" not in text and "no checkpoint was seen" in text
+    text = propose(TWO, replace(FACTS, elastic=True))["rank-kill.yaml"]  # it goes on with fewer replicas
+    assert "min_nodes: 1" in text and "loss_continuity: {mode: final, max_final_gap: 5%, samples: reported}" in text
+    assert "min_nodes" not in propose(TWO, FACTS)["rank-kill.yaml"]
 
 
-@pytest.mark.parametrize(("others", "bound"), [(0.0, "120s"), (0.25, "100s"), (0.5, "80s"), (0.9, "80s")])
-def test_the_bound_on_recovery_leaves_room_for_a_busier_host_than_was_seen(others: float, bound: str) -> None:
+def test_the_bound_on_recovery_leaves_room_for_a_busier_host_than_was_seen() -> None:
     """A run is judged while others take up to half of the CPUs, and then a start may take twice as long."""
-    workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
-    text = propose(workload, replace(FACTS, start_s=20.0, others=others))["rank-kill.yaml"]
     assert OTHERS_MOST == thresholds.OTHERS_MOST
-    assert f"recovery_time: {{max: {bound}}}" in text
+    for others, bound in ((0.0, "120s"), (0.25, "100s"), (0.5, "80s"), (0.9, "80s")):
+        text = propose(TWO, replace(FACTS, start_s=20.0, others=others))["rank-kill.yaml"]
+        assert f"recovery_time: {{max: {bound}}}" in text
 
 
-@pytest.mark.parametrize(
-    ("trainer", "said"),
-    [
+def test_a_scenario_says_who_starts_a_dead_rank_again() -> None:
+    for trainer, said in (
         ({"torchrun": "t.py"}, "the same script is started again"),
         ({"deepspeed": "t.py"}, "deepspeed starts no rank again"),
         ({"command": ["t.sh"]}, "Only this command can start a dead rank again"),
-    ],
-)
-def test_a_scenario_says_who_starts_a_dead_rank_again(trainer: dict[str, object], said: str) -> None:
-    text = propose({"trainer": trainer, "nodes": 2}, FACTS)["rank-kill.yaml"]
-    assert f"workload:  # {said}" in text.replace("After a fault ", "")
+    ):
+        text = propose({"trainer": trainer, "nodes": 2}, FACTS)["rank-kill.yaml"]
+        assert f"workload:  # {said}" in text.replace("After a fault ", "")
 
 
 def test_what_is_there_is_not_written_over(folder: pathlib.Path) -> None:
@@ -441,13 +398,6 @@ def test_runs_are_kept_where_one_works(folder: pathlib.Path, monkeypatch: pytest
     assert default_folders.reports() == checkout / "reports"
 
 
-def test_a_job_that_goes_on_with_fewer_replicas_is_allowed_to() -> None:
-    workload = {"trainer": {"command": ["x"]}, "nodes": 2}
-    text = propose(workload, replace(FACTS, elastic=True))["rank-kill.yaml"]
-    assert "min_nodes: 1" in text and "loss_continuity: {mode: final, max_final_gap: 5%, samples: reported}" in text
-    assert "min_nodes" not in propose(workload, FACTS)["rank-kill.yaml"]
-
-
 def test_no_item_is_both_seen_and_not_seen() -> None:
     """Samples by rank are the sample order, too; what a job ended by is not known before it ended."""
     told = frozenset({"steps", "loss", "samples", "checkpoints", "phases", "clocks"})
@@ -459,14 +409,11 @@ def test_no_item_is_both_seen_and_not_seen() -> None:
     assert (unseen, later) == (["sample contents", "causes of exits"], ["what was restored"])
 
 
-def test_a_loss_that_never_changes_is_told(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _print_facts(replace(FACTS, same_loss=0.0), tmp_path)
+def test_checkpoints_that_all_runs_would_share_are_refused_and_a_loss_that_never_changes_is_told(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _print_facts(replace(FACTS, same_loss=0.0, files=(str(tmp_path / "checkpoints" / "40.pt"),)), tmp_path)
     assert "the loss is 0 at every step" in capsys.readouterr().out
-
-
-def test_checkpoints_that_all_runs_would_share_are_refused(tmp_path: pathlib.Path) -> None:
-    inside = replace(FACTS, files=(str(tmp_path / "checkpoints" / "40.pt"),))
-    _print_facts(inside, tmp_path)
     with pytest.raises(UsageError, match=r"nothing was written: .*\{checkpoints\}.* as an argument.*\.md$"):
         _print_facts(replace(FACTS, files=("/shared/ckpt.pt",)), tmp_path)
 

@@ -111,15 +111,11 @@ def test_a_failure_shows_all_reasons_and_none_of_our_code(tmp_path: pathlib.Path
 
 
 @pytest.mark.slow
-def test_without_the_option_no_job_is_launched(tmp_path: pathlib.Path) -> None:
+def test_without_the_option_no_job_is_launched_and_a_mistake_is_an_error_with_its_words(tmp_path: pathlib.Path) -> None:
     (tmp_path / "test_job.py").write_text(TESTS)
     (tmp_path / "test_theirs.py").write_text(OTHERS)
     out = pytest_in(tmp_path, "-rs")
     assert "2 passed, 2 skipped" in out and "launches real jobs: pytest --chaos runs it" in out, out
-
-
-@pytest.mark.slow
-def test_a_mistake_is_an_error_with_its_words(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UsageError, match=r"unknown scenario 'spot-evcit' .*did you mean spot-evict"):
         api.run("spot-evcit", reports=tmp_path)
     with pytest.raises(UsageError, match="'nope'"):
@@ -165,30 +161,28 @@ def test_a_guarantee_needs_a_name_of_its_own(name: str, tmp_path: pathlib.Path) 
 
 def test_a_log_is_bent_in_all_files_and_a_cut_line_stays(tmp_path: pathlib.Path) -> None:
     lines = ['{"mono_ns": 5, "wall_ns": 1005}', '{"event": "step", "mono_ns": 30, "begin_ns": 10}', '{"event": "st']
-    for name in ("node1/b.jsonl", "node0/a.jsonl"):
-        (tmp_path / "events" / name).parent.mkdir(parents=True)
-        (tmp_path / "events" / name).write_text("\n".join(lines))
+    logs = [tmp_path / "events" / name for name in ("node0/a.jsonl", "node1/b.jsonl")]
+    for log in logs:
+        log.parent.mkdir(parents=True)
+        log.write_text("\n".join(lines))
     found: list[dict[str, object]] = []
     api.bend(tmp_path, lambda line: line.update(seen=len(found)) or found.append(line), event="step")
     assert [each["seen"] for each in found] == [0, 1]
     api.delay(tmp_path, 20, 7)
-    first = (tmp_path / "events" / "node0" / "a.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in first[:2]] == [
-        {"mono_ns": 5, "wall_ns": 1005},
-        {"event": "step", "mono_ns": 37, "begin_ns": 10, "seen": 0},
-    ]
+    first = logs[0].read_text().splitlines()
+    step = {"event": "step", "mono_ns": 37, "begin_ns": 10, "seen": 0}
+    assert [json.loads(line) for line in first[:2]] == [{"mono_ns": 5, "wall_ns": 1005}, step]
     assert first[2] == lines[2]
     api.delay(tmp_path, 0, 1)
-    assert json.loads((tmp_path / "events" / "node1" / "b.jsonl").read_text().splitlines()[0])["wall_ns"] == 1006
+    assert json.loads(logs[1].read_text().splitlines()[0])["wall_ns"] == 1006
 
-
-def test_a_line_that_is_emptied_is_removed_without_a_gap(tmp_path: pathlib.Path) -> None:
     def numbered(names: str) -> str:
         return "".join(json.dumps({"line": at, "event": name}) + "\n" for at, name in enumerate(names))
 
-    (tmp_path / "a.jsonl").write_text(numbered("hxsxxs"))
-    api.bend(tmp_path, dict.clear, event="x", logs="*")
-    assert (tmp_path / "a.jsonl").read_text() == numbered("hss")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.jsonl").write_text(numbered("hxsxxs"))
+    api.bend(tmp_path / "other", dict.clear, event="x", logs="*")
+    assert (tmp_path / "other" / "a.jsonl").read_text() == numbered("hss"), "an emptied line leaves no gap"
 
 
 def test_what_it_measures_is_part_of_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:

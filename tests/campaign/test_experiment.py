@@ -102,16 +102,6 @@ def test_a_fault_free_run_of_a_quieter_or_busier_time_is_made_once_more(runs: Pr
     ]
 
 
-def test_a_fault_free_run_of_the_same_pace_is_kept(runs: Pretended) -> None:
-    found, _, _ = runs.rehearsed(48, 1)
-    assert (found, runs.renewed, runs.paces) == (Verdict.PASS, 0, [1])
-
-
-def test_a_host_that_changes_its_mind_is_not_asked_for_ever(runs: Pretended) -> None:
-    found, _, _ = runs.rehearsed(90, 91, 92)
-    assert (found, runs.renewed, runs.paces) == (Verdict.INCONCLUSIVE, 1, [92])
-
-
 @pytest.mark.parametrize(("ended", "stopped"), [("interrupted", True), ("failed", False)])
 def test_a_fault_free_run_that_does_not_complete_takes_no_place(runs: Pretended, ended: str, stopped: bool) -> None:
     runs.ended = ended
@@ -121,10 +111,12 @@ def test_a_fault_free_run_that_does_not_complete_takes_no_place(runs: Pretended,
     assert not (runs.reports / "kept-0").exists()
 
 
-def test_a_run_keeps_its_fault_free_run_whatever_another_run_does_to_the_cache(runs: Pretended) -> None:
-    runs.meanwhile = lambda: shutil.rmtree(runs.reports / "kept-0")
-    found, _, _ = runs.rehearsed(48)
-    assert found is Verdict.PASS
+def test_a_run_of_the_same_pace_keeps_its_fault_free_run_whatever_another_run_does_to_the_cache(
+    runs: Pretended,
+) -> None:
+    runs.meanwhile = lambda: shutil.rmtree(runs.reports / "kept-1")
+    found, _, _ = runs.rehearsed(48, 1)
+    assert (found, runs.renewed, runs.paces) == (Verdict.PASS, 0, [1])
     assert list((runs.reports / ".fault-free").iterdir()) == []
 
 
@@ -141,8 +133,11 @@ def test_copies_that_the_job_has_changed_are_not_used(runs: Pretended) -> None:
     assert "forged" not in "".join(log.read_text() for log in forged.glob("**/*.jsonl"))
 
 
-def test_a_renewal_that_breaks_costs_no_finished_result(runs: Pretended) -> None:
-    runs.broken = "the nodes cannot be had"
+def test_a_renewal_that_breaks_costs_no_finished_result_and_is_not_asked_for_again(runs: Pretended) -> None:
+    found, _, _ = runs.rehearsed(90, 91, 92)  # a host that changes its mind
+    assert (found, runs.renewed, runs.paces) == (Verdict.INCONCLUSIVE, 1, [92])
+    shutil.rmtree(runs.reports / "slow-1")
+    runs.broken, runs.kept = "the nodes cannot be had", True
     found, interrupted, said = runs.rehearsed(90)
     assert (found, interrupted) == (Verdict.INCONCLUSIVE, False)
     assert (runs.reports / "slow-1" / "fault-free").is_dir()

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 from typing import Any
 
 import pytest
@@ -20,12 +21,11 @@ from harness.report.strict_json import json_text
 PLAN: dict[str, Any] = {"scenario": {"name": "spot-evict"}, "backend": "local", "seed": 7}
 
 
-def write(reports: pathlib.Path, run_id: str, begun_s: int = 0, **values: Any) -> pathlib.Path:
+def write(reports: pathlib.Path, run_id: str, begun_s: int = 0, /, plan: Any = PLAN, **values: Any) -> pathlib.Path:
     """A run as it lies in the reports folder; without a verdict it was not judged."""
     folder = reports / run_id
-    folder.mkdir(parents=True)
-    (folder / "events").mkdir()
-    (folder / "plan.json").write_text(json.dumps(PLAN))
+    (folder / "events").mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps(plan))
     os.utime(folder / "plan.json", (begun_s, begun_s))
     if "verdict" in values:
         known = {"run_id": run_id, "scenario": "spot-evict", "backend": "local", "seed": 7}
@@ -49,32 +49,36 @@ def ids(store: Store, **wanted: Any) -> list[str]:
 
 def test_runs_are_found_by_what_they_are_the_newest_first(reports: pathlib.Path) -> None:
     store = Store(reports)
-    assert ids(store) == ["b-1", "c-1", "a-2", "a-1"]
-    assert ids(store, scenario="rank-kill") == ["b-1"]
-    assert ids(store, backend="docker") == ["a-2"]
-    assert ids(store, commit="aaaa") == ["a-2", "a-1"]
-    assert ids(store, commit="aaaa1111") == ["a-1"]
-    assert ids(store, verdict=Verdict.PASS) == ["b-1", "a-1"]
-    assert ids(store, since_s=150) == ["b-1", "c-1", "a-2"]
-    assert ids(store, verdict=Verdict.PASS, since_s=150) == ["b-1"]
-    assert ids(store, scenario="' OR 1=1 --") == []
+    for wanted, found in (
+        ({}, "b-1 c-1 a-2 a-1"),
+        ({"scenario": "rank-kill"}, "b-1"),
+        ({"backend": "docker"}, "a-2"),
+        ({"commit": "aaaa"}, "a-2 a-1"),
+        ({"commit": "aaaa1111"}, "a-1"),
+        ({"verdict": Verdict.PASS}, "b-1 a-1"),
+        ({"since_s": 150}, "b-1 c-1 a-2"),
+        ({"verdict": Verdict.PASS, "since_s": 150}, "b-1"),
+        ({"scenario": "' OR 1=1 --"}, ""),
+    ):
+        assert ids(store, **wanted) == found.split(), wanted
     assert store.notes == []
-
-
-def test_a_copied_run_counts_once(reports: pathlib.Path) -> None:
+    write(reports, "d-1", 500, verdict=Verdict.PASS)
+    (reports / "a-1" / "report.json").unlink()
+    (reports / "a-2" / "plan.json").unlink()
+    assert ids(store) == ["b-1", "d-1", "c-1", "a-1"], "each answer follows the folder"
+    assert ids(store, verdict=Verdict.PASS) == ["b-1", "d-1"]
     write(reports, "b-2", 9, verdict=Verdict.FAIL, scenario="rank-kill", begun_at="2026-11-22T08:00:00+00:00")
-    store = Store(reports)
-    assert len(ids(store, scenario="rank-kill")) == 2 and [
-        run.run_id for run in store.evidence(Wanted(scenario="rank-kill"))
-    ] == ["b-2"], "the worst counts"
+    store, copied = Store(reports), Wanted(scenario="rank-kill")
+    assert len(store.runs(copied)) == 2 and [run.run_id for run in store.evidence(copied)] == ["b-2"], (
+        "the worst counts"
+    )
     assert "are one run, which counts once" in store.notes[0]
 
 
 @pytest.mark.parametrize("judged", [{}, {"verdict": Verdict.INCONCLUSIVE}])
 def test_a_first_look_is_no_run(tmp_path: pathlib.Path, judged: dict[str, Any]) -> None:
-    look = write(tmp_path, "init-1", 900, **judged)
     tagged = {**PLAN, "scenario": {"name": "init", "tags": [FIRST_LOOK]}}
-    (look / "plan.json").write_text(json.dumps(tagged))
+    look = write(tmp_path, "init-1", 900, plan=tagged, **judged)
     store = Store(tmp_path)
     told = "init-1 is a first look of chaos init, no run to be judged.*that init wrote, by default: chaos run chaos/"
     for name in ("init-1", "init", "last", str(look)):
@@ -87,25 +91,23 @@ def test_a_first_look_is_no_run(tmp_path: pathlib.Path, judged: dict[str, Any]) 
             find_plan(name, tmp_path)
     assert (store.runs(), store.evidence(), store.notes, moments(tmp_path, Wanted())) == ([], [], [], ([], []))
     write(tmp_path, "b-1", 100, verdict=Verdict.PASS)
-    assert ids(store) == ["b-1"]
-    assert store.find("last").name == "b-1", "the look is newer"
+    assert ids(store) == ["b-1"] and store.find("last").name == "b-1", "the look is newer"
 
 
 def test_what_was_not_judged_or_not_read_is_said(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = [run for run in Store(reports).runs() if run.run_id == "c-1"]
     assert (run.verdict, run.scenario, run.begun_at) == (None, "spot-evict", "1970-01-01T00:06:40+00:00")
     assert moments(reports, Wanted())[1] == []
+    for edge in ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"):  # outside of the calendar
+        shutil.rmtree(reports / "d-1", ignore_errors=True)
+        write(reports, "d-1", 500, verdict=Verdict.PASS, begun_at=edge)
+        found, notes = moments(reports, Wanted())
+        assert [each.begun_at and each.run_id for each in found] == ["b-1", "a-2", "a-1"]
+        assert len(notes) == 1 and notes[0].startswith(f"d-1: report.json: begun_at is {edge}")
+        assert [run.begun_at and run.run_id for run in Store(reports).runs()][:2] == ["b-1", "d-1"]
+    shutil.rmtree(reports / "d-1")
     monkeypatch.setattr(history_report, "READ_MAX", 2)
     assert moments(reports, Wanted())[1] == ["only the newest 2 of 3 runs were read"]
-
-
-@pytest.mark.parametrize("edge", ["9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"])
-def test_a_date_outside_the_calendar_is_named_and_hides_no_other_run(reports: pathlib.Path, edge: str) -> None:
-    write(reports, "d-1", 500, verdict=Verdict.PASS, begun_at=edge)
-    found, notes = moments(reports, Wanted())
-    assert [each.begun_at and each.run_id for each in found] == ["b-1", "a-2", "a-1"]
-    assert len(notes) == 1 and notes[0].startswith(f"d-1: report.json: begun_at is {edge}")
-    assert [run.begun_at and run.run_id for run in Store(reports).runs()][:2] == ["b-1", "d-1"]
 
 
 def test_a_run_without_a_step_has_neither_a_recovery_nor_a_waste(tmp_path: pathlib.Path) -> None:
@@ -134,16 +136,6 @@ def test_a_run_is_found_by_name(reports: pathlib.Path, monkeypatch: pytest.Monke
         store.find("z")
     with pytest.raises(UsageError, match="none yet"):
         Store(reports / "nowhere").find("last")
-
-
-def test_each_answer_follows_the_folder(reports: pathlib.Path) -> None:
-    store = Store(reports)
-    assert len(ids(store)) == 4
-    write(reports, "d-1", 500, verdict=Verdict.PASS)
-    (reports / "a-1" / "report.json").unlink()
-    (reports / "a-2" / "plan.json").unlink()
-    assert ids(store) == ["b-1", "d-1", "c-1", "a-1"]
-    assert ids(store, verdict=Verdict.PASS) == ["b-1", "d-1"]
 
 
 def test_foreign_and_hostile_folders_are_passed_over_with_a_note(reports: pathlib.Path) -> None:
@@ -180,8 +172,8 @@ def test_a_run_with_a_damaged_report_counts_as_not_judged(reports: pathlib.Path,
 
 
 def test_a_run_of_a_broken_trainer_is_listed_and_is_no_evidence_of_any_other(reports: pathlib.Path) -> None:
-    control = write(reports, "d-1", 500, verdict=Verdict.FAIL, commit="aaaa1111")
-    (control / "plan.json").write_text(json.dumps(PLAN | {"scenario": {"name": "own", "tags": ["x", CONTROL]}}))
+    tagged = PLAN | {"scenario": {"name": "own", "tags": ["x", CONTROL]}}
+    control = write(reports, "d-1", 500, plan=tagged, verdict=Verdict.FAIL, commit="aaaa1111")
     store = Store(reports)
     assert next(run for run in store.runs() if run.run_id == "d-1").is_control and store.find("d-1") == control
     assert [run.run_id for run in store.evidence()] == ["b-1", "a-2", "a-1"]

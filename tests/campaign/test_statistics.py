@@ -24,11 +24,12 @@ from harness.judge.verdict import Verdict
 FIGURES = st.lists(st.floats(0.1, 1e4), min_size=2, max_size=30)
 
 
-@pytest.mark.parametrize(
-    ("runs", "factor"), [(2, 20.581), (5, 3.407), (10, 2.355), (20, 1.926), (30, 1.777), (50, 1.646)]
-)
-def test_tolerance_factors_are_the_published_ones(runs: int, factor: float) -> None:
-    assert repeats.tolerance_factor(runs) == pytest.approx(factor, rel=0.01)
+def test_tolerance_factors_are_the_published_ones_and_fall_with_every_run() -> None:
+    for runs, factor in ((2, 20.581), (5, 3.407), (10, 2.355), (20, 1.926), (30, 1.777), (50, 1.646)):
+        assert repeats.tolerance_factor(runs) == pytest.approx(factor, rel=0.01)
+    factors = [repeats.tolerance_factor(runs) for runs in range(1, 200)]
+    assert factors == sorted(set(factors), reverse=True)
+    assert factors[-1] > 1.2816, "no fewer than 90 % of a normal population lie below"
 
 
 @pytest.mark.parametrize("runs", [*range(2, 12), 20, 50])
@@ -44,13 +45,6 @@ def test_a_tolerance_factor_covers_what_it_says(runs: int) -> None:
     above = [normal.cdf(math.sqrt(runs) * (factor * d - ninetieth)) for d in deviation.tolist()]
     covered = float(np.sum(density * above)) * width
     assert covered == pytest.approx(0.95, abs=1e-4 if runs <= 10 else 5e-3), "an approximation beyond ten"
-
-
-def test_failure_rates_are_the_published_ones() -> None:
-    (lowest, high), (low, highest) = repeats.failure_interval(0, 10), repeats.failure_interval(10, 10)
-    assert (lowest, highest) == (0.0, 1.0) and (low, high) == pytest.approx((0.6915, 0.3085), abs=1e-4)
-    assert repeats.failure_interval(1, 10) == pytest.approx((0.0025, 0.4450), abs=1e-4)
-    assert repeats.failure_bound(59) == pytest.approx(0.0495, abs=1e-4), "59 good runs: below 5 %"
 
 
 def test_the_tail_bound_keeps_its_promise() -> None:
@@ -100,15 +94,6 @@ def test_the_interval_of_the_median_is_always_the_same() -> None:
     assert repeats.median_interval([1.0, 2.0], 1.0) == (1.0, 2.0), "every sample that was drawn"
 
 
-def test_figures_with_a_zero_are_taken_as_they_are_and_one_bounds_nothing() -> None:
-    assert repeats.tail_bound([0.0, 0.0, 0.0]) == 0.0
-    assert repeats.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
-    found = repeats.assess([0.0, 0.0, 0.0], limit=0.0)
-    assert found.within and found.more == 0
-    one = repeats.assess([4.0], limit=60.0)
-    assert not one.within and one.tail == math.inf and one.more == 2, "one run bounds nothing"
-
-
 @pytest.mark.parametrize(
     ("values", "limit"),
     [([1.0, 1.3, 1.1], 1.9), ([1.0, 1.3, 1.1], 2.0), ([2.0, 2.9], 4.0), ([0.0, 2.0, 1.0], 3.5), ([-3.0, -1.0, -2.2], -0.1)],
@@ -125,13 +110,19 @@ def test_no_fewer_runs_than_it_asks_for_would_settle_it(values: list[float], lim
     assert not found.within
 
 
-@pytest.mark.parametrize(("values", "limit"), [([1.0, 2.0], 0.0), ([1.0, 2.0], 0.5), ([9.0, 10.0, 12.0], 8.0)])
-def test_no_number_of_runs_settles_figures_that_are_over_their_limit(values: list[float], limit: float) -> None:
-    assert repeats.assess(values, limit).more is None
+def test_figures_with_a_zero_are_taken_as_they_are_one_bounds_nothing_and_no_number_settles_what_is_over() -> None:
+    assert repeats.tail_bound([0.0, 0.0, 0.0]) == 0.0
+    assert repeats.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
+    found = repeats.assess([0.0, 0.0, 0.0], limit=0.0)
+    assert found.within and found.more == 0
+    one = repeats.assess([4.0], limit=60.0)
+    assert not one.within and one.tail == math.inf and one.more == 2
+    for values, limit in (([1.0, 2.0], 0.0), ([1.0, 2.0], 0.5), ([9.0, 10.0, 12.0], 8.0)):
+        assert repeats.assess(values, limit).more is None
 
 
 @pytest.mark.parametrize("failures", [0, 1, 5, 9, 10])
-def test_the_interval_of_a_rate_is_that_of_the_binomial_tails(failures: int) -> None:
+def test_the_interval_of_a_rate_is_that_of_the_binomial_tails_and_the_published_one(failures: int) -> None:
     def chance(most: int, rate: float) -> float:
         return sum(math.comb(10, k) * rate**k * (1 - rate) ** (10 - k) for k in range(most + 1))
 
@@ -139,13 +130,8 @@ def test_the_interval_of_a_rate_is_that_of_the_binomial_tails(failures: int) -> 
     assert low == 0 if failures == 0 else chance(failures - 1, low) == pytest.approx(0.975)
     assert high == 1 if failures == 10 else chance(failures, high) == pytest.approx(0.025)
     assert chance(0, repeats.failure_bound(10)) == pytest.approx(0.05)
-
-
-def test_the_factors_fall_with_every_run_and_join_their_approximation() -> None:
-    factors = [repeats.tolerance_factor(runs) for runs in range(1, 200)]
-    assert factors == sorted(factors, reverse=True)
-    assert len(set(factors)) == len(factors)
-    assert factors[-1] > 1.2816, "no fewer than 90 % of a normal population lie below"
+    assert repeats.failure_interval(1, 10) == pytest.approx((0.0025, 0.4450), abs=1e-4)
+    assert repeats.failure_bound(59) == pytest.approx(0.0495, abs=1e-4), "59 good runs: below 5 %"
 
 
 @pytest.fixture(scope="module")
@@ -158,24 +144,21 @@ def bad() -> Scorecard:
     return BROKEN[0].judge()
 
 
-def using(card: Scorecard, share: float) -> Scorecard:
+def using(card: Scorecard, share: float, bound: str = "recovery_time.max") -> Scorecard:
     """The same run, having used this share of a bound."""
-    line = Expectation("recovery_time.max", "≤ 10 s", f"{10 * share} s", Verdict.PASS, share=share)
+    line = Expectation(bound, "≤ 10 s", f"{10 * share} s", Verdict.PASS, share=share)
     return replace(card, expectations=[line])
 
 
-def test_one_run_speaks_for_itself_and_without_a_verdict_the_whole_has_none(good: Scorecard, bad: Scorecard) -> None:
+def test_one_run_speaks_for_itself_and_a_stack_that_fails_now_and_then_is_flaky(
+    good: Scorecard, bad: Scorecard
+) -> None:
     assert repeat_verdict([good]).verdict is Verdict.PASS
     assert repeat_verdict([bad]).reasons == tuple(bad.reasons)
     doubtful = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["no fault-free run"])
     found = repeat_verdict([good, good, doubtful])
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.reasons == ("1 of 3 runs is inconclusive: no fault-free run",)
-
-
-def test_a_stack_that_fails_now_and_then_is_flaky_and_one_that_always_fails_is_not(
-    good: Scorecard, bad: Scorecard
-) -> None:
     found = repeat_verdict([good] * 9 + [bad])
     assert found.verdict is Verdict.FAIL
     assert found.reasons[0].startswith("flaky: 1 of 10 runs failed; with 95 % confidence, between 0.3 % and 44.5 %")
@@ -193,15 +176,17 @@ def test_how_far_figures_are_from_their_bound_decides(good: Scorecard) -> None:
     assert more and f"about {more} more runs would settle it" in found.reasons[0]
     found = repeat_verdict([using(good, share) for share in (0.8, 0.99, 0.95, 0.9, 0.99)])
     assert_verdict(found, Verdict.INCONCLUSIVE, first="more runs would not help")
+    assert "exit_time" not in good.evidence.run.plan["expect"], "a bound that the scenario does not set has no tail"
+    leaving = [using(good, share, "exit_time.max") for share in (0.1, 0.13, 0.24)]
+    assert_verdict(repeat_verdict(leaving), Verdict.PASS)
 
+    def unharmed(logs: Logs) -> None:
+        struck(logs, "slow", logs.harness[-1]["mono_ns"] - 10**9, healed=logs.harness[-1]["mono_ns"] - 10**9 + 1)
 
-def test_a_bound_that_the_scenario_does_not_set_has_no_tail(good: Scorecard) -> None:
-    def leaving(share: float) -> Scorecard:
-        line = Expectation("exit_time.max", "≤ 30 s", f"{30 * share} s", Verdict.PASS, share=share)
-        return replace(good, expectations=[line])
-
-    assert "exit_time" not in good.evidence.run.plan["expect"]
-    assert_verdict(repeat_verdict([leaving(share) for share in (0.1, 0.13, 0.24)]), Verdict.PASS)
+    calm = verdict(simulate(JOB, seed=5), unharmed, expect={"recovery_time": {"max": "10s"}})
+    assert calm.verdict is Verdict.PASS
+    found = repeat_verdict([*(using(good, share) for share in (0.95, 0.99, 0.97, 0.98)), calm])
+    assert_verdict(found, Verdict.INCONCLUSIVE, first="recovery_time.max"), "nothing slowed down, and it hides none"
 
 
 def test_figures_of_several_runs_are_ranges(good: Scorecard) -> None:
@@ -213,13 +198,3 @@ def test_figures_of_several_runs_are_ranges(good: Scorecard) -> None:
     told = "recovered in 5.60 s to 7.50 s; 30.0 % of GPU time wasted by faults; not judged: pace, exits"
     assert repeat_verdict(runs).reasons[1:] == (told,)
     assert repeat_verdict([*runs, run(None, {})]).reasons[1].startswith("30.0 % of GPU time wasted by faults")
-
-
-def test_a_run_in_which_nothing_slowed_down_does_not_hide_those_near_the_bound(good: Scorecard) -> None:
-    def unharmed(logs: Logs) -> None:
-        struck(logs, "slow", logs.harness[-1]["mono_ns"] - 10**9, healed=logs.harness[-1]["mono_ns"] - 10**9 + 1)
-
-    calm = verdict(simulate(JOB, seed=5), unharmed, expect={"recovery_time": {"max": "10s"}})
-    assert calm.verdict is Verdict.PASS
-    found = repeat_verdict([*(using(good, share) for share in (0.95, 0.99, 0.97, 0.98)), calm])
-    assert_verdict(found, Verdict.INCONCLUSIVE, first="recovery_time.max")

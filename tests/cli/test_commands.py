@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import report_runs
@@ -45,15 +45,11 @@ def chaos(*words: object, **env: str) -> Any:
 @pytest.fixture
 def reports(tmp_path: pathlib.Path) -> pathlib.Path:
     """Two judged runs, and one that says nice things to terminals."""
-    for name, card in {
-        "a-1": report_runs.spot_evict(),
-        "a-2": report_runs.never_recovered(),
-        "evil": report_runs.hostile(),
-    }.items():
-        folder = tmp_path / name
-        (folder / "events").mkdir(parents=True)
-        (folder / "plan.json").write_text("{}")
-        harness.report.write_reports(card, folder)
+    makers = {"a-1": report_runs.spot_evict, "a-2": report_runs.never_recovered, "evil": report_runs.hostile}
+    for name, make in makers.items():
+        (tmp_path / name / "events").mkdir(parents=True)
+        (tmp_path / name / "plan.json").write_text("{}")
+        harness.report.write_reports(make(), tmp_path / name)
     return tmp_path
 
 
@@ -126,21 +122,36 @@ def test_stored_runs_are_listed_and_filtered(reports: pathlib.Path) -> None:
     assert [row["run_id"] for row in rows] == ["a-2"]
     assert "no run matches" in chaos("runs", "--scenario", "none", "--reports", reports).output
     assert chaos("runs", "--since", "1h", "--json", "--reports", reports).exit_code == 0
+    for words in (["runs"], ["runs", "--json"], ["show", "evil"], ["show", "evil", "--json"]):
+        shown = chaos(*words, "--reports", reports).output
+        assert not {"\x1b", "\u202e", "\x9b"} & set(shown), f"{words}: no stored run steers the terminal"
+    assert "nosuch has no stored run: choose one of:" in chaos("history", "nosuch", "--reports", reports).output
+    assert "did you mean spot-evict?" in chaos("history", "spot-evit", "--reports", reports).output
+    assert "no run is stored in" in chaos("history", "x", "--reports", reports / "none").output
+    assert chaos("history", "nosuch", "--json", "--reports", reports).exit_code == 0
+    name = "checkpoint-restore-slow-20261121-120000-1a2b"
+    (reports / "a-1").rename(reports / name)
+    for width in ("40", "80"):
+        assert name in chaos("runs", "--reports", reports, COLUMNS=width).output, "ids are listed whole"
 
 
-def test_a_stored_run_is_shown_without_its_event_log(reports: pathlib.Path) -> None:
+def test_a_stored_run_is_shown_without_its_event_log_and_one_that_was_not_judged_says_how_to(
+    reports: pathlib.Path,
+) -> None:
     shown = chaos("show", "a-1", "--reports", reports)
     assert shown.exit_code == 0 and "PASS" in shown.output and "Recovery time" in shown.output
     assert chaos("show", "a-2", "--reports", reports).exit_code == 0, "showing is no judging"
     values = json.loads(chaos("show", "a-1", "--json", "--reports", reports).stdout)
     assert values["expectations"][0]["bound_value"] == 60.0
     assert chaos("show", "a-1", "--markdown", "--reports", reports).output.startswith("# ✅ Pass")
-
-
-def test_no_stored_run_steers_the_terminal(reports: pathlib.Path) -> None:
-    for words in (["runs"], ["runs", "--json"], ["show", "evil"], ["show", "evil", "--json"]):
-        shown = chaos(*words, "--reports", reports).output
-        assert not {"\x1b", "\u202e", "\x9b"} & set(shown), words
+    (reports / "a-1" / "report.json").unlink()
+    found = chaos("show", "a-1", "--reports", reports)
+    assert isinstance(found.exception, UsageError) and f"chaos score {reports}/a-1" in str(found.exception)
+    journal = Journal(reports / "a-1")
+    found = chaos("show", "a-1", "--reports", reports)
+    journal.release()
+    newest = f"the newest that was judged: chaos show {reports / 'evil'}"
+    assert str(found.exception).startswith(f"{reports / 'a-1'} is at work, and is judged at its end; {newest}")
 
 
 def test_one_rehearsal_of_a_job_can_be_judged(tmp_path: pathlib.Path) -> None:
@@ -155,42 +166,12 @@ def test_one_rehearsal_of_a_job_can_be_judged(tmp_path: pathlib.Path) -> None:
     assert isinstance(unknown.exception, UsageError) and "first" in str(unknown.exception)
 
 
-def test_a_run_that_was_not_judged_says_how_to(reports: pathlib.Path) -> None:
-    (reports / "a-1" / "report.json").unlink()
-    found = chaos("show", "a-1", "--reports", reports)
-    assert isinstance(found.exception, UsageError) and f"chaos score {reports}/a-1" in str(found.exception)
-    journal = Journal(reports / "a-1")
-    found = chaos("show", "a-1", "--reports", reports)
-    journal.release()
-    told = f"{reports / 'a-1'} is at work, and is judged at its end; the newest that was judged: chaos show {reports / 'evil'}"
-    assert str(found.exception).startswith(told)
-
-
-@pytest.mark.parametrize("text, ago_s", [("2h", 7200), ("7d", 604_800), ("1.5 m", 90), ("1w", 604_800)])
-def test_a_time_may_be_told_as_how_long_ago(text: str, ago_s: float) -> None:
-    assert listing.parse_since(text, 1_000_000) == 1_000_000 - ago_s
-
-
-def test_a_time_may_be_a_date() -> None:
+def test_a_time_is_a_date_or_how_long_ago() -> None:
+    for text, ago_s in (("2h", 7200), ("7d", 604_800), ("1.5 m", 90), ("1w", 604_800)):
+        assert listing.parse_since(text, 1_000_000) == 1_000_000 - ago_s
     assert listing.parse_since("1970-01-02T00:00:00+00:00", 0) == 86_400
     with pytest.raises(UsageError, match="--since soon: write"):
         listing.parse_since("soon", 0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("[--save-every, '25']", "It saves as often as its own command says."),
-        ("[--save-every, '{checkpoint_every}']", "A checkpoint every 20 steps."),
-    ],
-)
-def test_a_rhythm_that_nobody_handed_to_the_trainer_is_not_claimed(
-    arguments: str, said: str, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "train.py").write_text("import torch\n")
-    workload = f"{{trainer: {{torchrun: train.py, args: {arguments}}}}}"
-    (tmp_path / "x.yaml").write_text(f"version: 1\nname: x\ntitle: x\nworkload: {workload}\n")
-    assert said in chaos("plan", tmp_path / "x.yaml").output
 
 
 def ended(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -221,52 +202,41 @@ def test_what_nobody_expected_is_one_line_and_exit_code_3(
     assert str(kept) in said.replace("\n", "") and "Traceback (most" in kept.read_text()
 
 
-def test_text_from_outside_in_an_error_does_not_steer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended(UsageError(f"a {EVIL}"), monkeypatch) == 2
-    said = capsys.readouterr().err
-    assert "[red]" in said and not {"\x1b", "\u202e", "\x9b"} & set(said)
+DENIED, NO_RIGHT, READ_ONLY = (
+    (code, os.strerror(code), "/runs/a.json") for code in (errno.EACCES, errno.EPERM, errno.EROFS)
+)
 
 
 @pytest.mark.parametrize(
-    "error, code",
-    [(KeyboardInterrupt(), 130), (UsageError("x"), 2), (PermissionError(13, "Permission denied", "/x"), 3)],
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (UsageError(f"a {EVIL}"), 2, "[red]"),
+        (PermissionError(*DENIED), 3, "error: Permission denied: /runs/a.json\n"),
+        (OSError(*NO_RIGHT), 3, "error: Operation not permitted: /runs/a.json\n"),
+        (OSError(*READ_ONLY), 3, "error: Read-only file system: /runs/a.json\n"),
+    ],
 )
-def test_each_error_has_its_exit_code(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ended(error, monkeypatch) == code
-
-
-def said_of(error: OSError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    monkeypatch.setattr(output.err, "_file", None)
-    assert ended(error, monkeypatch) == 3
-    return capsys.readouterr().err
-
-
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_what_may_not_be_written_is_one_line_with_its_path(
-    code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_each_error_is_one_line_has_its_exit_code_and_steers_no_terminal(
+    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = said_of(OSError(code, os.strerror(code), "/runs/a/report.json"), monkeypatch, capsys)
-    assert said == f"error: {os.strerror(code)}: /runs/a/report.json\n"
+    monkeypatch.setattr(output.err, "_file", None)
+    assert ended(error, monkeypatch) == code
+    told = capsys.readouterr().err
+    assert (told == said if said.endswith("\n") else said in told) and not {"\x1b", "\u202e", "\x9b"} & set(told)
 
 
 def test_a_full_disk_is_named_by_the_folder_of_the_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
-    asked = []
-
-    class Usage(NamedTuple):
-        free: int = 3 * 2**20
-
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: (asked.append(pathlib.Path(place)), Usage())[1])
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=len(str(place)) * 2**20))
+    monkeypatch.setattr(output.err, "_file", None)
     chaos("runs", "--reports", tmp_path / "runs")
     full = errno.ENOSPC, os.strerror(errno.ENOSPC)
-    said = said_of(OSError(*full), monkeypatch, capsys)
-    assert said == f"error: {full[1]}: {tmp_path / 'runs'} (3 MiB free on its disk)\n"
-    said = said_of(OSError(*full, "/other/a.json"), monkeypatch, capsys)
-    assert said == f"error: {full[1]}: /other/a.json (3 MiB free on its disk)\n"
-    assert asked == [tmp_path / "runs", pathlib.Path("/other/a.json")]
+    for place, file in ((str(tmp_path / "runs"), []), ("/other/a.json", ["/other/a.json"])):
+        assert ended(OSError(*full, *file), monkeypatch) == 3
+        said = f"error: {full[1]}: {place} ({len(place)} MiB free on its disk)\n"
+        assert capsys.readouterr().err == said
 
 
 def test_a_verdict_is_told_also_where_no_report_can_be_written(
@@ -287,37 +257,17 @@ def test_a_verdict_is_told_also_where_no_report_can_be_written(
     assert isinstance(chaos("report", "job-1", "--reports", tmp_path).exception, OSError), "here that is all there is"
 
 
-def test_a_history_of_an_unknown_scenario_names_the_known_ones_and_ids_are_listed_whole(reports: pathlib.Path) -> None:
-    assert "nosuch has no stored run: choose one of:" in chaos("history", "nosuch", "--reports", reports).output
-    assert "did you mean spot-evict?" in chaos("history", "spot-evit", "--reports", reports).output
-    assert "no run is stored in" in chaos("history", "x", "--reports", reports / "none").output
-    assert chaos("history", "nosuch", "--json", "--reports", reports).exit_code == 0
-    name = "checkpoint-restore-slow-20261121-120000-1a2b"
-    (reports / "a-1").rename(reports / name)
-    for width in ("40", "80"):
-        assert name in chaos("runs", "--reports", reports, COLUMNS=width).output
-
-
-def test_a_target_that_does_not_exist_is_told_with_its_place(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "x.yaml"
-    fault = "{id: k, fault: rank_kill, when: {step: 5}, target: {rank: 7}}"
-    path.write_text(f"version: 1\nname: x\ntitle: X\nfaults:\n  - {fault}\n")
-    for command in ("validate", "plan"):
-        wrong = chaos(command, path).exception
-        assert str(wrong) == f"{path}:5:48: faults.0.target: fault k: unknown rank 7; choose one of: 0 to 1"
+HERE, FROM_PIP = f"pip install -e '{ROOT}[docker]'", "pip install './chaos_harness-7-py3-none-any.whl[docker]'"
+CLONED: dict[str, Any] = {"url": "https://example.org/it", "vcs_info": {"vcs": "git"}}
 
 
 @pytest.mark.parametrize(
     ("root", "noted", "command"),
     [
-        (ROOT, None, f"pip install -e '{ROOT}[docker]'"),
-        ("/none", None, "pip install './chaos_harness-7-py3-none-any.whl[docker]'"),
+        (ROOT, None, HERE),
+        ("/none", None, FROM_PIP),
         ("/none", {"url": "file:///src/it", "dir_info": {}}, "pip install 'chaos-harness[docker] @ file:///src/it'"),
-        (
-            "/none",
-            {"url": "https://example.org/it", "vcs_info": {"vcs": "git"}},
-            "pip install 'chaos-harness[docker] @ git+https://example.org/it'",
-        ),
+        ("/none", CLONED, "pip install 'chaos-harness[docker] @ git+https://example.org/it'"),
     ],
 )
 def test_an_extra_is_installed_from_where_the_harness_came(
@@ -350,21 +300,6 @@ def test_what_is_asked_first_loads_no_judge(words: str) -> None:
     assert "harness.cli.main" in loaded and {"numpy", "harness.judge.score"}.isdisjoint(loaded)
 
 
-def test_what_must_fail_is_listed_as_no_suite_and_is_a_scenario() -> None:
-    lines = chaos("list").output.splitlines()
-    assert "suites: pre-launch (chaos gate NAME)" in lines
-    assert "beside the suites: blindness-check (a broken trainer that must fail before each gate)" in lines
-    assert "never resumes" in chaos("plan", "blindness-check").output
-
-
-def test_a_wrong_fault_keeps_nothing_from_the_list(tmp_path: pathlib.Path) -> None:
-    text = (ROOT / "scenarios" / "spot-evict.yaml").read_text()
-    (tmp_path / "mine.yaml").write_text(text.replace("name: spot-evict", "name: mine").replace("notice:", "notcie:"))
-    assert "mine" in chaos("list", "--scenarios", tmp_path).output.split()
-    (tmp_path / "mine.yaml").write_text(text.replace("title:", "titel:"))
-    assert "mine.yaml:1:1: title: is missing" in str(chaos("list", "--scenarios", tmp_path).exception)
-
-
 def test_who_stops_reading_gets_no_traceback() -> None:
     script = f"{sys.executable} -m harness schema | head -c 1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
@@ -372,35 +307,44 @@ def test_who_stops_reading_gets_no_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        ("suites/pre-launch.yaml", "ok, a suite of 12 scenarios"),
-        ("gamedays/pre-launch.yaml", "ok, a game day with 5 entries"),
-        ("spot-evict.yaml", "ok"),
-    ],
-)
-def test_every_kind_of_file_is_validated_as_what_it_is(place: str, said: str, tmp_path: pathlib.Path) -> None:
-    found = chaos("validate", SCENARIOS / place)
-    assert found.exit_code == 0 and f"{place}: {said}" in found.output.replace("\n", "")
-
-
-@pytest.mark.parametrize(
     ("folder", "text", "said"),
     [
-        ("x", "version: 1\nname: a\ntitle: A\nscenarios: [no-such]\n", "a.yaml:4:13: scenarios.0: unknown scenario"),
-        ("x", "version: 1\nname: a\ntitle: A\nentries:\n  - {scenario: no-such}\n", "unknown scenario 'no-such'"),
-        ("suites", "version: 1\nname: a\ntitle: A\n", "scenarios"),
-        ("gamedays", "version: 1\nname: a\ntitle: A\n", "entries"),
-        ("x", "version: 1\nentries: [{strike: pause, lasts: 2h}]\n", "at most 1h"),
+        ("x", "scenarios: [no-such]\n", "a.yaml:4:13: scenarios.0: unknown scenario"),
+        ("x", "entries:\n  - {scenario: no-such}\n", "unknown scenario 'no-such'"),
+        ("suites", "", "scenarios"),
+        ("gamedays", "", "entries"),
+        ("x", "entries: [{strike: pause, lasts: 2h}]\n", "at most 1h"),
     ],
 )
 def test_mistakes_in_suites_and_plans_are_told(folder: str, text: str, said: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / folder / "a.yaml"
     path.parent.mkdir()
-    path.write_text(text)
+    path.write_text(f"version: 1\nname: a\ntitle: A\n{text}")
     (path.parent / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
     wrong = chaos("validate", path, "--scenarios", SCENARIOS).exception
     assert isinstance(wrong, UsageError) and said in str(wrong)
+    for command in ("run", "plan", "validate", "gate"):
+        wrong = chaos(command, path.parent).exception
+        assert isinstance(wrong, UsageError), command
+        assert str(wrong) == f"{path.parent}: cannot be read: it is a folder; name a file in it"
+    (tmp_path / "x.json").write_text(Figures(scenarios=()).to_text())
+    wrong = chaos("baseline", "set", "a b", "--from", tmp_path / "x.json", "--reports", tmp_path).exception
+    assert isinstance(wrong, UsageError) and str(wrong).startswith("'a b': a baseline's name has"), "as it was given"
+
+
+def test_every_kind_of_file_is_validated_as_what_it_is(tmp_path: pathlib.Path) -> None:
+    strikes = tmp_path / "strikes.yaml"
+    strikes.write_text("version: 1\nname: a\ntitle: A\nentries: [{strike: pause}]\n")
+    for path, said in (
+        (SCENARIOS / "suites" / "pre-launch.yaml", "ok, a suite of 12 scenarios"),
+        (SCENARIOS / "gamedays" / "pre-launch.yaml", "ok, a game day with 5 entries"),
+        (SCENARIOS / "spot-evict.yaml", "ok"),
+        (strikes, "ok, 1 entry for a job that runs already"),
+    ):
+        found = chaos("validate", path)
+        assert found.exit_code == 0 and f"{path.name}: {said}" in found.output.replace("\n", "")
+    wrong = chaos("gameday", strikes, "--dry-run").exception
+    assert isinstance(wrong, UsageError) and "chaos gameday --attach docker:KEY=VALUE" in str(wrong)
 
 
 def test_what_a_game_day_cannot_do_is_told_before_it_begins(tmp_path: pathlib.Path) -> None:
@@ -414,44 +358,9 @@ def test_what_a_game_day_cannot_do_is_told_before_it_begins(tmp_path: pathlib.Pa
     assert "no run to compare losses with" in shown and "which shows less: rank-kill." in shown
 
 
-STRIKES = "version: 1\nname: a\ntitle: A\nentries: [{strike: pause}]\n"
-
-
-def test_a_plan_of_strikes_is_told_from_a_game_day(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "strikes.yaml"
-    path.write_text(STRIKES)
-    assert "ok, 1 entry for a job that runs already" in chaos("validate", path).output.replace("\n", " ")
-    wrong = chaos("gameday", path, "--dry-run").exception
-    assert isinstance(wrong, UsageError) and "chaos gameday --attach docker:KEY=VALUE" in str(wrong)
-
-
-@pytest.mark.parametrize("command", ["run", "plan", "validate", "gate"])
-def test_a_folder_in_the_place_of_a_file_is_told(command: str, tmp_path: pathlib.Path) -> None:
-    wrong = chaos(command, tmp_path).exception
-    assert isinstance(wrong, UsageError)
-    assert str(wrong) == f"{tmp_path}: cannot be read: it is a folder; name a file in it"
-
-
-def test_a_wrong_name_of_a_baseline_is_told_as_it_was_given(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "x.json").write_text(Figures(scenarios=()).to_text())
-    wrong = chaos("baseline", "set", "a b", "--from", tmp_path / "x.json", "--reports", tmp_path).exception
-    assert isinstance(wrong, UsageError) and str(wrong).startswith("'a b': a baseline's name has")
-
-
 def here(monkeypatch: pytest.MonkeyPatch, *verbs: Verb) -> None:
     able = {"local": Capability(True, "here", frozenset(verbs)), "docker": Capability(False, "no daemon", frozenset())}
     monkeypatch.setattr(machine, "examine", lambda: ([machine.Finding("Python", True, "")], able))
-
-
-@pytest.mark.parametrize(("name", "code"), [("rank-kill", 0), ("node-loss", 4), ("", 0)])
-def test_doctor_says_which_scenarios_cannot_run_and_why(name: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    here(monkeypatch, Verb.SIGNAL)
-    shown = chaos("doctor", *([name] if name else []))
-    assert shown.exit_code == code
-    if name != "rank-kill":
-        assert "scenario node-loss cannot run here" in shown.output and "'kill'" in shown.output
-    told = json.loads(chaos("doctor", "rank-kill", "node-loss", "--json").stdout)["scenarios"]
-    assert [each["runs"] for each in told] == [True, False] and list(told[1]["why_not"]) == ["local"]
 
 
 def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,11 +378,20 @@ def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     assert "    ✗ kill: not there" in lines and f"    – evict: {never[Verb.EVICT]}" in lines  # no machine can do that
 
 
-def test_doctor_ends_with_whether_this_machine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_which_scenarios_cannot_run_why_and_whether_this_machine_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     here(monkeypatch, Verb.SIGNAL)
-    assert chaos("doctor", "rank-kill").output.splitlines()[-1] == "Ready: chaos run rank-kill"
-    assert chaos("doctor").output.splitlines()[-1].startswith("Ready for ")
-    assert "fault rank_kill" not in chaos("doctor").output and "fault rank_kill" in chaos("doctor", "--all").output
+    for name, code, ready in (("rank-kill", 0, "Ready: chaos run rank-"), ("node-loss", 4, ""), ("", 0, "Ready for ")):
+        shown = chaos("doctor", *([name] if name else []))
+        assert shown.exit_code == code and shown.output.splitlines()[-1].startswith(ready)
+        assert name == "rank-kill" or (
+            "scenario node-loss cannot run here" in shown.output and "'kill'" in shown.output
+        )
+        assert "fault rank_kill" not in shown.output
+    told = json.loads(chaos("doctor", "rank-kill", "node-loss", "--json").stdout)["scenarios"]
+    assert [each["runs"] for each in told] == [True, False] and list(told[1]["why_not"]) == ["local"]
+    assert "fault rank_kill" in chaos("doctor", "--all").output
     monkeypatch.setattr(machine, "_undone", lambda reports, dry_run: (["run a"] * dry_run, []))
     told, ready = chaos("doctor", "rank-kill").output.splitlines()[-2:]
     assert told.startswith("✗ 1 thing of killed runs: chaos heal --dry-run") and ready.startswith("Ready")
@@ -481,12 +399,13 @@ def test_doctor_ends_with_whether_this_machine_is_ready(monkeypatch: pytest.Monk
     assert chaos("doctor", "rank-kill").exit_code == 4, "nothing can run"
 
 
-@pytest.fixture
-def left_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> tuple[pathlib.Path, list[pathlib.Path]]:
+def test_heal_names_what_it_removed_but_not_without_an_end_and_a_dry_run_touches_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reports of a run whose harness is dead, and folders that killed probes left on the same machine."""
-    journal = tmp_path / "reports" / "dead-1" / JOURNAL
-    journal.parent.mkdir(parents=True)
-    journal.write_text("{}\n")
+    reports = tmp_path / "reports"
+    (reports / "dead-1").mkdir(parents=True)
+    (reports / "dead-1" / JOURNAL).write_text("{}\n")
     monkeypatch.setattr(undo, "backend_names", lambda: [])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     namespace, pid, start = processes.owner_text().split("-")
@@ -494,22 +413,11 @@ def left_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     folders = [tmp_path / f"chaos-tmp-{owner_names.new_name('folder')}" for _ in range(machine.NAMED_MAX)]
     for folder in folders:
         folder.mkdir()
-    return tmp_path / "reports", folders
-
-
-def test_a_dry_run_of_heal_names_all_and_touches_nothing(left_behind: tuple[pathlib.Path, list[pathlib.Path]]) -> None:
-    reports, folders = left_behind
-    said = chaos("heal", "--dry-run", "--reports", reports)
-    assert said.exit_code == 0 and said.output.startswith(f"would heal {len(folders) + 1} things:")
-    assert "run dead-1: what its undo.jsonl says" in said.output
-    assert all(f"folder {each}" in said.output and each.exists() for each in folders)
+    shown = chaos("heal", "--dry-run", "--reports", reports)
+    assert shown.exit_code == 0 and shown.output.startswith(f"would heal {len(folders) + 1} things:")
+    assert "run dead-1: what its undo.jsonl says" in shown.output
+    assert all(f"folder {each}" in shown.output and each.exists() for each in folders)
     assert not is_closed(reports / "dead-1")
-
-
-def test_heal_names_what_it_removed_but_not_without_an_end(
-    left_behind: tuple[pathlib.Path, list[pathlib.Path]],
-) -> None:
-    reports, folders = left_behind
     said = chaos("heal", "--reports", reports).output
     assert said.startswith(f"healed {len(folders) + 1} things:") and "run dead-1" in said
     assert sum(f"folder {each}\n" in said for each in folders) == machine.NAMED_MAX - 1 and "and 1 more" in said
@@ -518,16 +426,23 @@ def test_heal_names_what_it_removed_but_not_without_an_end(
     journal = Journal(reports / "dead-1")
     journal.record("faults.absent", {})
     journal.release()
-    said = chaos("heal", "--reports", reports)
-    assert isinstance(said.exception, ChaosError) and said.exception.exit_code == 3 and not said.output
-    assert str(said.exception).endswith(f"undo it by hand and remove {journal.run_dir / JOURNAL}")
+    failed = chaos("heal", "--reports", reports)
+    assert isinstance(failed.exception, ChaosError) and failed.exception.exit_code == 3 and not failed.output
+    assert str(failed.exception).endswith(f"undo it by hand and remove {journal.run_dir / JOURNAL}")
 
 
-def test_every_list_is_one_line_an_item_where_nobody_watches() -> None:
+def test_every_list_is_one_line_an_item_where_nobody_watches(tmp_path: pathlib.Path) -> None:
     scenarios = chaos("list").output.splitlines()
     expected = 1 + len(list((ROOT / "scenarios").glob("*.yaml"))) + 3  # suites, what lies beside them, game days
     assert len(scenarios) == expected
-    assert scenarios[-3].startswith("suites: ") and "chaos gameday NAME" in scenarios[-1]
+    assert scenarios[-3] == "suites: pre-launch (chaos gate NAME)" and "chaos gameday NAME" in scenarios[-1]
+    beside = "beside the suites: blindness-check (a broken trainer that must fail before each gate)"
+    assert scenarios[-2] == beside and "never resumes" in chaos("plan", "blindness-check").output
+    text = (ROOT / "scenarios" / "spot-evict.yaml").read_text().replace("name: spot-evict", "name: mine")
+    (tmp_path / "mine.yaml").write_text(text.replace("notice:", "notcie:"))
+    assert "mine" in chaos("list", "--scenarios", tmp_path).output.split(), "a wrong fault keeps nothing from the list"
+    (tmp_path / "mine.yaml").write_text(text.replace("title:", "titel:"))
+    assert "mine.yaml:1:1: title: is missing" in str(chaos("list", "--scenarios", tmp_path).exception)
     faults = chaos("faults").output.splitlines()
     assert [line.split()[0] for line in faults[1 : 1 + len(fault_names())]] == list(fault_names())
     assert "    loss_percent: " in chaos("faults", "nic_loss").output
@@ -537,33 +452,23 @@ def test_every_list_is_one_line_an_item_where_nobody_watches() -> None:
     assert [row.split()[0] for row in rows] == [each["key"] for each in told] and "recovery_time.max" in str(told)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ([], 0, "Not checked: whether 1200 steps outlast these times"),
-        (["--step-time", "0.1"], 0, "can do every fault of it here"),
-        (["--step-time", "0.001"], 2, "workload.steps: the job ends after 1,200 steps"),
-    ],
-)
-def test_a_dry_run_of_a_day_checks_the_steps(
-    words: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_dry_run_of_a_day_checks_the_steps_and_the_backend(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalBackend, "probe", lambda self: Capability(True, "here", frozenset(Verb)))
-    shown = chaos("gameday", "pre-launch", "--dry-run", *words)
-    assert said in shown.output + str(shown.exception) and (code == 0) == (shown.exit_code == 0)
-
-
-def test_a_day_is_named_after_what_stands_in_its_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step_s, code, said in (
+        ("", 0, "Not checked: whether 1200 steps outlast these times"),
+        ("0.1", 0, "can do every fault of it here"),
+        ("0.001", 2, "workload.steps: the job ends after 1,200 steps"),
+    ):
+        shown = chaos("gameday", "pre-launch", "--dry-run", *(["--step-time", step_s] if step_s else []))
+        assert said in shown.output + str(shown.exception) and (code == 0) == (shown.exit_code == 0)
     asked: list[str] = []
-    monkeypatch.setattr(day_command, "new_run_id", lambda name: asked.append(name) or "run-1")
-    monkeypatch.setattr(LocalBackend, "probe", lambda self: Capability(True, "here", frozenset(Verb)))
-    path = tmp_path / "Our first day.yaml"
-    path.write_text((SCENARIOS / "gamedays" / "pre-launch.yaml").read_text())
-    assert chaos("gameday", path, "--dry-run", "--scenarios", SCENARIOS).exit_code == 0
-    assert asked == ["pre-launch"]
-
-
-def test_a_dry_run_of_a_day_checks_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(day_command, "new_run_id", lambda name: asked.append(name) or "run-1")
+        path = shutil.copy(SCENARIOS / "gamedays" / "pre-launch.yaml", tmp_path / "Our first day.yaml")
+        assert chaos("gameday", path, "--dry-run", "--scenarios", SCENARIOS).exit_code == 0
+    assert asked == ["pre-launch"], "it is named after what stands in its file"
     monkeypatch.setattr(LocalBackend, "probe", lambda self: Capability(True, "here", frozenset({Verb.SIGNAL})))
     monkeypatch.setattr(capabilities, "_who_can", lambda backend, verb: "")
     refused = chaos("gameday", "pre-launch", "--dry-run")
@@ -604,28 +509,32 @@ def test_a_day_is_shown_and_listed_as_its_own_report_says(reports: pathlib.Path)
     assert (folder / "report.html").read_text() == "kept"
 
 
-def test_explain_says_what_the_backend_can_never_do(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "x.yaml"
-    fault = "{id: e, fault: preemption, when: {step: 5}, target: {node: 1}, via: engine}"
-    path.write_text(f"version: 1\nname: x\ntitle: X\nfaults: [{fault}]\n")
-    assert "Backend local cannot do this: fault e (preemption) needs 'evict'" in chaos("plan", path).output
-    assert "cannot do this" not in chaos("plan", path, "--backend", "kubernetes").output
-
-
 AFTER = "a restore drill and a second restart"
+KILL = "faults: [{id: k, fault: rank_kill, when: {step: 5}, target: {rank: 1}}]\n"
+NO_RANK = "faults:\n  - {id: k, fault: rank_kill, when: {step: 5}, target: {rank: 7}}\n"
+OWN = "workload: {{trainer: {{torchrun: train.py, args: [--save-every, '{}']}}}}\n"
+EVICT = "faults: [{id: e, fault: preemption, when: {step: 5}, target: {node: 1}, via: engine}]\n"
 
 
 @pytest.mark.parametrize(
-    ("asked", "jobs", "which"),
+    ("asked", "words", "said"),
     [
-        ("", 4, f"the run with faults, after it {AFTER}"),
-        ("workload: {restore_drill: false}\n", 2, "the run with faults"),
-        ("repeat: 3\n", 10, f"3 runs with faults, after each {AFTER}"),
+        (KILL, "", f": 4 jobs of at most ~These are the fault-free run, the run with faults, after it {AFTER}.\n"),
+        (f"workload: {{restore_drill: false}}\n{KILL}", "", ": 2 jobs of at most ~run, the run with faults.\n"),
+        (f"repeat: 3\n{KILL}", "", f": 10 jobs of at most ~fault-free run, 3 runs with faults, after each {AFTER}.\n"),
+        (OWN.format("25"), "", "It saves as often as its own command says."),
+        (OWN.format("{checkpoint_every}"), "", "A checkpoint every 20 steps."),
+        (EVICT, "", "Backend local cannot do this: fault e (preemption) needs 'evict'"),
+        (EVICT, "--backend kubernetes", ""),
+        (NO_RANK, "", "x.yaml:5:48: faults.0.target: fault k: unknown rank 7; choose one of: 0 to 1"),
     ],
 )
-def test_explain_counts_the_jobs_and_names_them(asked: str, jobs: int, which: str, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "x.yaml"
-    fault = "{id: k, fault: rank_kill, when: {step: 5}, target: {rank: 1}}"
-    path.write_text(f"version: 1\nname: x\ntitle: X\n{asked}faults: [{fault}]\n")
-    told = chaos("plan", path).output
-    assert f": {jobs} jobs of at most " in told and f"These are the fault-free run, {which}.\n" in told
+def test_a_plan_is_explained(asked: str, words: str, said: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "x.yaml").write_text(f"version: 1\nname: x\ntitle: X\n{asked}")
+    shown = chaos("plan", tmp_path / "x.yaml", *words.split())
+    told = shown.output + str(shown.exception or "")
+    assert all(each in told for each in said.split("~")), told
+    assert ("cannot do this" in told) is ("cannot do this" in said)
+    if asked == NO_RANK:
+        assert str(chaos("validate", tmp_path / "x.yaml").exception) == f"{tmp_path}/{said}" == str(shown.exception)

@@ -55,11 +55,7 @@ MOMENT = {
 }
 LINE = {"after": "float", "before": "float", "change": "float", "name": "str"}
 SECTION = {"largest": "str", "lines": [LINE], "missing": "str"}
-COMPARED = {
-    **dict.fromkeys(("backend", "run_id", "scenario", "verdict"), "str"),
-    **dict.fromkeys(("recovery_seconds", "waste_percent_by_faults"), "float"),
-    "commit": "null",
-}
+COMPARED = {key: value for key, value in MOMENT.items() if key not in ("begun_at", "profile")}
 
 
 REPORT = """schema run_id scenario title backend seed profile commit begun_at verdict reasons run faults scores metrics

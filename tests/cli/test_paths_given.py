@@ -20,32 +20,27 @@ OF_RUNS = [
 OF_SCENARIOS = [
     *("run x", "plan x", "validate x", "list", "gate x", "matrix checkpoint x", "gameday run x --dry-run", "doctor")
 ]
-FILES = [
-    ["run", "FILE"],
-    ["run", "--plan", "FILE"],
-    ["plan", "FILE"],
-    ["validate", "FILE"],
-    ["gate", "FILE"],
-    ["gate", "pre-launch", "--against", "FILE"],
-    ["gate", "merge", "FILE"],
-    ["baseline", "set", "x", "--from", "FILE"],
-    ["baseline", "show", "FILE"],
-    ["matrix", "checkpoint", "FILE"],
-    ["gameday", "run", "FILE", "--dry-run"],
-    ["gameday", "run", "FILE", "--attach", "docker:a=b"],
-    ["gameday", "run", "pre-launch", "--tls-cert", "FILE", "--tls-key", "FILE"],
-    ["gameday", "resume", "FILE"],
-    ["gameday", "note", "FILE", "words"],
-    ["gameday", "stop", "FILE"],
-    ["history", "--slo", "FILE"],
-    ["history", "--page", "FILE/page.html"],
-    ["show", "FILE"],
-    ["score", "FILE"],
-    ["report", "FILE"],
-    ["compare", "FILE", "FILE"],
-    ["export", "FILE", "--perfetto", "trace.json"],
-    ["init", "--folder", "FILE/chaos", "python", "train.py"],
-]
+FILES = list(
+    map(
+        str.split,
+        [
+            *(
+                "run FILE",
+                "run --plan FILE",
+                "plan FILE",
+                "validate FILE",
+                "gate FILE",
+                "gate pre-launch --against FILE",
+            ),
+            *("gate merge FILE", "baseline set x --from FILE", "baseline show FILE", "matrix checkpoint FILE"),
+            *("gameday run FILE --dry-run", "gameday run FILE --attach docker:a=b", "gameday resume FILE"),
+            "gameday run pre-launch --tls-cert FILE --tls-key FILE",
+            *("gameday note FILE words", "gameday stop FILE", "history --slo FILE", "history --page FILE/page.html"),
+            *("show FILE", "score FILE", "report FILE", "compare FILE FILE", "export FILE --perfetto trace.json"),
+            "init --folder FILE/chaos python train.py",
+        ],
+    )
+)
 
 
 @pytest.fixture(autouse=True)
@@ -88,26 +83,21 @@ def test_scenarios_that_are_no_folder(
     pathlib.Path("file").touch()
     said = refused([*command, "--scenarios", "file"], monkeypatch, capsys)
     assert "--scenarios" in said and "not a folder" in said
+    for option in ("--reports", "--scenarios"):
+        refused(["run", "spot-evict", option, LONG], monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        ["history", "--page"],
-        ["compare", "x", "y", "--page"],
-        ["export", "x", "--perfetto"],
-        ["run", "spot-evict", "--summary"],
-    ],
-    ids=words,
+    "command", ["history --page", "compare x y --page", "export x --perfetto", "run spot-evict --summary"]
 )
 def test_what_is_no_file_to_write_stays_what_it_is(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo("pipe")
     os.symlink("/dev/null", "null")
     os.mkdir("folder")
     for name in ("pipe", "null", "folder"):
-        said = refused([*command, name], monkeypatch, capsys)
+        said = refused([*command.split(), name], monkeypatch, capsys)
         assert "left alone" in said or "is a directory" in said
     assert os.readlink("null") == "/dev/null" and pathlib.Path("pipe").is_fifo()
 
@@ -119,13 +109,6 @@ def test_a_name_of_5000_characters(
     for name in (LONG, f"{LONG}.yaml", f"{LONG}.json", "d/" * 3000 + "e.yaml"):
         refused([word.replace("FILE", name) for word in command], monkeypatch, capsys)
     assert os.listdir() == ["train.py"]
-
-
-@pytest.mark.parametrize("option", ["--reports", "--scenarios"])
-def test_a_folder_of_5000_characters(
-    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    refused(["run", "spot-evict", option, LONG], monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".json"])

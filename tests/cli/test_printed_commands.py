@@ -94,16 +94,18 @@ def same_job(plan: Plan) -> dict[str, Any]:
     return plan.to_json() | {"run_id": ""}
 
 
-def stored(reports: pathlib.Path, plan: Plan, told: Plan | None = None, bend: Callable[[Logs], object] = id) -> Any:
-    """A run as it lies there, with its reports. `told`: its log is that of another plan."""
+def stored(
+    reports: pathlib.Path, plan: Plan, before: bool = False, bend: Callable[[Logs], object] = id
+) -> pathlib.Path:
+    """A run as it lies there, with its reports. `before`: it came no further than its fault-free run."""
     folder, history = reports / plan.run_id, simulate(Job(nodes=2, steps=300, every=20), [Outage(90, "node", 1)], 5)
-    logs = history.logs()
-    logs.told("plan")["plan"] = json.loads(json.dumps((told or plan).to_json()))
+    logs, told = history.logs(), plan.without_faults(f"{plan.run_id}-fault-free") if before else plan
+    logs.told("plan")["plan"] = json.loads(json.dumps(told.to_json()))
     bend(logs)
     history.write(folder, logs)
-    write_files({"plan.json": json.dumps((told or plan).to_json())}, folder)
-    if told:
-        write_files({ASKED_PLAN: json.dumps(plan.to_json())}, folder)
+    write_files(
+        {"plan.json": json.dumps(told.to_json())} | ({ASKED_PLAN: json.dumps(plan.to_json())} if before else {}), folder
+    )
     write_reports(judge(load_evidence(folder), plan.run_id), folder, sections_of)
     return folder
 
@@ -120,46 +122,33 @@ def own(reports: pathlib.Path, profile: str | None = None) -> Plan:
     return make_plan(load_scenario(reports.parent / "mine.yaml", profile), 3, "docker", "silent-hang-3", profile)
 
 
-def in_its_fault_free_run(reports: pathlib.Path) -> pathlib.Path:
-    asked = own(reports)
-    return stored(reports, asked, asked.without_faults(f"{asked.run_id}-fault-free"), interrupted)
-
-
-KINDS: dict[str, tuple[Callable[[pathlib.Path], Plan], Callable[[pathlib.Path], pathlib.Path]]] = {
-    "a shipped scenario": (shipped, lambda reports: stored(reports, shipped(reports))),
-    "on another profile": (
-        lambda reports: shipped(reports, profile="cluster"),
-        lambda reports: stored(reports, shipped(reports, profile="cluster")),
-    ),
-    "own file": (own, lambda reports: stored(reports, own(reports))),
-    "own file, a profile": (
-        lambda reports: own(reports, "long"),
-        lambda reports: stored(reports, own(reports, "long")),
-    ),
-    "interrupted": (own, lambda reports: stored(reports, own(reports), bend=interrupted)),
-    "interrupted before its faults": (own, in_its_fault_free_run),
-    "killed": (own, lambda reports: stored(reports, own(reports), bend=lambda logs: logs.harness.pop())),
-    "one of several": (
-        lambda reports: shipped(reports, run_id="spot-evict-b"),
-        lambda reports: [
-            stored(reports, shipped(reports, run_id=f"spot-evict-{name}")) for name in ("a", "c", "b")
-        ].pop(),
-    ),
+KINDS: dict[str, tuple[Callable[[pathlib.Path], Plan], dict[str, Any]]] = {
+    "a shipped scenario": (shipped, {}),
+    "on another profile": (lambda reports: shipped(reports, profile="cluster"), {}),
+    "own file": (own, {}),
+    "own file, a profile": (lambda reports: own(reports, "long"), {}),
+    "interrupted": (own, {"bend": interrupted}),
+    "interrupted before its faults": (own, {"bend": interrupted, "before": True}),
+    "killed": (own, {"bend": lambda logs: logs.harness.pop()}),
+    "one of several": (lambda reports: shipped(reports, run_id="spot-evict-b"), {"beside": "ac"}),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stored_run_is_run_again_as_it_was(kind: str, reports: pathlib.Path) -> None:
-    planned, made = KINDS[kind]
-    folder = made(reports)
+    planned, how = KINDS[kind]
+    for name in how.pop("beside", ""):
+        stored(reports, shipped(reports, run_id=f"spot-evict-{name}"))
+    plan = planned(reports)
+    folder = stored(reports, plan, **how)
     printed = printed_in(folder)
     assert any(command.startswith("chaos run") for command in printed), "else there was nothing to run"
     for command in printed:
         came = launched(command)
         if command.startswith("chaos run"):
-            ([plan], place) = came
-            assert same_job(plan) == same_job(planned(reports)), command
-            assert place == reports.resolve() and plan.run_id != folder.name
+            ([again], place) = came
+            assert same_job(again) == same_job(plan), command
+            assert place == reports.resolve() and again.run_id != folder.name
 
 
 def a_day(reports: pathlib.Path) -> pathlib.Path:
@@ -217,27 +206,22 @@ def test_a_rehearsal_of_a_game_day_is_found_and_run_alone_on_the_same_job(name: 
     assert judged["kept_as"] == f"{day.name}/rehearsals/{name}", "the day's own plan has no faults"
 
 
-def test_a_command_that_finds_its_runs_by_itself_needs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "here", commands.Places())
-    assert step_here("Run it again (about 5 s): chaos run --plan a") == "Run it again (about 5 s): chaos run --plan a"
-    commands.here = commands.Places("/a b", "/c")
-    assert (
-        step_here("Again (about 5 s): chaos gate x")
-        == "Again (about 5 s): chaos gate x --reports '/a b' --scenarios /c"
-    )
-    assert step_here("Undo it: chaos heal") == "Undo it: chaos heal"
-
-
-def test_a_page_is_named_where_it_lies_or_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = (("docs", "docs/resumes.md"), ("/co/docs", "/co/docs/resumes.md"), ("", "resumes.md of the documentation"))
-    for folder, shown in told:
-        monkeypatch.setattr(commands, "here", commands.Places(docs=folder))
-        assert step_here("What it takes up: docs/resumes.md") == f"What it takes up: {shown}"
-    assert step_here("See docs/a.md#the-part.") == "See a.md#the-part of the documentation."
-
-
-def test_the_pages_lie_in_the_checkout(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_and_a_page_are_named_where_they_are_found(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again, page = "Again (about 5 s): chaos gate x", "What it takes up: docs/resumes.md"
+    for places, step, shown in (
+        (commands.Places(), again, again),  # it finds its runs by itself
+        (commands.Places("/a b", "/c"), again, f"{again} --reports '/a b' --scenarios /c"),
+        (commands.Places("/a b", "/c"), "Undo it: chaos heal", "Undo it: chaos heal"),
+        (commands.Places(docs="docs"), page, page),
+        (commands.Places(docs="/co/docs"), page, "What it takes up: /co/docs/resumes.md"),
+        (commands.Places(), page, "What it takes up: resumes.md of the documentation"),
+        (commands.Places(), "See docs/a.md#the-part.", "See a.md#the-part of the documentation."),
+    ):
+        monkeypatch.setattr(commands, "here", places)
+        assert step_here(step) == shown
     monkeypatch.chdir(tmp_path)
-    assert (pathlib.Path(default_folders.docs()) / "runbooks" / "F7.md").is_file()
+    assert (pathlib.Path(default_folders.docs()) / "runbooks" / "F7.md").is_file(), "in the checkout"
     monkeypatch.setattr(default_folders, "_ROOT", tmp_path)
     assert default_folders.docs() == "", "an installed copy has none"

@@ -2,35 +2,31 @@
 
 import json
 import pathlib
-import shutil
 import xml.etree.ElementTree
 
 import pytest
 import yaml
-from e2e.chaos_cli import NAME, Done, chaos, leftovers, lighter
+from e2e.chaos_cli import NAME, ROOT, chaos, leftovers, lighter
 
 
 @pytest.mark.healthy
-def test_two_evictions_leave_a_whole_report(main_job: Done) -> None:
-    done = main_job
+def test_two_evictions_leave_a_whole_report(reports: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """With a restore drill and a second restart."""
+    done = chaos(reports, "run", lighter("double-evict", tmp_path))
     assert done.code == 0, done.out
     (run_dir,) = done.run_dirs
     report = done.report
     assert report["verdict"] == "pass" and report["run_id"] == run_dir.name
     assert report["faults"][0]["effect"] and report["faults"][0]["healed"]
-    assert report["scores"]["loss_continuity"]["max_abs_diff"] == 0
-    assert (
-        report["scores"]["loss_continuity"]["samples_repeated"]
-        == report["scores"]["loss_continuity"]["samples_skipped"]
-        == 0
+    losses, recovery, wasted = (
+        report["scores"][name] for name in ("loss_continuity", "recovery_time", "wasted_gpu_hours")
     )
-    recovery = report["scores"]["recovery_time"]
+    assert losses["max_abs_diff"] == losses["samples_repeated"] == losses["samples_skipped"] == 0
     assert sum(recovery["phases"].values()) == pytest.approx(recovery["seconds"], abs=1e-6)
-    wasted = report["scores"]["wasted_gpu_hours"]
     assert sum(wasted["accounts"].values()) == pytest.approx(wasted["gpu_seconds_allocated"], abs=1e-6)
     for name in ("report.html", "report.md", "plan.json", "undo.jsonl"):
         assert (run_dir / name).stat().st_size > 0
-    page = (pathlib.Path(__file__).resolve().parents[2] / "reports" / "README.md").read_text()
+    page = (ROOT / "reports" / "README.md").read_text()
     assert [path.name for path in run_dir.iterdir() if f"`{path.name}" not in page] == []
     cases = xml.etree.ElementTree.parse(run_dir / "junit.xml").getroot().iter("testcase")
     assert len(list(cases)) >= 4
@@ -38,22 +34,15 @@ def test_two_evictions_leave_a_whole_report(main_job: Done) -> None:
     first = json.loads((run_dir / "events" / "harness.jsonl").read_text().splitlines()[1])
     assert first["event"] == "plan" and first["plan"]["seed"] == 1
     assert leftovers("double-evict") == []
-
     again = chaos(done.reports, "score", run_dir.name)
     assert again.code == 0
     assert json.loads((run_dir / "report.json").read_text()) == report
-
-
-def test_a_damaged_log_is_an_error_with_its_place(reports: pathlib.Path, main_job: Done) -> None:
-    (whole,) = main_job.run_dirs
-    run_dir = shutil.copytree(whole, reports / whole.name)
     log = next((run_dir / "events").glob("*/trainer-*"))
     lines = log.read_text().splitlines()
     lines[3] = lines[3][:30]
     log.write_text("\n".join(lines) + "\n")
-    done = chaos(reports, "score", run_dir)
-    assert done.code == 3 and f"{log.name}:4" in done.out, done.out
-    assert "Traceback" not in done.out
+    damaged = chaos(done.reports, "score", run_dir)
+    assert damaged.code == 3 and f"{log.name}:4" in damaged.out and "Traceback" not in damaged.out, damaged.out
 
 
 @pytest.mark.healthy
@@ -61,8 +50,7 @@ def test_a_job_that_lost_a_node_goes_on_with_fewer_and_grows_back(
     reports: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     done = chaos(reports, "run", lighter("node-loss", tmp_path))
-    assert done.code == 0, done.out
-    assert done.report["verdict"] == "pass"
+    assert done.code == 0 and done.report["verdict"] == "pass", done.out
     assert leftovers("node-loss") == []
 
 

@@ -5,6 +5,7 @@ import pathlib
 import random
 import signal
 import subprocess
+from typing import Any
 
 import pytest
 import yaml
@@ -13,14 +14,8 @@ from waiting import until
 
 
 def start(reports: pathlib.Path, *words: object, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(*words),
-        env=environment(reports, **env),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=ROOT,
-    )
+    outputs: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command(*words), env=environment(reports, **env), cwd=ROOT, **outputs)
 
 
 def steps_told(run_dir: pathlib.Path) -> int:
@@ -52,16 +47,13 @@ def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
 def test_an_interrupted_run_is_healed_and_scoreable(
     tmp_path: pathlib.Path, short: pathlib.Path, number: signal.Signals
 ) -> None:
-    reports = (
-        tmp_path / "fresh"
-    )  # without the fault-free runs of other tests, whose events would be taken for this run's
+    reports = tmp_path / "fresh"  # else the events of other tests' fault-free runs would be taken for this run's
     short.write_text(LIGHT)
     harness = start(reports, "run", short)
     until(lambda: list(reports.glob(".fault-free/*/events/*/trainer*")), "the trainers")
     harness.send_signal(number)
     out, _ = harness.communicate()
-    assert harness.returncode == 130, out
-    assert "Traceback" not in out
+    assert harness.returncode == 130 and "Traceback" not in out, out
     assert leftovers(NAME) == []
 
 
@@ -77,13 +69,9 @@ def test_an_interrupted_run_is_healed_and_scoreable(
 def test_a_trainer_that_takes_no_step(
     name: str, command: list[str], abort: dict[str, str], code: int, said: str, reports: pathlib.Path
 ) -> None:
-    scenario = {
-        "version": 1,
-        "name": name,
-        "title": "A trainer that takes no step",
-        "workload": {"trainer": {"command": command}, "nodes": 2, "steps": 10},
-        "abort": {"wall_clock": "10m"} | (abort or {"if_no_step_for": "10m"}),
-    }
+    scenario: dict[str, Any] = {"version": 1, "name": name, "title": "A trainer that takes no step"}
+    scenario["workload"] = {"trainer": {"command": command}, "nodes": 2, "steps": 10}
+    scenario["abort"] = {"wall_clock": "10m"} | (abort or {"if_no_step_for": "10m"})
     path = reports.parent / f"{name}.yaml"
     path.write_text(yaml.safe_dump(scenario))
     done = chaos(reports, "run", path)
@@ -106,13 +94,9 @@ def test_a_full_disk(tmp_path: pathlib.Path, larger: pathlib.Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_a_fault_this_machine_cannot_do(reports: pathlib.Path, short: pathlib.Path) -> None:
+def test_a_mistake_is_told_before_anything_runs(reports: pathlib.Path, short: pathlib.Path) -> None:
     done = chaos(reports, "run", short, CHAOS_LOCAL_MODE="nonsense")
-    assert done.code in (2, 4), done.out
-    assert "nonsense" in done.out and "Traceback" not in done.out
-
-
-def test_bad_yaml_names_file_line_and_column(reports: pathlib.Path, short: pathlib.Path) -> None:
+    assert done.code in (2, 4) and "nonsense" in done.out and "Traceback" not in done.out, done.out
     short.write_text(short.read_text().replace("step: 35", "stepp: 35"))
     done = chaos(reports, "run", short)
     assert done.code == 2

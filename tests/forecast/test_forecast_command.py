@@ -62,23 +62,22 @@ def test_the_answer_is_one_sentence_and_adds_up(reports: pathlib.Path) -> None:
     assert out["failures"]["mean"] == pytest.approx(expected, rel=0.1)
 
 
-def test_each_input_says_whether_it_was_measured(reports: pathlib.Path) -> None:
-    found = answer("loss-1", "--gpus", 64, "--days", 5, "--set", "repair=10h", "--reports", reports)
+def test_each_input_says_whether_it_was_measured_and_what_if_is_played_on_the_same_histories(
+    reports: pathlib.Path,
+) -> None:
+    what_ifs = (f"--what-if={what}" for what in ("recovery=0.5x", "recovery=1x", "failure_rate=2x"))
+    words = ("--gpus", 4096, "--days", 10, "--set", "repair=10h", "--reports", reports)
+    found = answer("loss-1", *words, *what_ifs)
     origins = {(each["name"], each["origin"]) for each in found["inputs"]}
     assert {("restart", "measured"), ("restart", "assumed"), ("repair", "given"), ("spares", "assumed")} <= origins
     assert all(each["source"] for each in found["inputs"])
-    assert found["assumptions"][0].startswith("64 GPUs are taken to recover as fast as 2 GPUs on local did: in ")
-    nothing = answer("--gpus", 64, "--days", 5)
-    assert nothing["assumptions"][0].startswith("Nothing was measured")
-    assert {each["origin"] for each in nothing["inputs"]} == {"assumed"}
-
-
-def test_what_if_is_played_on_the_same_histories(reports: pathlib.Path) -> None:
-    what_ifs = ("recovery=0.5x", "recovery=1x", "failure_rate=2x")
-    found = answer("loss-1", "--gpus", 4096, "--days", 10, "--reports", reports, *(f"--what-if={w}" for w in what_ifs))
+    assert found["assumptions"][0].startswith("4,096 GPUs are taken to recover as fast as 2 GPUs on local did: in ")
     half, same, twice = found["what_if"]
     assert half["saved_gpu_hours"]["mean"] > 0 == same["saved_gpu_hours"]["mean"] > twice["saved_gpu_hours"]["mean"]
     assert half["change"] == "recovery=0.5x"
+    nothing = answer("--gpus", 64, "--days", 5)
+    assert nothing["assumptions"][0].startswith("Nothing was measured")
+    assert {each["origin"] for each in nothing["inputs"]} == {"assumed"}
 
 
 def test_advice_holds_the_interval_against_young_and_daly(reports: pathlib.Path) -> None:
@@ -128,35 +127,35 @@ def test_the_page_has_all_that_the_terminal_has(reports: pathlib.Path) -> None:
     words = ("--gpus", 512, "--days", 5, "--price", 10, "--spot-price", 3, "--what-if", "repair=0.5x", "--page", page)
     done = chaos("loss-1", *words, "--samples", 40, "--reports", reports)
     assert done.exit_code == 0 and done.output.rstrip().endswith(f"Page: {page}")
-    text = page.read_text()
-    shown = Page(text)
+    shown = Page(page.read_text())
     for title in ("The answer", "Wasted by cause", "Spares", "Money", "What if", "What it rests on"):
         assert title in done.output and title in shown.text
     sentence, *rests_on = done.output.splitlines()[:3]
     assert shown.text.count(sentence) == 1, "the answer is the page's title"
     assert all(shown.text.index(sentence) < shown.text.index(each) < shown.text.index("Time to") for each in rests_on)
     assert rests_on[0].startswith("512 GPUs are taken to recover as fast as 2 GPUs") and "llama3" in rests_on[1]
-    assert (
-        re.search(r"\$[\d,]+ of \$[\d,]+ on demand", sentence) and "costs $10.00 on demand, $3.00 on spot" in shown.text
-    )
-    assert "This forecast takes 0.11 a day (0.0017 per node-day, assumed)" in shown.text, (
-        "what the choice of spot hangs on"
-    )
+    assert re.search(r"\$[\d,]+ of \$[\d,]+ on demand", sentence)
+    assert "costs $10.00 on demand, $3.00 on spot" in shown.text
+    spot = "This forecast takes 0.11 a day (0.0017 per node-day, assumed)"
+    assert spot in shown.text, "what the choice of spot hangs on"
     assert not [each for name, each in shown.elements if name == "script" or "src" in each]
+    labels = [attributes.get("aria-label") or "" for tag, attributes in shown.elements if tag == "svg"]
+    for chart in ("Time to complete: ", "GPU-hours paid: ", "Wasted by cause", "GPU-hours of all", "GPU-hours saved"):
+        assert sum(label.startswith(chart) for label in labels) == 2, "wide and narrow"
+    tables = [tag for tag, _ in shown.elements if tag in ("table", "details")]
+    assert tables.count("details") >= tables.count("table") - 1, "the answer alone stands open"
+    store(reports, "evil", backend=EVIL, fault=EVIL, phases={EVIL: 5.0, "startup": 1.0})
+    done = chaos("evil", "--gpus", 64, "--days", 5, "--samples", 10, "--page", page, "--reports", reports)
+    assert done.exit_code == 0 and "<script" not in page.read_text(), done.output
 
 
-def test_what_a_report_says_never_becomes_markup(tmp_path: pathlib.Path) -> None:
-    store(tmp_path, "evil", backend=EVIL, fault=EVIL, phases={EVIL: 5.0, "startup": 1.0})
-    page = tmp_path / "page.html"
-    done = chaos("evil", "--gpus", 64, "--days", 5, "--samples", 10, "--page", page, "--reports", tmp_path)
-    assert done.exit_code == 0, done.output
-    assert "<script" not in page.read_text()
-
-
-def test_a_job_that_never_ends_is_said_to() -> None:
+def test_a_job_that_never_ends_is_said_to_and_a_mean_above_the_quantile_is_explained() -> None:
     found = answer("--gpus", 16_384, "--days", 1, "--set", "recovery=20h", "--set", "queue=0s")
     assert "1 day of work is not done in 10 days" in found["answer"]
     assert found["outcome"]["days"]["mean"] is None and found["outcome"]["finished"] < 0.5
+    found = answer("--gpus", 512, "--days", 10, "--seed", 1)
+    days = found["outcome"]["days"]
+    assert ("on average, as a few wait long" in found["answer"]) == (days["high"] < days["mean"])
 
 
 def test_a_job_without_failures_is_no_division_by_nothing() -> None:
@@ -173,58 +172,48 @@ def test_nodes_of_another_size_fail_as_often_per_gpu() -> None:
     assert rates[1] == pytest.approx(9 * rates[0]) and "there a node had 8" in large["failure_rates"]["source"]
 
 
-def test_a_mean_above_the_quantile_is_explained() -> None:
-    found = answer("--gpus", 512, "--days", 10, "--seed", 1)
-    days = found["outcome"]["days"]
-    assert ("on average, as a few wait long" in found["answer"]) == (days["high"] < days["mean"])
-
-
-@pytest.mark.parametrize("value", ["0", "-8", "nan", "inf", "1e400", "10000000000000", "1.5", "x", "", "9" * 5000])
-def test_gpus_that_are_none_are_refused(value: str) -> None:
-    done = chaos(f"--gpus={value}", "--days=1")
-    assert done.exit_code == 2 or type(done.exception).__name__ == "UsageError", done.output
-    assert "write a whole number from 1 to 10,000,000" in str(done.exception)
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--gpus="], "--gpus: it is missing; write a whole number from 1 to 10,000,000"),
-        (["--days=nan"], "--days: 'nan' is not allowed; write a number from 0.01 to 3,650"),
-        (["--days=0"], "--days"),
-        (["--gpus=10000000"], "can be simulated: take fewer GPUs"),
-        (["--gpus=10000000", "--gpus-per-node=1", "--set=failure_rate=100000"], "can be simulated"),
-        (["--what-if=spot_reclaims=2x"], "set it with --set"),
-        (["--samples=1000000"], "--samples"),
-        (["--seed=-1"], "--seed -1"),
-        (["--gpus-per-node=0"], "--gpus-per-node"),
-        (["--price=-1"], "--price"),
-        (["--price=0"], "--price"),
-        (["--spot-price=1"], "--spot-price needs --price"),
-        (["--deadline=1"], "--deadline needs --price"),
-        (["--rates=metta"], "neither a file nor a table"),
-        (["--failures=often"], "weibull:SHAPE"),
-        (["--failures=weibull:0.6", "--trace=t.csv"], "write one of them"),
-        (["--trace=no-such.csv"], "no-such.csv: cannot be read"),
-        (["--failures=weibull:0"], "from 0.2 to 5"),
-        (["--set=restrt=5m"], "did you mean restart"),
-        (["--set=restart"], "NAME=VALUE"),
-        (["--set=restart=5"], "is not a duration"),
-        (["--set=restart=-5s"], "is not a duration"),
-        (["--set=checkpoint_every=0s"], "checkpoint_every"),
-        (["--set=spares=1.5"], "a whole number"),
-        (["--set=smallest=0"], "smallest"),
-        (["--set=together=nan"], "together"),
-        (["--what-if=pace=3x"], "pace: '3.0' is not allowed; write a number from 0.01 to 1"),
-        (["--what-if=queue=2x"], "queue: 'inf'"),
-        (["--what-if=recovery=-1x"], "recovery, its factor"),
-        (["--what-if=recovery=infx"], "recovery, its factor"),
-        (["no-such-run"], "unknown run"),
+        ("--days=nan", "--days: 'nan' is not allowed; write a number from 0.01 to 3,650"),
+        ("--days=0", "--days"),
+        ("--gpus=10000000", "can be simulated: take fewer GPUs"),
+        ("--gpus=10000000 --gpus-per-node=1 --set=failure_rate=100000", "can be simulated"),
+        ("--what-if=spot_reclaims=2x", "set it with --set"),
+        ("--samples=1000000", "--samples"),
+        ("--seed=-1", "--seed -1"),
+        ("--gpus-per-node=0", "--gpus-per-node"),
+        ("--price=-1", "--price"),
+        ("--price=0", "--price"),
+        ("--spot-price=1", "--spot-price needs --price"),
+        ("--deadline=1", "--deadline needs --price"),
+        ("--rates=metta", "neither a file nor a table"),
+        ("--failures=often", "weibull:SHAPE"),
+        ("--failures=weibull:0.6 --trace=t.csv", "write one of them"),
+        ("--trace=no-such.csv", "no-such.csv: cannot be read"),
+        ("--failures=weibull:0", "from 0.2 to 5"),
+        ("--set=restrt=5m", "did you mean restart"),
+        ("--set=restart", "NAME=VALUE"),
+        ("--set=restart=5", "is not a duration"),
+        ("--set=restart=-5s", "is not a duration"),
+        ("--set=checkpoint_every=0s", "checkpoint_every"),
+        ("--set=spares=1.5", "a whole number"),
+        ("--set=smallest=0", "smallest"),
+        ("--set=together=nan", "together"),
+        ("--what-if=pace=3x", "pace: '3.0' is not allowed; write a number from 0.01 to 1"),
+        ("--what-if=queue=2x", "queue: 'inf'"),
+        ("--what-if=recovery=-1x", "recovery, its factor"),
+        ("--what-if=recovery=infx", "recovery, its factor"),
+        ("no-such-run", "unknown run"),
+        *(
+            (f"--gpus={value}", "write a whole number from 1 to 10,000,000")
+            for value in ("", "0", "-8", "nan", "inf", "1e400", "10000000000000", "1.5", "x", "9" * 5000)
+        ),
     ],
 )
-def test_what_cannot_be_forecast_is_refused_in_one_message(words: list[str], says: str, tmp_path: pathlib.Path) -> None:
+def test_what_cannot_be_forecast_is_refused_in_one_message(words: str, says: str, tmp_path: pathlib.Path) -> None:
     usual = ["--gpus=64", "--days=5", "--samples=10", f"--reports={tmp_path}"]
-    done = chaos(*usual, *words)
+    done = chaos(*usual, *words.split())
     assert type(done.exception).__name__ == "UsageError", done.output
     assert says in str(done.exception)
 
@@ -252,17 +241,6 @@ def test_vectors_are_a_table() -> None:
     assert len(done.output.splitlines()) == len(VECTORS) + 2
 
 
-def test_the_page_draws_what_its_tables_tell(reports: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "forecast.html"
-    words = ("loss-1", "--gpus", 2048, "--days", 20, "--samples", 40, "--what-if", "repair=0.5x")
-    assert chaos(*words, "--reports", reports, "--page", path).exit_code == 0
-    labels = [attributes.get("aria-label") or "" for tag, attributes in Page(path.read_text()).elements if tag == "svg"]
-    for chart in ("Time to complete: ", "GPU-hours paid: ", "Wasted by cause", "GPU-hours of all", "GPU-hours saved"):
-        assert sum(label.startswith(chart) for label in labels) == 2, "wide and narrow"
-    tables = [tag for tag, _ in Page(path.read_text()).elements if tag in ("table", "details")]
-    assert tables.count("details") >= tables.count("table") - 1, "the answer alone stands open"
-
-
 PHASES = {"detect": 30.0, "startup": 200.0}
 
 
@@ -274,7 +252,7 @@ def report(tmp_path: pathlib.Path, price: float | None = None, **changes: Any) -
     return run_report.Report.from_json(values)
 
 
-def test_a_price_makes_a_sentence_in_dollars_a_week(tmp_path: pathlib.Path) -> None:
+def test_a_price_makes_a_sentence_in_dollars_a_week_and_a_slower_recovery_wastes_more(tmp_path: pathlib.Path) -> None:
     found = section_of(report(tmp_path, price=2.5))
     assert found is not None
     said = re.fullmatch(
@@ -288,29 +266,17 @@ def test_a_price_makes_a_sentence_in_dollars_a_week(tmp_path: pathlib.Path) -> N
     row = next(row for row in found.rows if row[0] == "1,024")
     assert float(row[3].replace(",", "")) * 2.5 == pytest.approx(mean, rel=1e-3)
     assert [row[0] for row in found.rows] == ["64", "1,024", "4,096"] and found.head[-1] == "dollars a week"
-
-
-def test_a_slower_recovery_wastes_more_and_without_a_price_it_is_gpu_hours(tmp_path: pathlib.Path) -> None:
     slow = report(tmp_path / "slow", phases={"detect": 30.0, "startup": 3000.0})
-    found, slower = section_of(report(tmp_path)), section_of(slow)
-    assert found is not None and found.top == "" and "dollars a week" not in found.head
+    plain, slower = section_of(report(tmp_path / "plain")), section_of(slow)
+    assert plain is not None and plain.top == "" and "dollars a week" not in plain.head, "without a price: GPU-hours"
     assert slower is not None
-    assert float(found.rows[1][3].replace(",", "")) < float(slower.rows[1][3].replace(",", ""))
-
-
-@pytest.mark.parametrize(
-    "changes", [{"verdict": "fail"}, {"verdict": "inconclusive"}, {"phases": {"startup": 1e308}}, {"stall": -1.0}]
-)
-def test_what_measured_nothing_that_counts_has_no_section(tmp_path: pathlib.Path, changes: dict[str, Any]) -> None:
-    assert section_of(report(tmp_path, price=2.5, **changes)) is None
-
-
-def test_a_report_with_very_many_recoveries_stays_small(tmp_path: pathlib.Path) -> None:
+    assert float(plain.rows[1][3].replace(",", "")) < float(slower.rows[1][3].replace(",", ""))
+    nothing: list[dict[str, Any]] = [{"verdict": "fail"}, {"verdict": "inconclusive"}, {"stall": -1.0}]
+    for number, changes in enumerate([*nothing, {"phases": {"startup": 1e308}}]):
+        assert section_of(report(tmp_path / str(number), price=2.5, **changes)) is None, "nothing that counts"
     episode = {"seconds": 1.0, "faults": ["evict"], "phases": {"startup": 1.0}}
-    many = report(
-        tmp_path,
-        scores={"recovery_time": {"episodes": [episode] * 20_000}, "wasted_gpu_hours": {"gpu_seconds_wasted": 1.0}},
-    )
+    scores = {"recovery_time": {"episodes": [episode] * 20_000}, "wasted_gpu_hours": {"gpu_seconds_wasted": 1.0}}
+    many = report(tmp_path / "many", scores=scores)
     tracemalloc.start()
     try:
         assert section_of(many) is not None
@@ -319,7 +285,7 @@ def test_a_report_with_very_many_recoveries_stays_small(tmp_path: pathlib.Path) 
         tracemalloc.stop()
 
 
-def test_both_pages_show_it(tmp_path: pathlib.Path) -> None:
+def test_the_reports_of_a_run_have_the_sections_of_the_wings(tmp_path: pathlib.Path) -> None:
     made = report(tmp_path, price=2.5)
     sections = sections_of(made)
     (only,) = sections
@@ -328,9 +294,6 @@ def test_both_pages_show_it(tmp_path: pathlib.Path) -> None:
     text = markdown.render(made, sections)
     assert "## A week at scale" in text and text.index(only.top[:20]) < text.index("## Expectations")
     assert "A week at scale" not in html_page.render(made) + markdown.render(made)
-
-
-def test_the_reports_of_a_run_have_the_sections_of_the_wings(tmp_path: pathlib.Path) -> None:
     card = verdict(simulate(Job(), [Outage(after=12, kind="rank")], seed=1), expect={})
     written = write_reports(replace(card, verdict=Verdict.PASS), tmp_path, sections_of)
     for name, has_it in (("report.html", True), ("report.md", True), ("report.json", False)):

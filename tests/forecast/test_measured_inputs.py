@@ -54,15 +54,6 @@ def test_recoveries_are_taken_by_fault_without_waiting_and_lost_work(tmp_path: p
     assert made.settings["checkpoint_stall"].values == (2.0, 4.0, 3.0)
 
 
-def test_runs_of_two_trainers_make_no_forecast(tmp_path: pathlib.Path) -> None:
-    names = [store(tmp_path, f"loss-{n}", fault="node_loss", phases=PHASES) for n in (1, 2)]
-    for name, script in zip(names, ("mine.py", "yours.py"), strict=True):
-        plan = {"workload": {"nodes": 2, "trainer": {"command": ["python", script]}}}
-        (tmp_path / name / "plan.json").write_text(json.dumps(plan))
-    with pytest.raises(UsageError, match="loss-2 ran another trainer than loss-1"):
-        read_runs(names, tmp_path)
-
-
 def test_deaths_and_notices_tell_nothing_of_how_long_a_hang_goes_unseen(tmp_path: pathlib.Path) -> None:
     made = job(read_runs([store(tmp_path, "loss", fault="node_loss", phases=PHASES)], tmp_path))
     silent = cause(made, "Silent data corruption").detection
@@ -70,19 +61,9 @@ def test_deaths_and_notices_tell_nothing_of_how_long_a_hang_goes_unseen(tmp_path
     made = job(read_runs([store(tmp_path, "evict", phases=PHASES | {"detect": 0.0})], tmp_path))
     assert cause(made, "Faulty GPU").detection.values == (60.0,)
     assert cause(made, "Host maintenance").detection.values == (0.0,)
-
-
-def test_without_runs_all_is_assumed() -> None:
     made = job(read_runs([], pathlib.Path("nowhere")))
-    assert {value.origin for value in made.settings.values()} == {Origin.ASSUMED}
-    assert {value.origin for each in made.causes for value in (each.detection, each.restart)} == {Origin.ASSUMED}
-
-
-@pytest.mark.parametrize("verdict", ["fail", "inconclusive", "invalid"])
-def test_a_run_that_did_not_pass_is_refused_with_its_reason(tmp_path: pathlib.Path, verdict: str) -> None:
-    store(tmp_path, "bad", verdict=verdict, reasons=["because"])
-    with pytest.raises(UsageError, match=f"bad is no ground for a forecast, its verdict is {verdict}: because"):
-        read_runs(["bad"], tmp_path)
+    found = [*made.settings.values(), *(value for each in made.causes for value in (each.detection, each.restart))]
+    assert {value.origin for value in found} == {Origin.ASSUMED}, "without runs all is assumed"
 
 
 @pytest.mark.parametrize(
@@ -91,21 +72,29 @@ def test_a_run_that_did_not_pass_is_refused_with_its_reason(tmp_path: pathlib.Pa
         ({"phases": {"startup": 1e308}}, "1e\\+308 s; 0 to"),
         ({"phases": {"startup": -1.0}}, "took -1 s"),
         ({"stall": -1.0}, "a checkpoint's stall took -1 s"),
+        *(
+            ({"verdict": each, "reasons": ["why"]}, f"odd is no ground for a forecast, its verdict is {each}: why")
+            for each in ("fail", "inconclusive", "invalid")
+        ),
     ],
 )
-def test_a_report_with_impossible_times_is_refused(tmp_path: pathlib.Path, changes: dict[str, Any], says: str) -> None:
+def test_a_run_counts_once_must_have_passed_and_tell_possible_times(
+    tmp_path: pathlib.Path, changes: dict[str, Any], says: str
+) -> None:
     store(tmp_path, "odd", **changes)
     with pytest.raises(UsageError, match=says):
         read_runs(["odd"], tmp_path)
-
-
-def test_a_run_counts_once_and_must_be_judged(tmp_path: pathlib.Path) -> None:
-    store(tmp_path, "one")
+    names = [store(tmp_path, f"loss-{n}", fault="node_loss", phases=PHASES) for n in (1, 2)]
     with pytest.raises(UsageError, match="given twice"):
-        read_runs(["one", "one"], tmp_path)
+        read_runs(["loss-1", "loss-1"], tmp_path)
     (tmp_path / "two" / "events").mkdir(parents=True)
     with pytest.raises(UsageError, match="not judged yet"):
         read_runs(["two"], tmp_path)
+    for name, script in zip(names, ("mine.py", "yours.py"), strict=True):
+        plan = {"workload": {"nodes": 2, "trainer": {"command": ["python", script]}}}
+        (tmp_path / name / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(UsageError, match="loss-2 ran another trainer than loss-1"):
+        read_runs(names, tmp_path)
 
 
 def test_the_pace_of_a_smaller_world_counts_samples(tmp_path: pathlib.Path) -> None:
@@ -133,28 +122,18 @@ def test_tables_are_shipped_or_ones_own(tmp_path: pathlib.Path) -> None:
     file.write_text("version: 1\ntables: {ours: {source: us, causes: [{name: all, per_1000_node_days: 2}]}}\n")
     name, table = load_rates(str(file))
     assert (name, table.per_node_day(table.causes[0])) == ("ours", 0.002)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("version: 1\ntables: {a: {source: x, causes: [{name: y}]}}", "write one of count: and per_1000_node_days:"),
-        ("version: 1\ntables: {a: {source: x, causes: [{name: y, count: 1}]}}", "node_days: is missing"),
-        ("version: 1\ntables: {a: {source: x, causes: [{name: y, per_1000_node_days: 0}]}}", "greater than 0"),
-        (
-            "version: 1\ntables: {a: {source: x, causes: [{name: y, per_1000_node_days: 1, faults: [hangs]}]}}",
-            "did you mean hang",
-        ),
-        ("[]", "mapping|dictionary"),
-    ],
-)
-def test_a_wrong_table_is_told(tmp_path: pathlib.Path, text: str, says: str) -> None:
-    (tmp_path / "rates.yaml").write_text(text)
-    with pytest.raises(UsageError, match=says):
-        load_rates(str(tmp_path / "rates.yaml"))
-
-
-def test_gaps_between_failures() -> None:
+    for cause, says in (
+        ("{name: y}", "write one of count: and per_1000_node_days:"),
+        ("{name: y, count: 1}", "node_days: is missing"),
+        ("{name: y, per_1000_node_days: 0}", "greater than 0"),
+        ("{name: y, per_1000_node_days: 1, faults: [hangs]}", "did you mean hang"),
+    ):
+        file.write_text(f"version: 1\ntables: {{a: {{source: x, causes: [{cause}]}}}}")
+        with pytest.raises(UsageError, match=says):
+            load_rates(str(file))
+    file.write_text("[]")
+    with pytest.raises(UsageError, match=r"mapping|dictionary"):
+        load_rates(str(file))
     assert load_gaps("poisson").shape == 1 and load_gaps("weibull:0.6").shape == 0.6
     with pytest.raises(UsageError, match="weibull:SHAPE"):
         load_gaps("often")
@@ -170,10 +149,7 @@ def test_a_trace_says_when_failures_come_and_how_many_nodes_go() -> None:
     assert made.settings["together"].origin is Origin.GIVEN
     with pytest.raises(UsageError, match="nodes go at 1 moment; at least 10 are needed"):
         with_trace(job(Measured()), parse_trace("time\n" + "7\n" * 20, "t.csv"))
-
-
-def test_a_trace_that_tells_who_was_there_says_how_often_nodes_go() -> None:
-    table = table_of(load_trace(SCENARIOS / "traces" / "bamboo-g4dn.csv"))
+    table = table_of(load_trace(SCENARIOS / "traces" / "bamboo-g4dn.csv"))  # it tells who was there
     assert table is not None and table.source == "48 moments in 5.65 node-days"
     (only,) = table.causes
     assert table.per_node_day(only) == pytest.approx(48 / 5.6535, rel=1e-3) and only.node

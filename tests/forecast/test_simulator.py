@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from counting import lines_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,15 +105,17 @@ def test_the_mean_is_the_renewal_closed_form_within_its_standard_error(
     assert played.time.mean() == pytest.approx(expected, abs=3.5 * error + stall)
 
 
-def test_detection_restart_and_waiting_cost_what_they_take() -> None:
+def test_detection_restart_waiting_and_lost_work_cost_what_they_take() -> None:
     made = job(1, nodes=100, detection=120, restart=(240,), takes_node=True, settings={"queue": 1000, "repair": 1e7})
     played = simulate([made], 100, 1)
     failures = played.failures[..., 0].sum()
     # Rarely a failure meets another one in its outage.
-    assert played.accounts["detect"].sum() / failures == pytest.approx(120, rel=0.02)
-    assert played.accounts["restart"].sum() / failures == pytest.approx(240, rel=0.02)
-    assert played.accounts["wait"].sum() / failures == pytest.approx(1000 - 120, rel=0.02)
+    for account, cost_s in (("detect", 120), ("restart", 240), ("wait", 1000 - 120)):
+        assert played.accounts[account].sum() / failures == pytest.approx(cost_s, rel=0.02)
     assert played.waits.sum() == pytest.approx(failures, rel=0.02)
+    played = simulate([job(1, nodes=100, settings={"checkpoint_every": 3600, "checkpoint_stall": 0})], 300, 1)
+    lost = played.accounts["lost"].sum() / played.failures[..., 0].sum()
+    assert lost == pytest.approx(1800, rel=0.1), "half an interval on average"
 
 
 def test_a_failure_in_an_outage_does_not_bring_a_lost_node_back() -> None:
@@ -124,17 +127,15 @@ def test_a_failure_in_an_outage_does_not_bring_a_lost_node_back() -> None:
     assert 5000 - 3 * 600 < waited < 5000 - 600
 
 
-def test_half_an_interval_is_lost_on_average() -> None:
-    played = simulate([job(1, nodes=100, settings={"checkpoint_every": 3600, "checkpoint_stall": 0})], 300, 1)
-    lost = played.accounts["lost"].sum() / played.failures[..., 0].sum()
-    assert lost == pytest.approx(1800, rel=0.1)
-
-
-@pytest.mark.parametrize("better", ["failure_rate=0.5x", "recovery=0.5x", "checkpoint_stall=0.5x"])
-def test_what_is_better_is_never_worse_on_average(better: str) -> None:
+def test_what_is_better_is_never_worse_on_average_as_variants_meet_the_same_dice() -> None:
     usual = job(30, detection=60, counted=100)
-    ettr = simulate([usual, usual.changed(better)], 200, 1).ettr.mean(axis=1)
-    assert ettr[1] > ettr[0]
+    better = [usual.changed(f"{what}=0.5x") for what in ("failure_rate", "recovery", "checkpoint_stall")]
+    ettr = simulate([usual, *better], 200, 1).ettr.mean(axis=1)
+    assert (ettr[1:] > ettr[0]).all()
+    usual = job(20, counted=50, restart=(100, 200, 900))
+    played = simulate([usual, usual.changed("checkpoint_every=300s"), usual], 20, 1)
+    assert (played.first[0] == played.first[1]).all()
+    assert (played.time[0] == played.time[2]).all() and (played.time[0] != played.time[1]).any()
 
 
 @FEW
@@ -145,13 +146,6 @@ def test_more_failures_never_raise_goodput_in_expectation(rate: float, factor: f
     assert (more - fewer).mean() <= 3 * (more - fewer).std() / math.sqrt(60)
 
 
-def test_variants_meet_the_same_dice() -> None:
-    usual = job(20, counted=50, restart=(100, 200, 900))
-    played = simulate([usual, usual.changed("checkpoint_every=300s"), usual], 20, 1)
-    assert (played.first[0] == played.first[1]).all()
-    assert (played.time[0] == played.time[2]).all() and (played.time[0] != played.time[1]).any()
-
-
 def test_spares_take_the_place_of_nodes_until_they_are_repaired() -> None:
     usual = job(20, nodes=200, takes_node=True, settings={"repair": 40_000})
     played = [simulate([usual.with_setting("spares", spares)], 50, 1) for spares in (0, 2, 30)]
@@ -159,6 +153,9 @@ def test_spares_take_the_place_of_nodes_until_they_are_repaired() -> None:
     assert none > 10 * few > 0 == enough
     none, few, enough = (int(each.waits.sum()) for each in played)
     assert none > few > 0 == enough
+    usual = job(2, nodes=200, takes_node=True, settings={"spares": 4, "repair": 20_000, "together_nodes": 5})
+    alone, together = simulate([usual, usual.with_setting("together", 1)], 50, 1).accounts["wait"].mean(axis=1)
+    assert alone < 1 < together, "nodes lost together need as many"
 
 
 def test_a_job_that_may_shrink_works_on_with_fewer_and_takes_nodes_back() -> None:
@@ -167,20 +164,11 @@ def test_a_job_that_may_shrink_works_on_with_fewer_and_takes_nodes_back() -> Non
     assert played.accounts["wait"][0].max() == 0 < played.accounts["slower"][0].min()
     assert played.failures[0, :, -1].min() > 0 == played.failures[1].sum(axis=0)[-1]
     assert played.time[0].mean() < played.time[1].mean()
-
-
-def test_a_smaller_world_is_slower_only_until_its_node_is_back() -> None:
     values = {"queue": 40_000, "repair": 1e9, "smallest": 0.5, "pace": 0.8, "checkpoint_stall": 0}
     played = simulate([job(1, nodes=100, days=60, takes_node=True, settings=values)], 100, 1)
     lost = played.failures[..., 0].sum()
     assert played.accounts["slower"].sum() / lost == pytest.approx(40_000 * (1 - 0.99 * 0.8), rel=0.1)
     assert played.failures[..., -1].sum() == pytest.approx(lost, rel=0.1), "each node comes back once"
-
-
-def test_nodes_lost_together_need_as_many_spares() -> None:
-    usual = job(2, nodes=200, takes_node=True, settings={"spares": 4, "repair": 20_000, "together_nodes": 5})
-    alone, together = simulate([usual, usual.with_setting("together", 1)], 50, 1).accounts["wait"].mean(axis=1)
-    assert alone < 1 < together
 
 
 def test_lemons_are_put_aside_and_then_fewer_nodes_fail() -> None:
@@ -207,37 +195,24 @@ def test_few_measurements_make_a_wide_interval() -> None:
     assert counted > 1.5 * known
 
 
-def test_a_job_that_never_gets_on_ends_unfinished() -> None:
+def test_a_job_that_never_gets_on_ends_unfinished_and_too_much_to_play_is_refused() -> None:
     played = simulate([job(500, days=1, restart=(36_000,))], 10, 1)
     assert not played.done.any() and played.time == pytest.approx(10 * DAY_S)
     assert tuple(played.accounts) == ACCOUNTS and np.isinf(simulate([job(0)], 2, 1).first).all()
-
-
-def test_too_much_to_play_is_refused() -> None:
     with pytest.raises(UsageError, match="failures in each of"):
         simulate([job(6.5, nodes=10**9)], 10, 1)
     with pytest.raises(UsageError, match="histories"):
         simulate([job()] * 30, 10_000, 1)
 
 
-def test_the_work_of_the_loop_grows_with_failures_and_not_with_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.forecast import simulator
+def test_the_work_of_the_loop_grows_with_failures_and_not_with_nodes() -> None:
+    def work(nodes: int, rate: float, days: float) -> int:
+        made = job(rate, nodes=nodes, days=days)
+        return lines_run(lambda: simulate([made], 20, 1))
 
-    rounds = 0
-    go_on = simulator._Play.go_on
-
-    def counted(play: simulator._Play) -> None:
-        nonlocal rounds
-        rounds += 1
-        go_on(play)
-
-    monkeypatch.setattr(simulator._Play, "go_on", counted)
-    took = []
-    for nodes, rate, days in ((256, 20, 10), (25_600, 0.2, 10), (256, 20, 20)):
-        rounds = 0
-        simulate([job(rate, nodes=nodes, days=days)], 20, 1)
-        took.append(rounds)
-    assert took[1] == took[0] and took[2] == pytest.approx(2 * took[0], rel=0.3)
+    few = work(256, 20, 10)
+    assert work(25_600, 0.2, 10) == pytest.approx(few, rel=0.05)
+    assert work(256, 20, 20) == pytest.approx(2 * few, rel=0.3)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda each: f"{each.source}: {each.figure}")
@@ -245,13 +220,10 @@ def test_a_published_figure(vector: Vector) -> None:
     assert vector.low <= vector.ours() <= vector.high, f"published: {vector.published}"
 
 
-def test_each_source_is_there() -> None:
+def test_each_source_is_there_and_a_missed_figure_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     reproduced = [each for each in VECTORS if not each.why]
     assert len({(each.source, each.figure) for each in VECTORS}) == len(VECTORS)
     assert len(reproduced) >= 30 and len({each.source for each in reproduced}) == 6
-
-
-def test_a_missed_figure_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Vector("a source", "a figure", "1", 0.9, 1.1, "inputs", lambda: 2.0)
     monkeypatch.setattr(published_vectors, "VECTORS", [wrong])
     (row,) = check_all()

@@ -31,19 +31,13 @@ def test_every_policy_does_the_work_by_the_deadline(plan: Deadline, share: float
         assert (hours.paid_on_demand + hours.paid_spot >= plan.compute_h - 1e-9).all()
 
 
-def test_without_spot_all_is_on_demand_and_with_it_all_is_spot() -> None:
-    plan = Deadline(48, 60, 0.2, 3.14)
+def test_without_spot_all_is_on_demand_with_it_all_is_spot_and_nobody_beats_who_knows_all() -> None:
+    plan, dice, cost = Deadline(48, 60, 0.2, 3.14), np.random.default_rng(1), dict[str, float]()
+    there = spells(plan, 100, np.full(100, 0.5), 6, dice)
     for policy in POLICIES:
         never, always = (run_policy(policy, plan, np.full((3, 600), on)) for on in (False, True))
         assert never.spot.max() == 0 and always.on_demand.max() == pytest.approx(0), policy
         assert always.paid_spot == pytest.approx(48.2)
-
-
-def test_nobody_does_better_than_who_knows_all() -> None:
-    plan, dice = Deadline(48, 60, 0.2, 3.0), np.random.default_rng(1)
-    there = spells(plan, 100, np.full(100, 0.5), 6, dice)
-    cost = {}
-    for policy in POLICIES:
         hours = run_policy(policy, plan, there)
         cost[policy] = float((3 * hours.paid_on_demand + hours.paid_spot).mean())
     assert cost["omniscient"] <= cost["uniform progress"] < cost["greedy"] < 3 * 48

@@ -13,7 +13,6 @@ from judging import fault_free_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness.campaign.campaign_observers import Stage
-from harness.gameday import day_report
 from harness.gameday.books import Booked, Books
 from harness.gameday.day import Ended
 from harness.gameday.day_command import Shown
@@ -37,8 +36,17 @@ HANG = "{scenario: silent-hang, overrides: {faults: {silence: {when: {step: 5}, 
 
 @pytest.fixture
 def director(tmp_path: pathlib.Path) -> Director:
-    path = light_day.write(tmp_path, f"  [{KILL}, {{rest: 1s}}, {HANG}]", 300)
+    return directing(tmp_path, f"{KILL}, {{rest: 1s}}, {HANG}")
+
+
+def directing(tmp_path: pathlib.Path, entries: str) -> Director:
+    path = light_day.write(tmp_path, f"  [{entries}]", 300)
     return Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
+
+
+def job_of(progress: LiveProgress, firings: dict[str, Firing] | None = None) -> LiveJob:
+    job = SimpleNamespace(progress=progress, cluster=SimpleNamespace(nodes=[]), firings=firings or {})
+    return cast(LiveJob, job)
 
 
 def going(*, idle_s: float = 0.1, step_s: float = 0.065, **more: Any) -> LiveProgress:
@@ -54,28 +62,21 @@ def going(*, idle_s: float = 0.1, step_s: float = 0.065, **more: Any) -> LivePro
 
 
 def seen(director: Director, progress: LiveProgress, firings: dict[str, Firing] | None = None) -> DayView:
-    job = SimpleNamespace(progress=progress, cluster=SimpleNamespace(nodes=[]), firings=firings or {})
-    return view_of(director, cast(LiveJob, job), 0, NOW)
+    return view_of(director, job_of(progress, firings), 0, NOW)
 
 
-def test_a_rank_has_a_pace_while_it_goes(director: Director) -> None:
+def test_a_rank_has_a_pace_while_it_goes_and_none_after_a_restart(director: Director) -> None:
     view = seen(director, going())
     assert view.ranks.listed[1] == RankView(1, "node0", 90, 65.0, 0.1, False)
-    assert view.steps_go and view.phase == "running"
+    assert view.steps_go and view.phase == "running" and not view.fault_free, "light days do without"
     view = seen(director, going(idle_s=23))
     assert view.ranks.listed[0] == RankView(0, "node0", 90, None, 23.0, True)
-    assert view.ranks.step_ms == [] and view.standing and not view.steps_go
-    assert view.phase == "standing_still"
+    assert (view.ranks.step_ms, view.standing, view.steps_go, view.phase) == ([], True, False, "standing_still")
     assert not seen(director, going(idle_s=23, step_s=10)).standing
-    assert not seen(director, going()).fault_free, "light days do without"
-
-
-def test_a_restart_says_neither_that_steps_are_done_nor_a_pace(director: Director) -> None:
     fresh = {rank: Worker("node0", 1, 8, NOW - S // 2) for rank in range(2)}
     view = seen(director, going(idle_s=1, workers=fresh, complete_step=0, phase="rendezvous"))
     assert (view.steps_go, view.standing, view.phase) == (False, False, "rendezvous")
-    assert (view.step, view.furthest_step) == (0, 90)
-    assert view.ranks.listed[0] == RankView(0, "node0", 0, None)
+    assert (view.step, view.furthest_step, view.ranks.listed[0]) == (0, 90, RankView(0, "node0", 0, None))
 
 
 def test_an_outage_is_told_by_what_its_own_faults_came_to(director: Director) -> None:
@@ -112,19 +113,24 @@ def test_everybody_reads_who_stopped_it_and_when(director: Director, feed: list[
     assert saying == f"{told}nothing is injected until the game master lifts it. The job goes on."
 
 
-def test_once_the_schedule_is_over_nothing_is_left_to_lift(director: Director) -> None:
-    director.blocked, director.state = True, "over"
-    for role in ("master", "participant"):
-        assert for_role(seen(director, going()), role, []).saying.startswith("The schedule is over")
-
-
-@pytest.mark.parametrize(("outcome", "state"), [("settled", "over"), ("stopped", "stopped"), ("skipped", "skipped")])
-def test_an_entry_says_how_it_ended(director: Director, outcome: str, state: str) -> None:
-    director.scene = 1
+@pytest.mark.parametrize(
+    ("outcome", "state", "shown"),
+    [
+        ("settled", "acting", ["over", "now", "next"]),
+        ("stopped", "acting", ["stopped", "now", "next"]),
+        ("skipped", "acting", ["skipped", "now", "next"]),
+        ("settled", "over", ["over", "stopped", "skipped"]),  # the schedule ended early
+    ],
+)
+def test_an_entry_says_how_it_ended(director: Director, outcome: str, state: str, shown: list[str]) -> None:
+    director.scene, director.state, director.blocked = 1, state, state == "over"
     director.cues[0].rehearsal.outcome = outcome
     view = seen(director, going())
-    assert [scene.state for scene in view.scenes] == [state, "now", "next"]
-    assert [scene.state for scene in for_role(view, "participant", []).scenes] == [state], "what is over is told"
+    assert [scene.state for scene in view.scenes] == shown
+    told = [scene.state for scene in for_role(view, "participant", []).scenes]
+    assert state == "over" or told == shown[:1], "what is over is told"
+    for role in ("master", "participant"):
+        assert state != "over" or for_role(view, role, []).saying.startswith("The schedule is over"), "nothing to lift"
 
 
 def test_a_fault_that_is_due_and_held_back_says_why(director: Director) -> None:
@@ -136,18 +142,6 @@ def test_a_fault_that_is_due_and_held_back_says_why(director: Director) -> None:
     assert seen(director, going()).scenes[0].acts[0].faults[0].moment == "acting"
 
 
-def test_participants_read_the_title_once_the_job_is_over(director: Director) -> None:
-    view = seen(director, going())
-    assert for_role(view, "participant", []).title == "Game day", "a title may tell what comes"
-    assert for_role(ended(view), "participant", []).title == "A light day" == for_role(view, "observer", []).title
-
-
-def test_of_a_schedule_that_ended_early_the_rest_is_skipped(director: Director) -> None:
-    director.scene, director.state = 1, "over"
-    director.cues[0].rehearsal.outcome = "settled"
-    assert [scene.state for scene in seen(director, going()).scenes] == ["over", "stopped", "skipped"]
-
-
 @pytest.mark.parametrize("role", ["master", "participant", "observer"])
 def test_after_the_job_the_verdict_is_told(director: Director, role: str) -> None:
     view = seen(director, going())
@@ -155,92 +149,46 @@ def test_after_the_job_the_verdict_is_told(director: Director, role: str) -> Non
     assert over.job_over and over.state == "over" and over.saying == "The job is over. The day is being judged."
     judged = for_role(ended(view, "fail", "silent-hang: too slow", "/r/report.html"), role, [])
     assert judged.saying == "The day is over: fail. silent-hang: too slow"
-    assert (judged.verdict, judged.report) == ("fail", "/r/report.html")
+    assert (judged.verdict, judged.report, over.title) == ("fail", "/r/report.html", "A light day")
+    assert for_role(view, "participant", []).title == "Game day", "a title may tell what comes"
 
 
-def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: pathlib.Path) -> None:
-    path = light_day.write(tmp_path, f"  [{KILL}]", 300)
-    director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
-    job = SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})
-    views = list[DayView]()
-    shown = Shown(lambda view, feed: views.append(view))
-    shown.stage_ended(Stage("fault-free run", 1), "cached")
-    assert views == [], "nothing is known of the day yet"
-    shown.watch(director, cast(Any, job), 0)
-    shown.stage_ended(Stage("run with faults", 1), "completed")
-    booked = {"allocated": 344.0, "wasted_all": 86.0, "wasted_faults": 21.3, "dollars": None}
-    result = SimpleNamespace(verdict=SimpleNamespace(value="fail"), reasons=["rank-kill: too slow"], booked=booked)
-    shown.day_judged(Ended(tmp_path, cast(Any, result)))
-    assert [(view.job_over, view.verdict) for view in views] == [(False, ""), (True, ""), (True, "fail")]
-    assert views[-1].report == str(tmp_path / "report.html")
-    assert views[-1].saying == "The day is over: fail. rank-kill: too slow"
-    told = day_report._wasted(director.day, cast(Any, result))
-    assert told == "Wasted in the whole day: 86.0 GPU-s of 344.0 GPU-s (25.0 %), 21.3 GPU-s of it by faults."
-    assert (views[-1].wasted, views[-1].wasted_words) == ("21.3 GPU-s", f"by faults; in all {told[25:59]}")
-
-
-def test_before_the_day_the_page_shows_the_plan_and_the_run_without_a_fault(tmp_path: pathlib.Path) -> None:
-    path = light_day.write(tmp_path, f"  [{KILL}]", 300)
-    director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
-    views = list[DayView]()
+def test_the_page_shows_the_plan_the_run_without_a_fault_the_day_and_its_verdict(tmp_path: pathlib.Path) -> None:
+    director, views = directing(tmp_path, KILL), list[DayView]()
     shown = Shown(lambda view, feed: views.append(view), "", director)
     shown.status(Status("free-1", 2.0, "training", 40, 300, 1.5, (), ()))
     assert views[0].saying == "First the same job runs without a fault: step 40 of 300. The day begins after it."
     assert (views[0].state, views[0].step, [scene.state for scene in views[0].scenes]) == ("preparing", 40, ["next"])
     hidden = for_role(views[0], "participant", [])
     assert hidden.state == "preparing" and not hidden.scenes and hidden.title == "Game day"
-    shown.watch(
-        director, cast(Any, SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})), 0
-    )
+    shown.stage_ended(Stage("fault-free run", 1), "cached")
+    shown.watch(director, job_of(LiveProgress()), 0)
     shown.status(Status("day-1", 3.0, "training", 1, 300, 1.5, (), ()))
-    assert [view.state for view in views] == ["preparing", "steadying"], "the day shows itself"
+    shown.stage_ended(Stage("run with faults", 1), "completed")
+    booked = {"allocated": 344.0, "wasted_all": 86.0, "wasted_faults": 21.3, "dollars": None}
+    result = SimpleNamespace(verdict=SimpleNamespace(value="fail"), reasons=["rank-kill: too slow"], booked=booked)
+    shown.day_judged(Ended(tmp_path, cast(Any, result)))
+    assert [view.state for view in views] == ["preparing", "steadying", "over", "over"], "the day shows itself"
+    assert [(view.job_over, view.verdict) for view in views[1:]] == [(False, ""), (True, ""), (True, "fail")]
+    assert views[-1].report == str(tmp_path / "report.html")
+    assert views[-1].saying == "The day is over: fail. rank-kill: too slow"
+    words = "by faults; in all 86.0 GPU-s of 344.0 GPU-s (25.0 %)"
+    assert (views[-1].wasted, views[-1].wasted_words) == ("21.3 GPU-s", words)
 
 
 def test_the_terminal_tells_once_that_a_pause_waits_for_a_press(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = light_day.write(tmp_path, f"  [{{pause: Is everybody there?}}, {{pause: Still there?}}, {KILL}]", 300)
-    director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
-    job = SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})
+    director = directing(tmp_path, f"{{pause: Is everybody there?}}, {{pause: Still there?}}, {KILL}")
     shown = Shown(lambda view, feed: None, "http://127.0.0.1:1/?token=t")
     for director.state, director.scene in (("steadying", 0), ("paused", 0), ("paused", 0), ("paused", 1)):
-        shown.watch(director, cast(Any, job), 0)
+        shown.watch(director, job_of(LiveProgress()), 0)
     for _ in range(2):
         director.feed.append(News(len(director.feed) + 1, "person", "ada: stop", "participant"))
-        shown.watch(director, cast(Any, job), 0)
+        shown.watch(director, job_of(LiveProgress()), 0)
     waits = "  waiting for a person to press Continue: http://127.0.0.1:1/?token=t"
     told = ["  pause: Is everybody there?", waits, "  pause: Still there?", waits, *["  ada: stop"] * 2]
     assert capsys.readouterr().out.splitlines() == told
-
-
-def outage(*words: str) -> list[Span]:
-    """Each lasts a second."""
-    return [Span(word, number * S, (number + 1) * S) for number, word in enumerate(words)]
-
-
-RESTART = ("training", "rendezvous", "exiting", "startup", "rendezvous", "restore", "restored", "training")
-
-
-def test_a_restart_is_told_in_the_reports_words() -> None:
-    told = phases_of(outage(*RESTART), None, node_taken=False)
-    others = [(phase, 1.0) for phase in ("startup", "rendezvous", "restore", "first_step", "recompute")]
-    assert told == [("detect", 1.0), ("teardown", 2.0), *others]
-    assert {phase for phase, _ in told} <= set(PHASE_MEANING)
-
-
-def test_launchers_wait_for_a_node_that_was_taken() -> None:
-    """Until its replacement is there, which then has to start."""
-    spans = outage("training", "exiting", "rendezvous", "rendezvous", "startup", "rendezvous")
-    spans[2].missing = True
-    told = phases_of(spans, None, node_taken=True)
-    assert told == [("detect", 1.0), ("teardown", 1.0), ("reschedule", 1.0), ("startup", 2.0), ("rendezvous", 1.0)]
-
-
-@pytest.mark.parametrize("started", ["starting", "startup", "restore", "restored"])
-def test_nothing_is_detected_after_a_new_process_was_met(started: str) -> None:
-    """Whichever of its phases was seen: the shortest ones may fall between two looks."""
-    told = phases_of(outage("training", started, "training"), None, node_taken=False)
-    assert [phase for phase, _ in told][::2] == ["detect", "recompute"]
 
 
 def test_a_node_that_comes_back_begins_a_new_part_of_the_outage() -> None:
@@ -254,17 +202,36 @@ def test_a_node_that_comes_back_begins_a_new_part_of_the_outage() -> None:
 @pytest.mark.parametrize(
     ("words", "recovered_s", "expected"),
     [
-        (("training",), None, [("detect", 1.0)]),
-        (("training",), 0.25, [("detect", 0.25), ("running", 0.75)]),  # a slow rank: steps go on
-        (("training", "startup", "training"), 2.5, [("detect", 1.0), ("startup", 1.0), ("recompute", 0.5), ("running", 0.5)]),
-        (("training", "startup", "training"), 0.5, [("detect", 0.5), ("running", 0.5), ("startup", 1.0), ("recompute", 1.0)]),
+        ("training", None, "detect 1.0"),
+        ("training", 0.25, "detect 0.25, running 0.75"),  # a slow rank: steps go on
+        ("training startup training", 2.5, "detect 1.0, startup 1.0, recompute 0.5, running 0.5"),
+        ("training startup training", 0.5, "detect 0.5, running 0.5, startup 1.0, recompute 1.0"),
+        (
+            "training rendezvous exiting startup rendezvous restore restored training",
+            None,
+            "detect 1.0, teardown 2.0, startup 1.0, rendezvous 1.0, restore 1.0, first_step 1.0, recompute 1.0",
+        ),
+        # Nothing is detected after a new process was met: the shortest of its phases may fall between two looks.
+        ("training starting training", None, "detect 1.0, startup 1.0, recompute 1.0"),
+        ("training restore training", None, "detect 1.0, restore 1.0, recompute 1.0"),
+        ("training restored training", None, "detect 1.0, first_step 1.0, recompute 1.0"),
+        # Launchers wait for a node that was taken, until its replacement is there, which then has to start.
+        (
+            "training exiting rendezvous* rendezvous startup rendezvous",
+            None,
+            "detect 1.0, teardown 1.0, reschedule 1.0, startup 2.0, rendezvous 1.0",
+        ),
     ],
-)  # fmt: skip
-def test_training_is_told_by_what_was_lost_and_regained(
-    words: tuple[str, ...], recovered_s: float | None, expected: list[tuple[str, float]]
-) -> None:
+)
+def test_an_outage_is_told_in_the_reports_words(words: str, recovered_s: float | None, expected: str) -> None:
+    """Each span lasts a second; `*`: a node is missing."""
     recovered_ns = None if recovered_s is None else round(recovered_s * S)
-    assert phases_of(outage(*words), recovered_ns, node_taken=False) == expected
+    spans = [Span(word.strip("*"), at * S, (at + 1) * S) for at, word in enumerate(words.split())]
+    for span, word in zip(spans, words.split(), strict=True):
+        span.missing = "*" in word
+    told = phases_of(spans, recovered_ns, node_taken="*" in words)
+    assert ", ".join(f"{phase} {took_s}" for phase, took_s in told) == expected
+    assert {phase for phase, _ in told} <= {*PHASE_MEANING, "running"}
 
 
 def progress(phase: str, *workers: Worker, furthest: int = 0, last_step_s: float = 0) -> LiveProgress:
@@ -279,9 +246,12 @@ def worker(last_step: int, restored: int | None, since_s: float = 0) -> Worker:
 
 
 def test_a_state_that_every_rank_has_back_is_restored() -> None:
-    assert newest_word(progress("restore", worker(40, 40), worker(40, 40))) == "restored"
-    assert newest_word(progress("restore", worker(40, 40), worker(0, None))) == "restore"
-    assert newest_word(progress("restore", worker(55, 40), worker(55, 40))) == "restore", "it goes back once more"
+    for restored, word in (
+        ([(40, 40), (40, 40)], "restored"),
+        ([(40, 40), (0, None)], "restore"),
+        ([(55, 40), (55, 40)], "restore"),  # it goes back once more
+    ):
+        assert newest_word(progress("restore", *(worker(*each) for each in restored))) == word
 
 
 @pytest.mark.parametrize(

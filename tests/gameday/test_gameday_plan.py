@@ -35,29 +35,20 @@ def test_a_step_counts_from_the_begin_of_the_rehearsal(tmp_path: pathlib.Path) -
     assert [(when.step, when.more_steps, when.after_ns) for when in whens] == [(None, 90, None)] * 2
     assert [act.plan.faults[0].id for act in day.acts] == ["rank-kill", "rank-kill-2-kill"]
     assert [day.alone("rank-kill-2", begun).faults[0].when.step for begun in (181, 0)] == [271, day.steady.steps + 90]
-
-
-def test_a_step_beyond_the_jobs_own_count_is_no_mistake(tmp_path: pathlib.Path) -> None:
-    entry = "entries: [{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 700}}}}}]\n"
-    assert day_of(tmp_path, entry).acts[0].plan.faults[0].when.more_steps == 700
+    beyond = "entries: [{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 700}}}}}]\n"
+    assert day_of(tmp_path, beyond).acts[0].plan.faults[0].when.more_steps == 700, "no mistake, in a job of 500 steps"
 
 
 def test_a_share_of_waste_counts_only_where_the_day_names_it(tmp_path: pathlib.Path) -> None:
     named = "overrides: {expect: {wasted_gpu_hours: {max_percent: 90, max_gpu_seconds: 500}}}"
-    day = day_of(tmp_path, f"entries: [{{scenario: rank-kill}}, {{scenario: rank-kill, {named}}}]\n")
-    assert [act.plan.expect.get("wasted_gpu_hours") for act in day.acts] == [
-        None,
-        {"max_percent": 90, "max_gpu_seconds": 500},
-    ]
+    entries = f"entries: [{{scenario: rank-kill}}, {{scenario: rank-kill, {named}}}]\n"
+    day = day_of(tmp_path, entries)
+    told = {"max_percent": 90, "max_gpu_seconds": 500}
+    assert [act.plan.expect.get("wasted_gpu_hours") for act in day.acts] == [None, told]
     assert all("recovery_time" in act.plan.expect for act in day.acts)
-
-
-@pytest.mark.parametrize(("fault_free", "against"), [("true", None), ("false", "itself")])
-def test_without_a_fault_free_run_losses_are_held_against_the_jobs_own(
-    fault_free: str, against: str | None, tmp_path: pathlib.Path
-) -> None:
-    day = day_of(tmp_path, f"fault_free: {fault_free}\nentries: [{{scenario: rank-kill}}]\n")
-    assert day.acts[0].plan.to_json()["expect"]["loss_continuity"].get("against") == against
+    for fault_free, against in (("true", None), ("false", "itself")):
+        day = day_of(tmp_path, f"fault_free: {fault_free}\n{entries}")
+        assert day.acts[0].plan.to_json()["expect"]["loss_continuity"].get("against") == against
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ from harness.gameday.requests import Ask, Desk
 from harness.gameday.steady import Course
 from harness.report.charts.loss_curves import Series
 
-WIDTHS = (1920, 1440, 390)
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
@@ -57,7 +55,7 @@ class Day:
 
 
 @pytest.fixture
-def day(tmp_path: pathlib.Path) -> Iterator[Day]:
+def day(tmp_path: pathlib.Path, browser: Any) -> Iterator[Day]:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "node0.1.log").write_text(f"step 997 loss 3.21\n{EVIL}\n" * 8)
     (tmp_path / "logs" / "node1.1.log").write_text("node1 speaks\n")
@@ -70,13 +68,16 @@ def day(tmp_path: pathlib.Path) -> Iterator[Day]:
     with serving(PageAddress(), desk, tmp_path, chart) as served:
         day = Day(served, desk)
         yield day
+        for context in browser.contexts:
+            context.close()
         day.end()
 
 
 def opened(
     browser: Any, day: Day, role: str = "master", width: int = 1440, scheme: str = "light"
 ) -> tuple[Any, list[str]]:
-    page = machine.browser_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = machine.browser_page(context)
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
@@ -91,10 +92,12 @@ def wait(page: Any, condition: str) -> None:
     until(lambda: page.evaluate(condition), condition)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(("role", "scheme"), [("master", "light"), ("master", "dark"), ("participant", "light")])
+@pytest.mark.parametrize(
+    ("role", "scheme", "width"),
+    [("master", "light", 1920), ("master", "dark", 1440), ("master", "light", 390), ("participant", "light", 390)],
+)
 def test_it_fits_says_no_error_and_runs_no_foreign_word(
-    browser: Any, day: Day, role: str, scheme: str, width: int, tmp_path: pathlib.Path
+    browser: Any, day: Day, role: str, scheme: str, width: int
 ) -> None:
     page, heard = opened(browser, day, role, width, scheme)
     page.wait_for_selector("#chart svg")
@@ -104,8 +107,6 @@ def test_it_fits_says_no_error_and_runs_no_foreign_word(
     assert "<img src=x" in page.locator("#log").inner_text(), "it is shown as the text that it is"
     assert "token" not in page.url
     assert heard == []
-    page.screenshot(path=str(tmp_path / f"{role}-{scheme}-{width}.png"), full_page=True)
-    page.close()
 
 
 def test_on_a_wall_schedule_ranks_and_loss_stand_side_by_side(browser: Any, day: Day) -> None:
@@ -121,10 +122,9 @@ def test_on_a_wall_schedule_ranks_and_loss_stand_side_by_side(browser: Any, day:
     assert page.evaluate("document.documentElement.scrollHeight") == 1080, "nor with much to show"
     now, around = page.locator("#schedule > .now").bounding_box(), page.locator("#schedule").bounding_box()
     assert around["y"] <= now["y"] and now["y"] + now["height"] <= around["y"] + around["height"], "it is in sight"
-    page.close()
 
 
-def test_nothing_moves_when_an_outage_begins(browser: Any, day: Day) -> None:
+def test_an_outage_moves_nothing_and_has_the_words_and_colours_of_the_report(browser: Any, day: Day) -> None:
     day.shown = view(outage=[], outage_open=False)
     page, _ = opened(browser, day)
     assert page.locator("#outage-title").inner_text() == "No outage so far"
@@ -132,19 +132,31 @@ def test_nothing_moves_when_an_outage_begins(browser: Any, day: Day) -> None:
     day.shown = view(outage=[("detect", 1.2)])
     wait(page, "document.getElementById('outage-title').textContent === 'No progress for 1.2 s'")
     assert page.locator("#people").bounding_box() == before
-    page.close()
+    day.shown = view()
+    wait(page, "document.querySelectorAll('#outage rect').length === 4")
+    words = "[...document.querySelectorAll('#outage-words li')]"
+    told = page.evaluate(words + ".map((n) => [n.textContent, n.querySelector('rect').getAttribute('class')])")
+    phases = [["Detect 1.2 s", "p-detect"], ["Start-up 0.8 s", "p-startup"], ["Recompute 0.3 s", "p-recompute"]]
+    assert told[:3] == phases and told[3][1] == "p-unknown"
+    fill = "getComputedStyle(document.querySelector('#outage .p-recompute')).fill"
+    assert page.evaluate(fill) == "rgb(140, 92, 207)", "--recompute of the style sheet of the reports"
 
 
-def test_what_was_not_measured_is_not_nought(browser: Any, day: Day) -> None:
+def test_what_was_not_measured_is_not_nought_and_a_stopped_entry_is_not_green(browser: Any, day: Day) -> None:
+    nothing: dict[str, Any] = {"ranks": RanksView(0, [], True), "wasted": "", "wasted_words": "", "counted_s": None}
     day.shown = view(
-        ranks=RanksView(0, [], True), wasted="", wasted_words="", counted_s=None, budget=(), steps_per_s=None
+        scenes=[replace(scenes()[0], state="stopped"), *scenes()[1:]], budget=(), steps_per_s=None, **nothing
     )
     page, _ = opened(browser, day)
-    assert page.locator("#wasted").inner_text() == "—"
-    assert page.locator("#share").inner_text() == "the ledger is being worked out"
-    assert page.locator("#pace").inner_text() == ""
-    assert page.locator("#ranks-words").inner_text() == "No ranks yet."
-    page.close()
+    texts = {"wasted": "—", "share": "the ledger is being worked out", "pace": "", "ranks-words": "No ranks yet."}
+    assert {name: page.locator(f"#{name}").inner_text() for name in texts} == texts
+    colours = "[...document.querySelectorAll('#schedule > li')].map((n) => getComputedStyle(n).borderLeftColor)"
+    assert page.locator("#schedule > li .head .word").first.inner_text() == "stopped"
+    assert page.evaluate(colours)[:2] == ["rgb(77, 90, 105)", "rgb(11, 122, 67)"]
+    assert page.get_by_text("the same job without a fault").is_visible()
+    day.shown = view(fault_free=False)
+    wait(page, "document.getElementById('without-fault').hidden")
+    assert not page.get_by_text("the same job without a fault").is_visible(), "no run that is not there is named"
 
 
 def test_on_a_phone_stop_stays_in_reach(browser: Any, day: Day) -> None:
@@ -156,58 +168,28 @@ def test_on_a_phone_stop_stays_in_reach(browser: Any, day: Day) -> None:
         page.get_by_role("button", name=name).scroll_into_view_if_needed()
         other = page.get_by_role("button", name=name).bounding_box()
         assert other["y"] + other["height"] <= box["y"], "no other button lies below it"
-    page.close()
 
 
-def test_stop_is_one_press_and_the_page_follows(browser: Any, day: Day) -> None:
+def test_stop_is_one_press_and_the_page_follows_while_another_page_keeps_its_role(browser: Any, day: Day) -> None:
     page, heard = opened(browser, day)
+    observer = page.context.new_page()
+    observer.goto(day.served.url("observer"))
+    page.reload()
     page.get_by_role("button", name="Stop").click()
-    until(lambda: [ask.action for ask in day.pressed] == ["stop"], "the press")
+    until(lambda: [(ask.action, ask.role) for ask in day.pressed] == [("stop", "master")], "the press")
     wait(page, "document.getElementById('answer').textContent.startsWith('Stopped')")
-    day.shown = view(blocked=True, saying="Stopped by Ada at 2:39: nothing is injected until it is lifted.")
+    day.shown = view(blocked=True, saying="Stopped by Ada at 2:39: nothing is injected until it is lifted.", step=2222)
     page.get_by_role("button", name="Lift the stop").wait_for()
     assert page.get_by_role("button", name="Inject now").is_disabled()
     assert page.title().startswith("Stopped")
     stop = page.locator("[data-act=stop]")
     assert stop.is_disabled() and stop.inner_text() == "Stopped nothing is injected"
+    observer.reload()
+    wait(observer, "document.getElementById('step').textContent.startsWith('2,222')")
+    assert not observer.locator("[data-act]").count()
     day.shown = view(blocked=False)
     wait(page, "!document.querySelector('[data-act=stop]').disabled")
     assert stop.inner_text() == "Stop heal everything" and heard == []
-    page.close()
-
-
-def test_pages_of_two_roles_in_one_browser_keep_their_roles(browser: Any, day: Day) -> None:
-    context = browser.new_context()
-    master, observer = context.new_page(), context.new_page()
-    master.goto(day.served.url("master"))
-    observer.goto(day.served.url("observer"))
-    master.reload()
-    master.get_by_role("button", name="Stop").click()
-    until(lambda: [(ask.action, ask.role) for ask in day.pressed] == [("stop", "master")], "the press")
-    observer.reload()
-    day.shown = view(step=2222)
-    for page in (master, observer):
-        wait(page, "document.getElementById('step').textContent.startsWith('2,222')")
-    assert not observer.locator("[data-act]").count()
-    context.close()
-
-
-def test_the_keyboard_alone_leaves_a_note(browser: Any, day: Day) -> None:
-    page, _ = opened(browser, day, "participant")
-    page.focus("#who")
-    page.keyboard.type("Ada")
-    page.keyboard.press("Tab")
-    page.keyboard.type("loss is flat")
-    page.keyboard.press("Enter")
-    until(lambda: day.pressed, "the note")
-    (ask,) = day.pressed
-    assert (ask.action, ask.who, ask.text, ask.role) == ("note", "Ada", "loss is flat", "participant")
-    reached = set()
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.textContent"))
-    assert {"I see a problem", "I take it", "It is mitigated"} <= reached
-    page.close()
 
 
 def test_an_answer_says_what_was_noted_and_fades(browser: Any, day: Day) -> None:
@@ -218,75 +200,58 @@ def test_an_answer_says_what_was_noted_and_fades(browser: Any, day: Day) -> None
         wait(page, f"document.getElementById('answer').textContent === {words!r}")
     assert page.get_by_role("status").get_attribute("aria-live") == "polite"
     wait(page, "document.getElementById('answer').textContent === ''")
-    page.close()
 
 
-def test_a_name_is_asked_for_before_the_first_action(browser: Any, day: Day) -> None:
+def test_the_keyboard_alone_names_a_person_acts_and_leaves_a_note(browser: Any, day: Day) -> None:
     page, heard = opened(browser, day, "participant")
     page.get_by_role("button", name="I see a problem").press("Enter")
     wait(page, "document.activeElement.id === 'who'")
     assert page.get_by_role("alert").inner_text() == "Write your name first, then press Enter."
-    assert page.get_by_label("Your name").get_attribute("aria-invalid") == "true"
+    name = page.get_by_label("Your name")
+    assert name.get_attribute("aria-invalid") == "true"
     time.sleep(0.3)
     assert day.pressed == []
     page.keyboard.type("Ada")
     page.keyboard.press("Enter")
     until(lambda: [(ask.action, ask.who) for ask in day.pressed] == [("detected", "Ada")], "the press")
-    assert page.get_by_label("Your name").get_attribute("aria-invalid") == "false"
-    assert page.locator("#who-why").inner_text() == ""
-    page.get_by_role("button", name="I take it").click()
-    until(lambda: len(day.pressed) == 2, "the second press")
+    assert name.get_attribute("aria-invalid") == "false" and page.locator("#who-why").inner_text() == ""
+    page.focus("#who")
+    page.keyboard.press("Tab")
+    page.keyboard.type("loss is flat")
+    page.keyboard.press("Enter")
+    until(lambda: len(day.pressed) == 2, "the note")
+    ask = day.pressed[1]
+    assert (ask.action, ask.who, ask.text, ask.role) == ("note", "Ada", "loss is flat", "participant")
+    reached = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent"))
+    assert {"I see a problem", "I take it", "It is mitigated"} <= reached
     assert heard == []
-    page.close()
 
 
-def test_ranks_that_stand_still_are_grey_and_say_for_how_long(browser: Any, day: Day) -> None:
+def test_ranks_say_whether_they_stand_still_and_many_are_legible(browser: Any, day: Day) -> None:
     still = [RankView(rank, "node0", 1000, None, 23.4, True) for rank in range(4)]
     ranks = RanksView(4, still, True, [1000, 1000, 1000], [])
     day.shown = view(ranks=ranks, idle_s=23.4, standing=True, steps_go=False, phase="standing_still")
-    page, _ = opened(browser, day)
+    page, heard = opened(browser, day)
     wait(page, "document.querySelectorAll('.rank.standing').length === 4")
     assert page.locator(".rank span").all_inner_texts() == ["no step for 23 s"] * 4
     assert not page.locator(".rank .bar-line").first.is_visible()
     assert page.locator("#idle").inner_text() == "no step for 23 s"
-    day.shown = view(12)
-    wait(page, "document.querySelectorAll('.rank').length === 12")
-    assert page.locator(".rank.late span").all_inner_texts() == ["3 behind"]
-    day.shown = view(step=0, phase="rendezvous", idle_s=1.0, steps_go=False)
+    for count, boxes in ((12, 12), (64, 64), (1024, 8)):
+        day.shown = view(count)
+        wait(page, f"document.querySelectorAll('.rank').length === {boxes}")
+        sizes = "[...document.querySelectorAll('.rank b')].map((n) => parseFloat(getComputedStyle(n).fontSize))"
+        found = page.evaluate(sizes)
+        assert len(found) == boxes and min(found) >= 11
+    assert "Step: lowest 997, highest 1,000" in page.locator("#ranks-words").inner_text()
+    assert page.locator(".rank.late span").all_inner_texts() == []
+    day.shown = view(12, step=0, phase="rendezvous", idle_s=1.0, steps_go=False)
     wait(page, "document.getElementById('step').textContent.startsWith('0 of')")
+    assert page.locator(".rank.late span").all_inner_texts() == ["3 behind"]
     assert page.locator("#idle").inner_text() == ""
-    assert page.locator("#furthest").inner_text() == "step 1,000 was reached before"
-    page.close()
-
-
-def test_phases_of_an_outage_have_the_words_and_colours_of_the_report(browser: Any, day: Day) -> None:
-    page, _ = opened(browser, day)
-    wait(page, "document.querySelectorAll('#outage rect').length === 4")
-    found = page.evaluate(
-        "[...document.querySelectorAll('#outage-words li')].map((n) => [n.textContent, n.querySelector('rect').getAttribute('class')])"
-    )
-    assert found[:3] == [
-        ["Detect 1.2 s", "p-detect"],
-        ["Start-up 0.8 s", "p-startup"],
-        ["Recompute 0.3 s", "p-recompute"],
-    ]
-    assert found[3][1] == "p-unknown"
-    fill = "getComputedStyle(document.querySelector('#outage .p-recompute')).fill"
-    assert page.evaluate(fill) == "rgb(140, 92, 207)", "--recompute of the style sheet of the reports"
-    page.close()
-
-
-def test_the_legend_names_no_run_that_is_not_there_and_a_stopped_entry_is_not_green(browser: Any, day: Day) -> None:
-    day.shown = view(scenes=[replace(scenes()[0], state="stopped"), *scenes()[1:]])
-    page, _ = opened(browser, day)
-    colours = "[...document.querySelectorAll('#schedule > li')].map((n) => getComputedStyle(n).borderLeftColor)"
-    assert page.locator("#schedule > li .head .word").first.inner_text() == "stopped"
-    assert page.evaluate(colours)[:2] == ["rgb(77, 90, 105)", "rgb(11, 122, 67)"]
-    assert page.get_by_text("the same job without a fault").is_visible()
-    day.shown = view(fault_free=False)
-    wait(page, "document.getElementById('without-fault').hidden")
-    assert not page.get_by_text("the same job without a fault").is_visible()
-    page.close()
+    assert page.locator("#furthest").inner_text() == "step 1,000 was reached before" and heard == []
 
 
 def test_after_the_day_the_verdict_stands_and_nothing_can_be_pressed(browser: Any, day: Day) -> None:
@@ -302,7 +267,6 @@ def test_after_the_day_the_verdict_stands_and_nothing_can_be_pressed(browser: An
         assert "fail" in str(page.locator("#state").get_attribute("class")).split()
         assert page.locator("button[data-act]:enabled, #note-form :enabled").count() == 0
         assert page.locator("#main-buttons").is_hidden() and page.locator("#stop-bar").is_hidden()
-        page.close()
 
 
 def test_a_lost_connection_is_told_and_comes_back(browser: Any, day: Day) -> None:
@@ -313,16 +277,3 @@ def test_a_lost_connection_is_told_and_comes_back(browser: Any, day: Day) -> Non
     day.shown = view(step=1234)
     wait(page, "document.getElementById('step').textContent.startsWith('1,234')")
     assert page.locator("#link").inner_text() == "live"
-    page.close()
-
-
-@pytest.mark.parametrize(("count", "boxes"), [(64, 64), (1024, 8)])
-def test_many_ranks_are_legible(browser: Any, day: Day, count: int, boxes: int) -> None:
-    day.shown = view(count)
-    page, heard = opened(browser, day)
-    wait(page, f"document.querySelectorAll('.rank').length === {boxes}")
-    words = page.locator("#ranks-words").inner_text()
-    assert words.startswith(f"{count:,} ranks. Step: lowest 997, highest 1,000")
-    sizes = "[...document.querySelectorAll('.rank b')].map((n) => parseFloat(getComputedStyle(n).fontSize))"
-    assert min(page.evaluate(sizes)) >= 11 and heard == []
-    page.close()

@@ -62,42 +62,73 @@ def frozen(view: DayView) -> bool:
     return any(fault.moment == "effect" for scene in view.scenes for act in scene.acts for fault in act.faults)
 
 
-def test_entries_come_in_order_and_each_is_judged(tmp_path: pathlib.Path) -> None:
-    result = played(tmp_path, planned(tmp_path, f"{KILL}, {{rest: 200ms}}, {KILL}", steps=600))
-    assert [(act.expected.name, act.outcome) for act in result.acts] == [
-        ("rank-kill", "settled"),
-        ("rank-kill-2", "settled"),
-    ]
+def test_entries_come_in_order_each_is_judged_and_people_and_alerts_count(tmp_path: pathlib.Path) -> None:
+    expect = "expect: {alerts: [{name: Stalled, within: 10m}], people: {acknowledge: 10m}}"
+    watched = KILL.replace("{scenario: rank-kill,", "{scenario: rank-kill, " + expect + ",")
+
+    class Pager(Asking):
+        def __call__(self, director: Director, job: LiveJob, now_ns: int) -> None:
+            before = len(self.replies)
+            super().__call__(director, job, now_ns)
+            if len(self.replies) > before:
+                director.desk.hand_in(AlertNews("Stalled", "firing", "no step for 2 s"))
+
+    def struck(view: DayView) -> bool:
+        return any(f.moment not in ("waiting", "acting") for s in view.scenes for a in s.acts for f in a.faults)
+
+    day = planned(tmp_path, f"{watched}, {{rest: 200ms}}, {KILL}", steps=600)
+    result = played(tmp_path, day, Pager(("acknowledged", struck)))
+    acts = [(act.expected.name, act.outcome) for act in result.acts]
+    assert acts == [("rank-kill", "settled"), ("rank-kill-2", "settled")]
     assert all(act.recovery_s and act.recovery_s > 0 for act in result.acts)
     entries = [(e["entry"], e["edge"]) for e in told(tmp_path, "gameday.entry")]
     assert entries == [(0, "begin"), (0, "end"), (1, "begin"), (1, "end"), (2, "begin"), (2, "end")]
     steady = [e["mono_ns"] for e in told(tmp_path, "gameday.steady")]
-    struck = [e["mono_ns"] for e in told(tmp_path, "fault.injected")]
-    assert len(struck) == 2 and steady[0] < struck[0] and steady[-1] < struck[1]
+    struck_at = [e["mono_ns"] for e in told(tmp_path, "fault.injected")]
+    assert len(struck_at) == 2 and steady[0] < struck_at[0] and steady[-1] < struck_at[1]
+    reactions = result.acts[0].reactions
+    assert reactions["detect"] == reactions["acknowledge"] is not None
+    (person,) = told(tmp_path, "gameday.person")
+    assert (person["who"], person["text"], result.sides["people"]) == ("Ada", "as planned", Verdict.PASS)
     folder = tmp_path / "reports" / "light-1"
     assert "What to fix" in (folder / "report.md").read_text()
     assert (folder / "rehearsals" / "rank-kill" / "report.html").exists()
     assert judged(folder).verdict is result.verdict  # the log alone says it again
 
 
-def test_stop_heals_at_once_and_blocks_until_it_is_lifted(tmp_path: pathlib.Path) -> None:
+def test_stop_heals_at_once_and_blocks_until_it_is_lifted_and_a_pause_waits(tmp_path: pathlib.Path) -> None:
+    """The day ends its job. Its verdict says which entry was stopped, and judges the steps until then as all of them."""
+    late = KILL.replace("step: 5", "step: 100000000")  # inject does not wait for steps
     person = Asking(
-        ("stop", frozen), ("inject", lambda view: view.blocked), ("lift", lambda view: view.blocked and view.step > 60)
+        ("stop", frozen),
+        ("inject", lambda view: view.blocked),
+        ("lift", lambda view: view.blocked and view.step > 60),
+        ("inject", lambda view: view.state == "paused"),
+        ("continue", lambda view: view.state == "paused"),
+        ("inject", lambda view: view.state == "acting" and not frozen(view)),
     )
     limits = "{cool_down: 100ms}"  # the next fault waits until the job has recovered from the one that was stopped
-    result = played(tmp_path, planned(tmp_path, f"{HANG}, {KILL}", steps=400, limits=limits), person)
+    entries = f"{HANG}, {{pause: Is everybody there?}}, {late}"
+    day = planned(tmp_path, entries, steps=1_000_000, limits=limits, when_done="stop")
+    result = played(tmp_path, day, person)
     (asked,) = [e for e in told(tmp_path, "gameday.person") if e["action"] == "stop"]
     (healed, _) = told(tmp_path, "fault.healed")
     assert healed["fault"] == "silent-hang-silence" and healed["mono_ns"] > asked["mono_ns"]
     assert [e["fault"] for e in told(tmp_path, "fault.recovered")] == ["silent-hang-silence", "rank-kill"]
     (lifted,) = told(tmp_path, "gameday.lifted")
     assert told(tmp_path, "fault.injected")[1]["mono_ns"] > lifted["mono_ns"], "nothing is injected while it is blocked"
-    assert [act.outcome for act in result.acts] == ["stopped", "settled"]
-    assert "blocked" in person.replies[1].reply.result()
-    assert result.acts[0].verdict is Verdict.INCONCLUSIVE
+    replies = [ask.reply.result() for ask in person.replies]
+    assert "blocked" in replies[1] and (replies[3], replies[5]) == ("nothing to inject now", "")
+    assert result.outcome == "completed" and [act.outcome for act in result.acts] == ["stopped", "settled"]
+    (finished,), (over,) = told(tmp_path, "gameday.finished"), told(tmp_path, "gameday.over")
+    assert finished["reason"] == "silent-hang was stopped" and over["reason"] == "the schedule is over"
+    assert result.job is not None and result.job.metrics["steps_done"] == result.job.metrics["steps_planned"]
     assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)
-    (finished,) = told(tmp_path, "run.finished")
-    assert finished["outcome"] == "completed", "the job went on to its end"
+    assert not [reason for reason in result.reasons if "interrupted" in reason or "steps are missing" in reason]
+    rehearsal = run_report.read(tmp_path / "reports" / "light-1" / "rehearsals" / "silent-hang" / "report.json")
+    assert (rehearsal.verdict, rehearsal.reasons[0]) == (Verdict.INCONCLUSIVE, "it was stopped: a person pressed stop")
+    booked = result.acts[0].card
+    assert booked is not None and figures_of.scores(booked)["wasted_gpu_hours"]["accounts"]["straggler_drag"] > 0.3
 
 
 def test_inject_says_why_a_fault_is_held_back(tmp_path: pathlib.Path) -> None:
@@ -108,18 +139,6 @@ def test_inject_says_why_a_fault_is_held_back(tmp_path: pathlib.Path) -> None:
     assert person.replies[0].reply.result() == "it is held back: its node still has an active fault"
     assert person.replies[1].reply.result() == ""
     assert [act.outcome for act in result.acts] == ["settled", "settled"]
-
-
-def test_a_pause_waits_for_a_person_and_inject_does_not_wait_for_steps(tmp_path: pathlib.Path) -> None:
-    late = KILL.replace("step: 5", "step: 100000000")
-    person = Asking(
-        ("inject", lambda view: view.state == "paused"),
-        ("continue", lambda view: view.state == "paused"),
-        ("inject", lambda view: view.state == "acting"),
-    )
-    result = played(tmp_path, planned(tmp_path, f"{{pause: Is everybody there?}}, {late}"), person)
-    assert person.replies[0].reply.result() == "nothing to inject now"
-    assert [act.outcome for act in result.acts] == ["settled"]
 
 
 def test_a_probe_that_does_not_hold_ends_the_day_and_not_the_job(tmp_path: pathlib.Path) -> None:
@@ -138,49 +157,8 @@ def test_a_spent_budget_stops_what_acts(tmp_path: pathlib.Path) -> None:
     assert [act.outcome for act in result.acts] == ["stopped", "not_run"]
 
 
-def test_a_day_whose_schedule_is_over_ends_its_job_with_a_verdict(tmp_path: pathlib.Path) -> None:
-    """It says which entry was stopped, and its steps until then are judged as a job's that was planned to do so many."""
-    person = Asking(("stop", frozen), ("lift", lambda view: view.blocked))
-    limits = "{cool_down: 100ms}"
-    day = planned(tmp_path, f"{HANG}, {KILL}", steps=1_000_000, limits=limits, when_done="stop")
-    result = played(tmp_path, day, person)
-    assert result.outcome == "completed" and [act.outcome for act in result.acts] == ["stopped", "settled"]
-    (finished,), (over,) = told(tmp_path, "gameday.finished"), told(tmp_path, "gameday.over")
-    assert finished["reason"] == "silent-hang was stopped" and over["reason"] == "the schedule is over"
-    assert result.job is not None and result.job.metrics["steps_done"] == result.job.metrics["steps_planned"]
-    assert not [reason for reason in result.reasons if "interrupted" in reason or "steps are missing" in reason]
-    rehearsal = run_report.read(tmp_path / "reports" / "light-1" / "rehearsals" / "silent-hang" / "report.json")
-    assert (rehearsal.verdict, rehearsal.reasons[0]) == (Verdict.INCONCLUSIVE, "it was stopped: a person pressed stop")
-    booked = result.acts[0].card
-    assert booked is not None and figures_of.scores(booked)["wasted_gpu_hours"]["accounts"]["straggler_drag"] > 0.3
-
-
 def test_a_job_that_ends_early_leaves_the_rest_inconclusive(tmp_path: pathlib.Path) -> None:
     result = played(tmp_path, planned(tmp_path, f"{KILL}, {{pause: nobody is here}}, {KILL}", steps=120))
     assert result.outcome == "job_ended" and result.verdict is Verdict.INCONCLUSIVE
     assert [act.outcome for act in result.acts] == ["settled", "not_run"]
     assert any("rank-kill-2: it was not run" in reason for reason in result.reasons)
-
-
-def test_people_and_alerts_reach_the_log_and_the_verdict(tmp_path: pathlib.Path) -> None:
-    expect = "expect: {alerts: [{name: Stalled, within: 10m}], people: {acknowledge: 10m}}"
-    entry = KILL.replace("{scenario: rank-kill,", "{scenario: rank-kill, " + expect + ",")
-
-    class Pager(Asking):
-        def __call__(self, director: Director, job: LiveJob, now_ns: int) -> None:
-            before = len(self.replies)
-            super().__call__(director, job, now_ns)
-            if len(self.replies) > before:
-                director.desk.hand_in(AlertNews("Stalled", "firing", "no step for 2 s"))
-
-    def struck(view: DayView) -> bool:
-        return any(f.moment not in ("waiting", "acting") for s in view.scenes for a in s.acts for f in a.faults)
-
-    result = played(tmp_path, planned(tmp_path, entry), Pager(("acknowledged", struck)))
-    assert result.acts[0].reactions["acknowledge"] is not None
-    assert result.acts[0].reactions["detect"] == result.acts[0].reactions["acknowledge"]
-    assert (told(tmp_path, "gameday.person")[0]["who"], told(tmp_path, "gameday.person")[0]["text"]) == (
-        "Ada",
-        "as planned",
-    )
-    assert {name: side for name, side in result.sides.items() if name != "machine"}["people"] is Verdict.PASS

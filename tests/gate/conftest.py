@@ -38,7 +38,7 @@ def bad() -> Scorecard:
 @pytest.fixture
 def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard, bad: Scorecard) -> Any:
     """Runs a gate where runs cost nothing. `cards` are those of scenarios that do not pass, or why they cannot run;
-    `check` is that of the blindness check, which is caught by default."""
+    `check` is that of the blindness check, which is caught by default; `plans` gets that of its run."""
     kept: dict[str, Scorecard] = {}
     plans_of: dict[str, Plan] = {}
 
@@ -57,6 +57,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
         recovery: float = more.pop("recovery", 0.0)
         environment: dict[str, Any] = more.pop("environment", {})
         here: dict[str, Any] = more.pop("here", CODE)
+        launched: list[Plan] = more.pop("plans", [])
 
         def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
             made = list(plans)
@@ -76,7 +77,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
             return [kept[each.run_id] for each in named], False
 
         monkeypatch.setattr("harness.run.provenance.facts", lambda *_: here)
-        monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
+        monkeypatch.setattr(module, "execute", lambda plan, *_: launched.append(plan) or Outcome("completed", ""))
         monkeypatch.setattr(module, "load_evidence", lambda run_dir: check.evidence)
         monkeypatch.setattr(module, "judge", lambda _, run_id: kept.get(run_id, check))
         monkeypatch.setattr(module, "write_reports", lambda *_: {})

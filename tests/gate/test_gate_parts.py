@@ -7,7 +7,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +16,7 @@ from msgspec import structs
 from scorecards import assert_verdict
 from typer.testing import CliRunner
 
-from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import CampaignObserver
-from harness.campaign.checked_files import load_scenario
 from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.cli import main
 from harness.errors import ScenarioError, UsageError
@@ -34,9 +31,7 @@ from harness.gate.suite_file import KnownFailure, find_blindness_check, parse_su
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import commands
-from harness.run.job import Outcome
 
-SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"
 THREE = HEAD + "  - rank-kill\n  - {scenario: spot-evict, required: false}\n  - node-loss\n"
 TWICE = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
@@ -72,13 +67,10 @@ def test_a_known_failure_covers_what_fails_over_it_and_nothing_else(good: Scorec
         assert_verdict(settled(entry, *cards), verdict, first=said)
     silent = settle(known(own), repeat_verdict([bad, bad]), [bad, replace(bad, reasons=[])], TODAY)
     assert_verdict(silent, Verdict.FAIL, first="gives no reason")
-
-
-@pytest.mark.parametrize("unclear", [Verdict.INVALID, Verdict.INCONCLUSIVE])
-def test_a_run_that_proves_nothing_is_not_covered(good: Scorecard, bad: Scorecard, unclear: Verdict) -> None:
-    doubtful = replace(good, verdict=unclear, reasons=["no fault-free run"])
-    assert settled(known("no fault-free run"), doubtful).verdict is unclear
-    assert settled(known([*bad.reasons, "no fault-free run"]), bad, doubtful).verdict is Verdict.INCONCLUSIVE
+    for unclear in (Verdict.INVALID, Verdict.INCONCLUSIVE):  # a run that proves nothing is not covered
+        doubtful = replace(good, verdict=unclear, reasons=["no fault-free run"])
+        assert settled(known("no fault-free run"), doubtful).verdict is unclear
+        assert settled(known([*own, "no fault-free run"]), bad, doubtful).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_known_failure_needs_a_ticket_a_date_and_a_reason() -> None:
@@ -98,60 +90,71 @@ def test_a_known_failure_needs_a_ticket_a_date_and_a_reason() -> None:
             parse_suite(wrong, "s.yaml")
 
 
-def test_fail_fast_stops_and_names_what_did_not_run(rehearse: Any, bad: Scorecard) -> None:
+def test_what_is_left_out_is_named_and_without_what_is_required_it_is_no_full_pass(
+    rehearse: Any, bad: Scorecard, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     answer = rehearse(THREE, {"rank-kill": bad}, fail_fast=True)
     assert answer.verdict is Verdict.FAIL and [row.name for row in answer.rows] == ["rank-kill"]
     assert [each.why for each in answer.part.left_out] == ["rank-kill had failed"] * 2
     assert rehearse(THREE, {"rank-kill": bad}).part.left_out == ()
-
-
-def test_without_time_for_what_is_required_it_is_no_full_pass(
-    rehearse: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     past = {"rank-kill": Past(10, False), "spot-evict": Past(10, False), "node-loss": Past(1000, False)}
     monkeypatch.setattr(module, "look_back", lambda *_: past)
     answer = rehearse(THREE, budget_s=600)
     assert answer.verdict is Verdict.INCONCLUSIVE
-    gate_command._print(answer, tmp_path)
-    told = capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr(gate_command, "run_gate", lambda *_: answer)
+        command = ["gate", str(tmp_path / "small.yaml"), "--reports", str(tmp_path / "reports")]
+        told = CliRunner().invoke(main.make_app(), command, env={"COLUMNS": "200"}).output
     assert "INCONCLUSIVE  Not a full pass: 1 required scenario left out: node-loss (it takes about 2000 s" in told
     assert "\n  All 2 scenarios passed, and the blindness check was caught\n" in told, "one thought a line"
+    with pytest.raises(UsageError, match="none of the selected scenarios is one of these: node-loss"):
+        rehearse(THREE.replace("  - node-loss\n", ""), last_failed=True)
+    assert [row.name for row in rehearse(THREE, last_failed=True).rows] == ["node-loss"]
     past["node-loss"], past["spot-evict"] = Past(10, False), Past(1000, False)
     answer = rehearse(THREE, budget_s=600)
     assert answer.verdict is Verdict.PASS and "without spot-evict, which are not required" in answer.reason
     assert rehearse(THREE, budget_s=0).verdict is Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize(
-    "more", ["", ", expect: {pace: off}", ', workload: {trainer: {command: [x, "{checkpoint_every}"]}}']
-)
-def test_two_entries_that_do_the_same_are_refused(rehearse: Any, more: str) -> None:
-    twice = HEAD + f"  - rank-kill\n  - {{scenario: rank-kill, overrides: {{repeat: 2{more}}}}}\n"
-    with pytest.raises(ScenarioError, match=r"small\.yaml:6:5: scenarios\.1: rank-kill does the same as"):
-        rehearse(twice)
+def test_two_entries_that_do_the_same_are_refused(rehearse: Any) -> None:
+    for more in ("", ", expect: {pace: off}", ', workload: {trainer: {command: [x, "{checkpoint_every}"]}}'):
+        twice = HEAD + f"  - rank-kill\n  - {{scenario: rank-kill, overrides: {{repeat: 2{more}}}}}\n"
+        with pytest.raises(ScenarioError, match=r"small\.yaml:6:5: scenarios\.1: rank-kill does the same as"):
+            rehearse(twice)
 
 
-def test_of_a_scenario_twice_the_healthy_one_is_compared(rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard) -> None:
+def test_shards_are_held_against_a_baseline_together_and_of_a_scenario_twice_the_healthy_one(
+    rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard
+) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    for recovery, expected in ((7.1, Verdict.PASS), (10.6, Verdict.FAIL)):
+        made = shards(rehearse, 2, recovery=recovery, repeat=5)
+        merged = merging.merge_gates(made, tmp_path / "reports", first.run_id)
+        assert merged.verdict is expected and merged.held and len(merged.held.answers) == 9
     failed = rehearse(TWICE, {"rank-kill": bad})
     assert failed.verdict is Verdict.FAIL and "2 of 2 scenarios" in failed.reason
     first = rehearse(TWICE, recovery=7.0, repeat=5)
-    parts = [rehearse(TWICE, recovery=10.6, repeat=5, shard=Shard(i, 2)) for i in (1, 2)]
-    folders = [rehearse.folder(each) for each in parts]
+    folders = [rehearse.folder(rehearse(TWICE, recovery=10.6, repeat=5, shard=Shard(i, 2))) for i in (1, 2)]
+
+    def known(values: Any) -> None:
+        for row in values["scenarios"]:
+            row |= {"known_failure": True} if "scenario" in row else {}
+            for run in row["runs"]:
+                run["verdict"] = "fail"
+
     for name in ("suite.json", "figures.json"):
-        _edit(folders[1], _as_known_failure, name)
+        _edit(folders[1], known, name)
     merged = merging.merge_gates(folders, tmp_path / "reports", first.run_id)
     assert merged.verdict is Verdict.FAIL and merged.held and len(merged.held.answers) == 3
     assert len(run_figures.read(rehearse.folder(first) / "figures.json").scenarios) == 2
 
 
-def _as_known_failure(values: Any) -> None:
-    for row in values["scenarios"]:
-        row |= {"known_failure": True} if "scenario" in row else {}
-        for run in row["runs"]:
-            run["verdict"] = "fail"
-
-
-def test_what_matters_most_comes_first() -> None:
+def test_a_tag_selects_and_is_told_and_what_matters_most_comes_first(rehearse: Any) -> None:
+    answer = rehearse(THREE, tag="crash")
+    assert "rank-kill" in [row.name for row in answer.rows] and len(answer.rows) < 3
+    assert "with tag crash" in answer.reason
+    with pytest.raises(UsageError, match="no scenario of this suite has it; their tags are: "):
+        rehearse(THREE, tag="nonsense")
     suite = parse_suite(THREE.replace("node-loss", "rank0-kill"), "s.yaml")
     specs: Any = [(entry, None) for entry in suite.entries]
     past = {"rank-kill": Past(1, False), "spot-evict": Past(1, True), "rank0-kill": Past(1, True)}
@@ -159,35 +162,11 @@ def test_what_matters_most_comes_first() -> None:
     assert order == ["rank0-kill", "rank-kill", "spot-evict"]
 
 
-def test_a_tag_selects_and_is_told(rehearse: Any) -> None:
-    answer = rehearse(THREE, tag="crash")
-    assert "rank-kill" in [row.name for row in answer.rows] and len(answer.rows) < 3
-    assert "with tag crash" in answer.reason
-    with pytest.raises(UsageError, match="no scenario of this suite has it; their tags are: "):
-        rehearse(THREE, tag="nonsense")
-
-
-@pytest.mark.parametrize("text", ["0/4", "5/4", "2", "2/", "a/b", "-1/2", "1/0"])
-def test_a_shard_is_one_of_several(text: str) -> None:
-    with pytest.raises(UsageError, match="--shard"):
-        parse_shard(text)
+def test_a_shard_is_one_of_several() -> None:
+    for text in ("0/4", "5/4", "2", "2/", "a/b", "-1/2", "1/0"):
+        with pytest.raises(UsageError, match="--shard"):
+            parse_shard(text)
     assert parse_shard("2/4") == Shard(2, 4)
-
-
-def test_a_gate_remembers(rehearse: Any, bad: Scorecard) -> None:
-    first = rehearse(THREE, recovery=7.0, repeat=5)
-    same = rehearse(THREE, recovery=7.2, repeat=5, against=first.run_id)
-    assert same.verdict is Verdict.PASS and same.reason.endswith(f"not worse than baseline {first.run_id}")
-    slower = rehearse(THREE, recovery=10.6, repeat=5, against=first.run_id)
-    assert slower.verdict is Verdict.FAIL
-    assert "rank-kill: recovery time: 1.51 × the baseline" in slower.reason
-    folder = rehearse.folder(slower)
-    values = json.loads((folder / "suite.json").read_text())
-    assert values["against"]["verdict"] == "fail" and values["against"]["comparisons"][0]["ratio"] > 1.5
-    page, text, junit = ((folder / name).read_text() for name in ("report.html", "report.md", "junit.xml"))
-    assert "Against baseline" in page and "Against baseline" in text and "recovery time against" in junit
-    compare = f"chaos compare {first.rows[0].runs[-1].run_id} {slower.rows[0].runs[-1].run_id}"
-    assert any(compare in step for step in next_steps(slower)) and compare in page
 
 
 class Notes(CampaignObserver):
@@ -201,113 +180,106 @@ class Notes(CampaignObserver):
         self.told.append(text)
 
 
-def test_a_gate_with_too_few_runs_cannot_tell(rehearse: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    first = rehearse(THREE, recovery=7.0, repeat=5)
-    heard = Notes()
-    few = rehearse(THREE, recovery=7.0, repeat=2, against=first.run_id, observer=heard)
+def test_a_gate_is_held_against_an_earlier_one(rehearse: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    first, heard = rehearse(THREE, recovery=7.0, repeat=5), Notes()
+
+    def against(recovery: float, repeat: int = 5, baseline: str = first.run_id, **more: Any) -> Any:
+        return rehearse(THREE, recovery=recovery, repeat=repeat, against=baseline, **more)
+
+    same = against(6.9)
+    assert same.verdict is Verdict.PASS and same.reason.endswith(f"not worse than baseline {first.run_id}")
+    assert next_steps(same) == []
+    (told,) = next_steps(against(3.5))  # the baseline is of a busier host
+    assert told.startswith("node-loss, rank-kill, spot-evict did much better") and "chaos baseline set" in told
+    slower = against(10.6)
+    assert slower.verdict is Verdict.FAIL
+    assert "rank-kill: recovery time: 1.51 × the baseline" in slower.reason
+    folder = rehearse.folder(slower)
+    values = json.loads((folder / "suite.json").read_text())
+    assert values["against"]["verdict"] == "fail" and values["against"]["comparisons"][0]["ratio"] > 1.5
+    page, text, junit = ((folder / name).read_text() for name in ("report.html", "report.md", "junit.xml"))
+    assert "Against baseline" in page and "Against baseline" in text and "recovery time against" in junit
+    compare = f"chaos compare {first.rows[0].runs[-1].run_id} {slower.rows[0].runs[-1].run_id}"
+    assert any(compare in step for step in next_steps(slower)) and compare in page
+    few = against(7.0, 2, observer=heard)
     assert heard.told[0].startswith("This gate can fail, but not pass: rank-kill, ") and "--repeat 5" in heard.told[0]
     for answer, warns in ((few, True), (first, False)):
-        gate_command.set_("kept", answer.run_id, rehearse.folder(answer).parent)
+        gate_command.set_("kept", answer.run_id, folder.parent)
         assert ("Fewer than 3 judged runs: rank-kill, " in capsys.readouterr().err) is warns
     assert few.verdict is Verdict.INCONCLUSIVE and "3 more runs on each side would settle it" in few.reason
-    assert_verdict(rehearse(THREE, recovery=0.0, repeat=5, against=first.run_id), Verdict.INCONCLUSIVE)
+    assert_verdict(against(0.0), Verdict.INCONCLUSIVE)
+    single = rehearse(THREE, recovery=7.0, repeat=1).run_id
+    said = "The baseline has too few runs: make a gate with --repeat 5 on the stack that you trust, then: chaos baseline set"
+    assert next_steps(against(7.1, 3, single)) == [f"{said} {single}"]
 
 
-def test_a_gate_of_something_else_is_refused_before_anything_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    first = rehearse(THREE, recovery=7.0, repeat=5)
+def test_a_new_scenario_is_doubt_a_known_failure_is_not_compared_and_another_gate_is_refused(
+    rehearse: Any, bad: Scorecard, tmp_path: pathlib.Path
+) -> None:
+    alone = HEAD + "  - rank-kill\n"
+    first = rehearse(alone, recovery=7.0, repeat=5)
     before = sorted((tmp_path / "reports").iterdir())
     with pytest.raises(UsageError, match="seed 1, here 2"):
-        rehearse(THREE, recovery=7.0, seed=2, against=first.run_id)
+        rehearse(alone, recovery=7.0, seed=2, against=first.run_id)
     other = "  - {scenario: rank-kill, overrides: {workload: {checkpoint: {every_steps: 7}}}}"
-    changed = THREE.replace("  - rank-kill", other)
     with pytest.raises(UsageError, match="another version of the scenario"):
-        rehearse(changed, against=first.run_id)
-    assert sorted((tmp_path / "reports").iterdir()) == before
-
-
-def test_a_new_scenario_is_doubt_and_a_known_failure_is_not_compared(rehearse: Any, bad: Scorecard) -> None:
-    first = rehearse(HEAD + "  - rank-kill\n", recovery=7.0, repeat=5)
-    more = rehearse(HEAD + "  - rank-kill\n  - node-loss\n", recovery=7.0, repeat=5, against=first.run_id)
+        rehearse(HEAD + other, against=first.run_id)
+    assert sorted((tmp_path / "reports").iterdir()) == before, "before anything runs"
+    more = rehearse(alone + "  - node-loss\n", recovery=7.0, repeat=5, against=first.run_id)
     assert more.verdict is Verdict.INCONCLUSIVE
     assert "node-loss: the baseline has no runs of this scenario" in more.reason
-    suite = HEAD + "  - rank-kill\n" + known_entry("node-loss", bad)
+    suite = alone + known_entry("node-loss", bad)
     known_one = rehearse(suite, {"node-loss": bad}, recovery=7.0, repeat=5, against=first.run_id)
     assert known_one.verdict is Verdict.PASS and known_one.held and "1 of them with a known failure" in known_one.reason
     assert "node-loss (its failure is known)" in known_one.held.not_compared
 
 
-def test_shards_are_held_against_a_baseline_together(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    first = rehearse(THREE, recovery=7.0, repeat=5)
-    for recovery, expected in ((7.1, Verdict.PASS), (10.6, Verdict.FAIL)):
-        made = [rehearse(THREE, recovery=recovery, repeat=5, shard=Shard(i, 2)) for i in (1, 2)]
-        merged = merging.merge_gates([rehearse.folder(each) for each in made], tmp_path / "reports", first.run_id)
-        assert merged.verdict is expected and merged.held and len(merged.held.answers) == 9
-
-
-def shards(rehearse: Any, count: int, cards: dict[str, Scorecard] | None = None) -> list[pathlib.Path]:
+def shards(rehearse: Any, count: int, cards: dict[str, Scorecard] | None = None, **more: Any) -> list[pathlib.Path]:
     """The folders of all shards of a gate."""
-    return [rehearse.folder(rehearse(THREE, cards, shard=Shard(i, count))) for i in range(1, count + 1)]
+    return [rehearse.folder(rehearse(THREE, cards, shard=Shard(i, count), **more)) for i in range(1, count + 1)]
 
 
-def test_shards_together_are_the_whole_gate(rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard) -> None:
+def test_shards_together_are_the_whole_gate(
+    rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard, good: Scorecard
+) -> None:
     blind, unproven, red = (shards(rehearse, 2) for _ in range(3))
     _edit(blind[1], lambda values: values["blindness_check"].update(verdict="pass"))
     _edit(unproven[1], lambda values: values["blindness_check"].update(runs=[]))
     _edit(red[0], lambda values: values.update(verdict="fail", reason="against baseline x: worse"))
+    unclear = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["the host was busy"])
     for parts, verdict, said in (
         (shards(rehearse, 3)[:2], Verdict.INCONCLUSIVE, "shard 3 of 3 (it was not given)"),
         (shards(rehearse, 2, {"spot-evict": bad}), Verdict.FAIL, ""),
         (blind, Verdict.INVALID, ""),
         (unproven, Verdict.INVALID, "shard 2: its blindness check, which must fail, did not"),
         (red, Verdict.FAIL, "shard 1 says fail: against baseline x: worse"),
-        (shards(rehearse, 2), Verdict.PASS, "all 3 scenarios passed"),
+        (shards(rehearse, 2, {"node-loss": unclear}), Verdict.INCONCLUSIVE, ""),
+        (whole := shards(rehearse, 2), Verdict.PASS, "all 3 scenarios passed"),
     ):
         merged = merging.merge_gates(parts, tmp_path)
         assert merged.verdict is verdict and said in merged.reason
+        assert not any("chaos gate" in step for step in next_steps(merged)), "nobody can run one for all shards"
     assert sorted(row.name for row in merged.rows) == ["node-loss", "rank-kill", "spot-evict"]
     assert json.loads((tmp_path / merged.run_id / "suite.json").read_text())["verdict"] == "pass"
-
-
-def test_shards_are_joined_by_their_files_and_the_answer_goes_into_a_summary(
-    rehearse: Any, tmp_path: pathlib.Path
-) -> None:
-    files = [str(part / "suite.json") for part in shards(rehearse, 2)]
-    summary = tmp_path / "summary.md"
+    summary, files = tmp_path / "summary.md", [str(part / "suite.json") for part in whole]
     command = ["gate", "merge", *files, "--reports", str(tmp_path / "answer"), "--summary", str(summary)]
     assert CliRunner().invoke(main.make_app(), command).exit_code == 0
     assert "YES: all 3 scenarios passed" in summary.read_text()
 
 
-def test_a_merge_names_no_command_that_nobody_can_run(rehearse: Any, tmp_path: pathlib.Path, good: Scorecard) -> None:
-    unclear = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["the host was busy"])
-    merged = merging.merge_gates(shards(rehearse, 2, {"node-loss": unclear}), tmp_path)
-    (step,) = next_steps(merged)
-    assert step.startswith("Run the shards again") and "chaos gate" not in step
-
-
-def test_a_baseline_of_a_busier_host_and_one_of_a_single_run_are_told(rehearse: Any) -> None:
-    first = rehearse(THREE, recovery=7.0, repeat=5)
-    (told,) = next_steps(rehearse(THREE, recovery=3.5, repeat=5, against=first.run_id))
-    assert told.startswith("node-loss, rank-kill, spot-evict did much better") and "chaos baseline set" in told
-    assert next_steps(rehearse(THREE, recovery=6.9, repeat=5, against=first.run_id)) == []
-    single = rehearse(THREE, recovery=7.0, repeat=1).run_id
-    few = "The baseline has too few runs: make a gate with --repeat 5 on the stack that you trust, then: chaos baseline set"
-    assert next_steps(rehearse(THREE, recovery=7.1, repeat=3, against=single)) == [f"{few} {single}"]
-
-
 def test_shards_that_do_not_belong_together_are_refused(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    first, second = shards(rehearse, 2)
+    first, _ = shards(rehearse, 2)
+    other = rehearse(THREE + "  - rank0-kill\n", shard=Shard(2, 2))
     for wrong, said in (
         ([first, first], "given twice"),
         ([first, rehearse.folder(rehearse(THREE))], "is not a shard"),
         ([first, shards(rehearse, 3)[1]], "another suite, backend, seed or number"),
-        ([first, rehearse.folder(rehearse(THREE + "  - rank0-kill\n", shard=Shard(2, 2)))], "another suite"),
+        ([first, rehearse.folder(other)], "another suite"),
         ([first, tmp_path], "cannot be read"),
         ([], "needs the gates"),
     ):
         with pytest.raises(UsageError, match=said):
             merging.merge_gates(wrong, tmp_path)
-    assert second
 
 
 def _edit(folder: pathlib.Path, change: Any, name: str = "suite.json") -> None:
@@ -318,18 +290,15 @@ def _edit(folder: pathlib.Path, change: Any, name: str = "suite.json") -> None:
 
 def test_a_shard_that_contradicts_itself_is_not_believed(rehearse: Any, tmp_path: pathlib.Path) -> None:
     for what, change in {
-        "a pass without runs": lambda values: values["scenarios"][0].update(runs=[]),
-        "a known failure without runs": lambda values: values["scenarios"][0].update(runs=[], known_failure=True),
-        "a pass over a failed run": lambda values: values["scenarios"][0]["runs"][0].update(verdict="fail"),
-        "a known failure that passes": lambda values: values["scenarios"][0].update(known_failure=True),
-        "a scenario too few": lambda values: values["scenarios"].pop(0),
+        "a pass without runs": lambda rows: rows[0].update(runs=[]),
+        "a known failure without runs": lambda rows: rows[0].update(runs=[], known_failure=True),
+        "a pass over a failed run": lambda rows: rows[0]["runs"][0].update(verdict="fail"),
+        "a known failure that passes": lambda rows: rows[0].update(known_failure=True),
+        "a scenario too few": lambda rows: rows.pop(0),
     }.items():
         parts = shards(rehearse, 2)
-        _edit(parts[0], change)
+        _edit(parts[0], lambda values, change=change: change(values["scenarios"]))
         assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INCONCLUSIVE, what
-
-
-def test_one_scenario_twice_is_not_another_one(rehearse: Any, tmp_path: pathlib.Path) -> None:
     parts = shards(rehearse, 2)
     _edit(parts[0], lambda values: values["scenarios"][0].update(scenario="spot-evict"))
     with pytest.raises(UsageError, match="hold spot-evict more often than the suite"):
@@ -339,25 +308,21 @@ def test_one_scenario_twice_is_not_another_one(rehearse: Any, tmp_path: pathlib.
     assert merged.verdict is Verdict.INCONCLUSIVE and "rank-kill (no shard holds it)" in merged.reason
 
 
-def test_figures_of_a_shard_are_those_of_its_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    for change in (
-        lambda values: values["scenarios"][0]["runs"].pop(0),
-        lambda values: values["scenarios"][0]["runs"][0].update(verdict="inconclusive"),
-        lambda values: values["scenarios"][0]["runs"][0].update(run_id="elsewhere"),
+def test_figures_of_a_shard_are_those_of_its_runs_and_of_its_job(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    other = r"figures of .* are not those of its suite\.json"
+    another = r"figures\.json: .* has {}; that of its suite\.json is"
+    for change, said in (
+        (lambda row: row["runs"].pop(0), other),
+        (lambda row: row["runs"][0].update(verdict="inconclusive"), other),
+        (lambda row: row["runs"][0].update(run_id="elsewhere"), other),
+        (lambda row: row["identity"].update(seed="2"), another.format("seed 2")),
+        (lambda row: row["identity"].update(backend="docker"), another.format("backend docker")),
     ):
-        parts = [rehearse.folder(rehearse(THREE, recovery=7.0, repeat=5, shard=Shard(i, 2))) for i in (1, 2)]
-        _edit(parts[0], change, "figures.json")
-        with pytest.raises(UsageError, match=r"figures of .* are not those of its suite\.json"):
+        parts = shards(rehearse, 2, recovery=7.0, repeat=5)
+        assert merging.merge_gates(parts, tmp_path).verdict is Verdict.PASS
+        _edit(parts[0], lambda values, change=change: change(values["scenarios"][0]), "figures.json")
+        with pytest.raises(UsageError, match=said):
             merging.merge_gates(parts, tmp_path)
-
-
-@pytest.mark.parametrize(("key", "value"), [("seed", "2"), ("backend", "docker")])
-def test_figures_of_another_seed_are_refused(rehearse: Any, tmp_path: pathlib.Path, key: str, value: str) -> None:
-    parts = [rehearse.folder(rehearse(THREE, recovery=7.0, repeat=5, shard=Shard(i, 2))) for i in (1, 2)]
-    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.PASS
-    _edit(parts[0], lambda values: values["scenarios"][0]["identity"].update({key: value}), "figures.json")
-    with pytest.raises(UsageError, match=rf"figures\.json: .* has {key} {value}; that of its suite\.json is"):
-        merging.merge_gates(parts, tmp_path)
 
 
 def test_a_merge_believes_the_logs_that_lie_beside_a_shard(rehearse: Any, tmp_path: pathlib.Path) -> None:
@@ -380,9 +345,6 @@ def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
     assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
     keys = "in_suite selected tag backend seed digest names shard shards left_out again added repeat"
     assert sorted(values["part"]) == sorted(keys.split()) and values["against"] is None
-
-
-def test_comparisons_keep_their_shape() -> None:
     question = Question("rank-kill", "recovery_time", (7.0, 7.1, 7.2), (7.0, 7.1, 7.3))
     answers = compare([question], [Success("rank-kill", 0, 3, 0, 3)])
     values = json.loads(json.dumps(against_json(Regressions("week", answers))))
@@ -393,38 +355,28 @@ def test_comparisons_keep_their_shape() -> None:
     assert sorted(second) == sorted([*shared, "failed_before", "runs_before", "failed_now", "runs_now"])
 
 
-def test_a_suite_of_ones_own_needs_no_blindness_check_beside_it(tmp_path: pathlib.Path) -> None:
-    """It has the shipped one; what it names, or has beside it, comes first."""
-    shipped, own = tmp_path / "scenarios", tmp_path / "mine"
-    (shipped / "suites").mkdir(parents=True)
-    own.mkdir()
-    (shipped / "suites" / "blindness-check.yaml").touch()
-    text = "version: 1\nname: a\ntitle: A\nscenarios: [b]\n"
+def test_a_blindness_check_is_looked_up_beside_the_suite_and_then_among_the_shipped_ones(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another file of this name in the working directory is not used."""
+    shipped, own, elsewhere = (tmp_path / name for name in ("scenarios", "mine", "elsewhere"))
+    for folder in (shipped / "suites", own, elsewhere):
+        folder.mkdir(parents=True)
+    for path in (shipped / "suites" / "blindness-check.yaml", elsewhere / "broken.yaml", elsewhere / "broken"):
+        path.touch()
+    monkeypatch.chdir(elsewhere)
 
-    def found(more: str = "") -> pathlib.Path:
-        return find_blindness_check(parse_suite(text + more, "a.yaml"), own / "a.yaml", shipped)
+    def found(named: str = "") -> pathlib.Path:
+        text = "version: 1\nname: a\ntitle: A\nscenarios: [b]\n" + (f"blindness_check: {named}\n" if named else "")
+        return find_blindness_check(parse_suite(text, "a.yaml"), own / "a.yaml", shipped)
 
     assert found().parent == shipped / "suites"
     with pytest.raises(UsageError, match="blindness-check' in"):
-        found("blindness_check: blindness-check\n")
-    (own / "blindness-check.yaml").touch()
+        found("blindness-check")
+    for name in ("blindness-check", "broken"):
+        (own / f"{name}.yaml").touch()
     assert found().parent == own
-
-
-def test_a_blindness_check_is_looked_up_beside_the_suite_wherever_one_stands(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the scenarios of the suite are. Another file of this name in the working directory is not used."""
-    suite, elsewhere = tmp_path / "mine" / "a.yaml", tmp_path / "elsewhere"
-    for folder in (suite.parent, elsewhere):
-        folder.mkdir()
-        (folder / "broken.yaml").touch()
-    (elsewhere / "broken").touch()
-    monkeypatch.chdir(elsewhere)
-    text = "version: 1\nname: a\ntitle: A\nscenarios: [b]\nblindness_check: {}\n"
-    for written in ("broken", "broken.yaml"):
-        found = find_blindness_check(parse_suite(text.format(written), "a.yaml"), suite, tmp_path)
-        assert found == suite.parent / "broken.yaml", written
+    assert found("broken") == found("broken.yaml") == own / "broken.yaml"
 
 
 def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Scorecard, bad: Scorecard) -> None:
@@ -501,12 +453,9 @@ def test_the_runs_of_an_earlier_gate_count_as_well(rehearse: Any, good: Scorecar
     assert more.verdict is Verdict.PASS and yes_or_no(more).startswith("YES: ")
     assert f"with the runs of gate {first.run_id}" in more.reason
     assert [len(row.runs) for row in rehearse(THREE, add=more.run_id).rows] == [3, 2, 3]
-
-
-def test_a_failure_stays_whatever_is_added(rehearse: Any, bad: Scorecard) -> None:
     rehearse(THREE, {"node-loss": bad})
     more = rehearse(THREE, add="last", repeat=5)
-    assert more.verdict is Verdict.FAIL and [len(row.runs) for row in more.rows] == [6, 6, 6]
+    assert more.verdict is Verdict.FAIL and [len(row.runs) for row in more.rows] == [6, 6, 6], "a failure stays"
 
 
 def test_another_job_is_not_added_to(rehearse: Any) -> None:
@@ -521,15 +470,6 @@ def test_another_job_is_not_added_to(rehearse: Any) -> None:
         rehearse(THREE, **made)
         with pytest.raises(UsageError, match=said):
             rehearse(suite, **({"add": "last"} | asked))
-
-
-def test_what_was_left_out_is_run_again_and_nothing_is_no_pass(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = {"rank-kill": Past(10, False), "spot-evict": Past(10, False), "node-loss": Past(1000, False)}
-    monkeypatch.setattr(module, "look_back", lambda *_: past)
-    assert rehearse(THREE, budget_s=600).verdict is Verdict.INCONCLUSIVE
-    with pytest.raises(UsageError, match="none of the selected scenarios is one of these: node-loss"):
-        rehearse(THREE.replace("  - node-loss\n", ""), last_failed=True)
-    assert [row.name for row in rehearse(THREE, last_failed=True).rows] == ["node-loss"]
 
 
 def test_what_a_gate_prints_is_the_same_gate(
@@ -583,34 +523,9 @@ def test_an_interrupted_gate_has_ended_and_says_how_to_go_on(
     assert f"kept in {reports}" in told and "chaos history" in told and "again for an answer" in told
 
 
-def test_the_blindness_check_fails_as_it_must(rehearse: Any, good: Scorecard) -> None:
-    heard = Notes()
-    rehearse(THREE, observer=heard)
-    rehearse(THREE, check=good, observer=heard)
-    fails, passes = (line for line in heard.told if line.startswith("  "))
-    assert fails.startswith("  fail, as it must: ") and passes.startswith("  pass: ")
-
-
-def test_repeats_are_suites_of_their_own_in_junit(rehearse: Any) -> None:
-    answer = rehearse(THREE, repeat=3)
-    suites = ElementTree.parse(rehearse.folder(answer) / "junit.xml").getroot().findall("testsuite")
-    names = [suite.get("name") for suite in suites]
-    assert len(names) == len(set(names)) == 10 and "rank-kill, run 2 of 3" in names
-    cases = [(case.get("classname"), case.get("name")) for suite in suites for case in suite.findall("testcase")]
-    assert len(cases) == len(set(cases))
-
-
-def test_what_a_gate_runs_of_its_own_broken_trainer_is_marked(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: list[Any] = []
-    rehearse(THREE)
-    monkeypatch.setattr(module, "execute", lambda plan, *_: plans.append(plan) or Outcome("completed", ""))
-    suite = load_scenario(SCENARIOS / "rank-kill.yaml")  # any suite may name a scenario of its own
-    gate = module.Gate("local", 1, pathlib.Path("x"), SCENARIOS)
-    module._blindness_check(suite, gate, load_backend("local"))
-    assert plans[0].scenario.is_control and "gate" in plans[0].scenario.tags
-
-
-def test_a_gate_says_before_it_runs_that_no_later_one_can_add_to_it(rehearse: Any) -> None:
-    for here, said in (({}, True), ({"trainer_diff": "clean"}, False)):
-        rehearse(THREE, here=here, observer=(heard := Notes()))
-        assert any("--add" in note and "git checkout" in note for note in heard.told) is said
+def test_a_gate_says_how_its_check_ended_and_that_no_later_one_can_add_to_it(rehearse: Any, good: Scorecard) -> None:
+    told: list[Any] = [({}, {}, "  fail, as it must: "), ({"trainer_diff": "clean"}, {"check": good}, "  pass: ")]
+    for here, check, said in told:
+        rehearse(THREE, here=here, observer=(heard := Notes()), **check)
+        assert any("--add" in note and "git checkout" in note for note in heard.told) is (not here)
+        assert [line.startswith(said) for line in heard.told if line.startswith("  ")] == [True]

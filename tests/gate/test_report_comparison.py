@@ -123,53 +123,35 @@ def test_the_page_is_whole_and_escapes(runs: pathlib.Path) -> None:
     assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
 
 
-def test_a_run_with_more_than_the_lasting_figures_has_a_page() -> None:
-    before = run_report.from_scorecard(report_runs.spot_evict())
-    again = {"outcome": "restored", "seconds": 12.0, "gpu_seconds": 24.0}
-    after = msgspec.structs.replace(before, scores={**before.scores, "last_checkpoint": again})
-    assert len(view.figures(after)) > len(view.figures(before))
-    assert "wasted by faults: " in Page(render(compare(before, after, None))).text
-
-
-def test_only_what_took_time_has_a_bar() -> None:
-    drawn = beside_chart("Parts", [("a", 4.0, 2.0), ("b", 0.0, None)], seconds)
-    assert [float(width) for width in re.findall(r'<rect[^>]* width="([0-9.]+)"', drawn)] == [780.0, 390.0]
-
-
-def test_a_run_without_an_outage_is_not_compared_phase_by_phase() -> None:
-    before, after = (run_report.from_scorecard(make()) for make in (report_runs.spot_evict, report_runs.no_outage))
-    found = compare(before, after, ({"rank 0, restore": 1.0}, {}))
-    said = " ".join(sentences(found))
+def test_a_run_without_an_outage_or_an_end_of_it_is_not_compared_phase_by_phase() -> None:
+    makers = report_runs.spot_evict, report_runs.no_outage, report_runs.never_recovered
+    before, calm, never = (run_report.from_scorecard(make()) for make in makers)
+    said = " ".join(sentences(compare(before, calm, ({"rank 0, restore": 1.0}, {}))))
     assert "Recovery time: 3.04 s in the first run, progress never stopped in the second." in said
     assert "By phase of the longest recovery: not known, only the first run has an outage." in said
     assert "By rank, in that recovery: not known, only the first run has a rank that was started again." in said
     assert "nothing differs" not in said
-
-
-def test_a_run_that_never_recovered_is_told_so() -> None:
-    before, after = map(run_report.from_scorecard, (report_runs.never_recovered(), report_runs.spot_evict()))
-    found = compare(before, after, None)
+    found = compare(never, before, None)
     assert sentences(found)[0] == "Recovery time: never in the first run, 3.04 s in the second."
     assert "Never" in Page(render(found)).text
-
-
-def test_other_circumstances_are_a_neutral_note_with_both_backends() -> None:
-    before = run_report.from_scorecard(report_runs.spot_evict())
-    after = run_report.from_scorecard(replace(report_runs.spot_evict(), backend="docker"))
-    source = render(compare(before, after, None))
+    source = render(compare(before, msgspec.structs.replace(before, backend="docker"), None))
     assert "backend local and docker" in Page(source).text
-    assert '<p class="note">' in source and "inconclusive" not in Page(source).text
+    assert '<p class="note">' in source and "inconclusive" not in Page(source).text, "a neutral note"
+    again = {"outcome": "restored", "seconds": 12.0, "gpu_seconds": 24.0}
+    more = msgspec.structs.replace(before, scores={**before.scores, "last_checkpoint": again})
+    assert len(view.figures(more)) > len(view.figures(before))
+    assert "wasted by faults: " in Page(render(compare(before, more, None))).text
 
 
-def test_a_change_beyond_all_numbers_is_null_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    before = run_report.from_scorecard(report_runs.spot_evict())
-    found = compare(before, before, ({"rank 0": -1.7e308}, {"rank 0": 1.7e308}))
-    print_json(two_runs_report.to_json(found))
-    assert json.loads(capsys.readouterr().out)["ranks"]["lines"][0]["change"] is None
-
-
-def test_rows_have_the_words_of_the_report_and_show_nothing_that_rounds_to_nothing() -> None:
+def test_rows_have_the_words_of_the_report_and_show_nothing_that_rounds_to_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     section = Section("ranks", "By rank", "s", rank_lines({"rank 0, startup": 1.0}, {"rank 0, startup": 3.0}))
     assert two_runs_report.rows(section) == [("Rank 0, start-up", "1.00 s", "3.00 s", "+2.00 s")]
     section = Section("accounts", "By account", "GPU-s", lines({"a": 5.0, "b": 0.01}, {"a": 5.01, "b": 0.02}))
     assert two_runs_report.rows(section) == [("A", "5.0 GPU-s", "5.0 GPU-s", "0.0 GPU-s")]
+    drawn = beside_chart("Parts", [("a", 4.0, 2.0), ("b", 0.0, None)], seconds)
+    assert [float(width) for width in re.findall(r'<rect[^>]* width="([0-9.]+)"', drawn)] == [780.0, 390.0]
+    same = run_report.from_scorecard(report_runs.spot_evict())
+    print_json(two_runs_report.to_json(compare(same, same, ({"rank 0": -1.7e308}, {"rank 0": 1.7e308}))))
+    assert json.loads(capsys.readouterr().out)["ranks"]["lines"][0]["change"] is None, "beyond all numbers"

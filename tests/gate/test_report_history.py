@@ -49,22 +49,14 @@ def test_changes_are_in_order_and_inside(values: list[float]) -> None:
     assert places == sorted(set(places)) and all(4 <= at <= len(values) - 4 for at in places)
 
 
-def test_runs_are_grouped_by_scenario_profile_and_backend() -> None:
+def test_runs_are_grouped_by_scenario_profile_and_backend_and_the_schema_is_stable() -> None:
     made = [moment(0, 7.0), moment(1, 7.0, backend="docker"), moment(2, 7.0, profile="cluster"), moment(3, 7.0)]
-    assert [(one.name, one.backend, len(one.moments)) for one in series_of(made)] == [
-        ("spot-evict", "docker", 1),
-        ("spot-evict", "local", 2),
-        ("spot-evict (cluster)", "local", 1),
-    ]
-
-
-def test_the_schema_is_stable() -> None:
+    found = [(one.name, one.backend, len(one.moments)) for one in series_of(made)]
+    assert found == [("spot-evict", "docker", 1), ("spot-evict", "local", 2), ("spot-evict (cluster)", "local", 1)]
     values = json.loads(json.dumps(to_json(risen())))
-    assert values["schema"] == 1
-    assert sorted(values["changes"][0]) == [
-        *("after", "backend", "before", "commit", "figure", "first_run", "p", "profile", "ratio", "scenario")
-    ]
-    assert values["runs"][0]["run_id"] == "spot-evict-34", "newest first"
+    assert values["schema"] == 1 and values["runs"][0]["run_id"] == "spot-evict-34", "newest first"
+    keys = "after backend before commit figure first_run p profile ratio scenario"
+    assert sorted(values["changes"][0]) == keys.split()
 
 
 def test_a_run_that_never_recovered_stands_above_the_chart_and_counts_for_no_level() -> None:
@@ -96,13 +88,16 @@ def test_the_days_are_below_the_axis() -> None:
     assert last and float(last[0]) + 60 <= 1080, "the last one is not clipped"
 
 
-def test_the_page_is_whole_and_loads_nothing() -> None:
+def test_the_page_is_whole_loads_nothing_and_what_a_run_is_called_is_never_markup() -> None:
     source = render(risen(), "spot-evict")
     page = Page(source)
     assert page.open == [] and "http://" not in source and "https://" not in source
     assert "Recovery time changed from" in page.text and "History of spot-evict" in page.text
     assert source.count('class="mark-fail"') >= 2 and "spot-evict-25" in page.text
     assert "No judged run matches" in Page(render([])).text
+    evil = "<script>alert(1)</script>\x1b\u202e"
+    source = render([moment(0, 7.0, run_id=evil, commit=evil, headline=evil, scenario=evil)], evil)
+    assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
 
 
 def test_all_series_come_first_and_fewer_than_three_values_have_no_chart() -> None:
@@ -116,19 +111,9 @@ def test_all_series_come_first_and_fewer_than_three_values_have_no_chart() -> No
     assert drawn and all(0 <= float(each) <= 100 for each in re.findall(r"[\d.]+", drawn[0]))
 
 
-@pytest.mark.parametrize(("runs", "said"), [(1, "The run"), (200, "All 200 runs"), (1201, "newest 200 of 1,201 runs")])
-def test_a_series_says_how_many_runs_it_left_out(runs: int, said: str) -> None:
-    assert said in Page(render([moment(i, 7.0, run_id=f"run-{i}") for i in range(runs)])).text
-
-
-def test_what_a_run_is_called_is_never_markup() -> None:
-    evil = "<script>alert(1)</script>\x1b\u202e"
-    source = render([moment(0, 7.0, run_id=evil, commit=evil, headline=evil, scenario=evil)], evil)
-    assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
-
-
-def test_a_figure_that_no_run_has_is_no_empty_chart() -> None:
+def test_a_series_says_how_many_runs_it_left_out_and_draws_no_axis_without_a_value() -> None:
+    for runs, said in ((1, "The run"), (200, "All 200 runs"), (1201, "newest 200 of 1,201 runs")):
+        assert said in Page(render([moment(i, 7.0, run_id=f"run-{i}") for i in range(runs)])).text
     text = Page(render([moment(0, None, verdict=Verdict.INCONCLUSIVE)])).text
     assert "–" in text and "Median of a stretch" not in text
-    source = render([moment(0, None, never=True, verdict=Verdict.FAIL)])
-    assert 'class="grid"' not in source, "an axis without a value would be made up"
+    assert 'class="grid"' not in render([moment(0, None, never=True, verdict=Verdict.FAIL)]), "it would be made up"

@@ -86,25 +86,21 @@ def test_an_outage_is_one_restart_of_the_job_and_late_words_are_none() -> None:
     assert found["chaos_step_duration_seconds_sum", (("rank", "0"),)] == 2
 
 
-def test_time_that_the_trainer_measures_is_added_up_by_rank() -> None:
+def test_the_curves_are_those_of_the_lowest_rank_and_times_are_added_up_by_rank() -> None:
+    high, low = step(1, 1, loss=7.0, grad_norm=9.0), step(1, 1, loss=5.0, grad_norm=2.0)
+    found = heard((trainer(1), high), (trainer(0), low), (trainer(1), step(2, 2, loss=7.0)))
+    assert found["chaos_loss", ()] == 5 and found["chaos_gradient_norm", ()] == 2
+    assert found["chaos_gradient_norm_recent_max", ()] == 9
+    odd = step(1, 1, loss="nan", grad_norm="inf")
+    found = heard((trainer(), odd), (trainer(), step(2, 2, loss=2.0, grad_norm=1.0)))
+    assert found["chaos_loss", ()] == 2 and found["chaos_nonfinite_total", (("quantity", "loss"),)] == 1
+    assert found["chaos_gradient_norm_recent_max", ()] == math.inf
+    assert math.isnan(heard((trainer(), odd))["chaos_loss", ()]), "no number is shown as such"
     told = [(trainer(rank), step(n, n, sync_ns=S // 4, data_ns=0)) for n in (1, 2) for rank in (0, 1)]
     found = heard(*told)
     assert found["chaos_gradient_sync_seconds_total", (("rank", "1"),)] == 0.5
     assert found["chaos_data_wait_seconds_total", (("rank", "0"),)] == 0
     assert ("chaos_checkpoint_stall_seconds_total", (("rank", "0"),)) not in found
-
-
-def test_the_curves_are_those_of_the_lowest_rank_and_no_number_is_shown_as_such() -> None:
-    found = heard((trainer(1), step(1, 1, loss=7.0, grad_norm=9.0)), (trainer(0), step(1, 1, loss=5.0, grad_norm=2.0)), (trainer(1), step(2, 2, loss=7.0)))  # fmt: skip
-    assert found["chaos_loss", ()] == 5 and found["chaos_gradient_norm", ()] == 2
-    assert found["chaos_gradient_norm_recent_max", ()] == 9
-    found = heard(
-        (trainer(), step(1, 1, loss="nan", grad_norm="inf")), (trainer(), step(2, 2, loss=2.0, grad_norm=1.0))
-    )
-    assert found["chaos_loss", ()] == 2
-    assert found["chaos_nonfinite_total", (("quantity", "loss"),)] == 1
-    assert found["chaos_gradient_norm_recent_max", ()] == math.inf
-    assert math.isnan(heard((trainer(), step(1, 1, loss="nan")))["chaos_loss", ()])
 
 
 def test_a_checkpoint_of_many_parts_is_one_and_one_that_failed_is_no_success() -> None:
@@ -128,43 +124,32 @@ def test_a_checkpoint_of_many_parts_is_one_and_one_that_failed_is_no_success() -
     assert found["chaos_checkpoint_interval_seconds", ()] == pytest.approx(10)
 
 
-def test_bytes_of_links_count_from_the_first_look_and_a_new_counter_is_no_traffic() -> None:
+def test_bytes_of_links_count_from_the_first_look_and_the_health_of_a_gpu_shows_as_far_as_it_is_told() -> None:
     def links(received: int) -> dict[str, Any]:
         return {"event": "usage", "links": [{"link": "eth0", "received_bytes": received, "sent_bytes": 0}]}
 
-    gpus = {"event": "usage", "gpus": [{"gpu": 0, "busy_percent": 40, "memory_bytes": 5}]}
-    found = heard(*((trainer(), event) for event in (links(100), links(350), links(10), links(20), gpus)))
-    assert found["chaos_network_bytes_total", (("link", "eth0"), ("node", "node0"), ("way", "received"))] == 260
-    assert found["chaos_gpu_busy_ratio", (("gpu", "0"), ("node", "node0"))] == 0.4
-    assert found["chaos_gpu_memory_bytes", (("gpu", "0"), ("node", "node0"))] == 5
-
-
-def test_the_health_of_a_gpu_shows_as_far_as_it_is_told() -> None:
     sick = {"gpu": 1, "throttle_reasons": 0x44, "ecc_uncorrected": 3, "xid": 48, "xids": 2, "temperature_c": 91}
-    well = {"gpu": 0, "throttle_reasons": 0x4}  # a usual limit of power
-    found = heard((trainer(), {"event": "usage", "gpus": [well, sick]}))
+    well = {"gpu": 0, "throttle_reasons": 0x4, "busy_percent": 40, "memory_bytes": 5}  # a usual limit of power
+    told = links(100), links(350), links(10), links(20), {"event": "usage", "gpus": [well, sick]}
+    found = heard(*((trainer(), event) for event in told))
+    received = found["chaos_network_bytes_total", (("link", "eth0"), ("node", "node0"), ("way", "received"))]
+    assert received == 260, "a new counter is no traffic"
     here = {gpu: (("gpu", gpu), ("node", "node0")) for gpu in "01"}
+    assert found["chaos_gpu_busy_ratio", here["0"]] == 0.4 and found["chaos_gpu_memory_bytes", here["0"]] == 5
     assert [found["chaos_gpu_slowed", here[gpu]] for gpu in "01"] == [0, 1]
-    assert (
-        found["chaos_gpu_ecc_uncorrected", here["1"]] == 3 and found["chaos_gpu_temperature_celsius", here["1"]] == 91
-    )
-    assert found["chaos_gpu_xids", (*here["1"], ("xid", "48"))] == 2
+    sick_one = [found[f"chaos_gpu_{name}", here["1"]] for name in ("ecc_uncorrected", "temperature_celsius")]
+    assert sick_one == [3, 91] and found["chaos_gpu_xids", (*here["1"], ("xid", "48"))] == 2
     assert ("chaos_gpu_ecc_uncorrected", here["0"]) not in found, "it was not told"
 
 
-def test_faults_are_active_until_they_are_healed() -> None:
+def test_faults_are_active_until_they_are_healed_and_nodes_come_and_go() -> None:
     planned = plan(faults=[{"id": "a", "fault": "hang"}, {"id": "b", "fault": "preemption"}])
     begun = [harness("fault.injected", fault="a", kind="hang"), harness("fault.injected", fault="b", kind="preemption")]
-    found = heard(planned, *begun, harness("fault.healed", fault="a"))
-    assert found["chaos_faults_active", (("fault", "hang"),)] == 0
-    assert found["chaos_faults_active", (("fault", "preemption"),)] == 1
-    assert found["chaos_faults_injected_total", (("fault", "hang"),)] == 1
-    assert found["chaos_preemptions_total", ()] == 1
-
-
-def test_nodes_come_and_go() -> None:
     came = [harness("node.allocated", node=f"node{n}", incarnation=1, gpus=4) for n in (0, 1)]
-    found = heard(plan(), *came, harness("node.released", node="node1", incarnation=1))
+    gone = harness("node.released", node="node1", incarnation=1)
+    found = heard(planned, *begun, harness("fault.healed", fault="a"), *came, gone)
+    assert [found["chaos_faults_active", (("fault", fault),)] for fault in ("hang", "preemption")] == [0, 1]
+    assert found["chaos_faults_injected_total", (("fault", "hang"),)] == found["chaos_preemptions_total", ()] == 1
     assert found["chaos_nodes", ()] == 1 and found["chaos_gpus", ()] == 4
     found = heard(plan(), *came, harness("node.allocated", node="node1", incarnation=2, gpus=4))
     assert found["chaos_node_replacements_total", ()] == 1
@@ -193,30 +178,28 @@ def test_an_unknown_phase_is_another_and_the_budget_is_that_of_the_plan() -> Non
     assert heard((trainer(), record))["chaos_steps_total", ()] == 1
 
 
-def test_each_job_begins_anew() -> None:
-    monitor = Monitor()
+def test_each_job_begins_anew_and_several_observers_hear_the_same() -> None:
+    both = [Monitor(), Monitor()]
+    monitor = Together(*both, SILENT_CAMPAIGN)
     monitor.stage(Stage("fault-free run", 1))
     monitor.new_events([(trainer(), step(n, n)) for n in (1, 2, 3)])
     monitor.status(status(3))
-    assert served(monitor)["chaos_steps_total", ()] == 3
+    assert [served(each)["chaos_steps_total", ()] for each in both] == [3, 3]
     monitor.stage_ended(Stage("fault-free run", 1), "completed")
-    assert served(monitor)["chaos_job_up", ()] == 0
+    assert served(both[0])["chaos_job_up", ()] == 0
     monitor.stage(Stage("run with faults", 1))
     monitor.new_events([(trainer(), step(1, 1))])
     monitor.status(status(1))
-    assert served(monitor)["chaos_steps_total", ()] == 1
+    assert [served(each)["chaos_steps_total", ()] for each in both] == [1, 1]
 
 
-def test_ranks_beyond_the_limit_share_their_series() -> None:
+def test_ranks_beyond_the_limit_share_their_series_and_a_metric_has_a_limited_number_of_them() -> None:
     many = [(trainer(rank), step(n, n, sync_ns=S)) for n in (1, 2) for rank in range(RANKS_SHOWN + 50)]
     found = heard(*many)
     assert found["chaos_exporter_ranks_folded", ()] == 50
     assert found["chaos_step_duration_seconds_count", (("rank", "other"),)] == 50
     assert found["chaos_gradient_sync_seconds_total", (("rank", "other"),)] == 100
     assert len({labels for name, labels in found if name == "chaos_step_duration_seconds_count"}) == RANKS_SHOWN + 1
-
-
-def test_a_metric_has_a_limited_number_of_series_and_says_so() -> None:
     board = Board()
     for number in range(SERIES_MAX + 7):
         board.add("chaos_faults_injected_total", 1, f"kind-{number}")
@@ -230,15 +213,8 @@ ANYTHING = st.one_of(
 )  # fmt: skip
 NAMES = st.sampled_from([event.name for event in EVENTS] + ["", "checkpoint.", "made-up"])
 FIELDS = st.sampled_from(["step", "mono_ns", "loss", "grad_norm", "sync_ns", "count", "samples", "kind", "duration_ns", "fault", "node", "gpus", "incarnation", "plan", "rehearsal"])  # fmt: skip
-WRITERS = st.fixed_dictionaries(
-    {
-        "role": st.sampled_from(["trainer", "agent", "harness", "another", None]),
-        "rank": ANYTHING,
-        "node": ANYTHING,
-        "incarnation": ANYTHING,
-        "pid": ANYTHING,
-    }
-)
+WHO = {name: ANYTHING for name in ("rank", "node", "incarnation", "pid")}
+WRITERS = st.fixed_dictionaries({"role": st.sampled_from(["trainer", "agent", "harness", "another", None]), **WHO})
 TOLD = st.builds(lambda name, fields: fields | {"event": name}, NAMES, st.dictionaries(FIELDS, ANYTHING, max_size=6))
 
 
@@ -282,31 +258,15 @@ def test_the_loop_never_waits_for_a_scrape() -> None:
         assert done.wait()
 
 
-def test_several_observers_hear_the_same() -> None:
-    both = [Monitor(), Monitor()]
-    together = Together(*both, SILENT_CAMPAIGN)
-    together.stage(Stage("run", 1))
-    together.new_events([(trainer(), step(1, 1))])
-    together.status(status(1))
-    first, second = (served(each)["chaos_steps_total", ()] for each in both)
-    assert first == second == 1
-
-
 # Over HTTP
 
 
-@pytest.mark.parametrize(
-    ("where", "found"),
-    [(":9464", ("127.0.0.1", 9464)), ("0.0.0.0:1", ("0.0.0.0", 1)), ("[::1]:9", ("::1", 9)), ("localhost:0", ("localhost", 0))],
-)  # fmt: skip
-def test_without_an_address_it_is_this_host_alone(where: str, found: tuple[str, int]) -> None:
-    assert place(where) == found
-
-
-@pytest.mark.parametrize("where", ["9464", "", ":", ":x", ":70000", "example.org:1", "[::1:9", "::1", "1.2.3.4.5:1"])
-def test_another_place_is_refused(where: str) -> None:
-    with pytest.raises(UsageError, match="--metrics"):
-        place(where)
+def test_without_an_address_it_is_this_host_alone_and_another_place_is_refused() -> None:
+    assert place(":9464") == ("127.0.0.1", 9464) and place("0.0.0.0:1") == ("0.0.0.0", 1)
+    assert place("[::1]:9") == ("::1", 9) and place("localhost:0") == ("localhost", 0)
+    for where in ("9464", "", ":", ":x", ":70000", "example.org:1", "[::1:9", "::1", "1.2.3.4.5:1"):
+        with pytest.raises(UsageError, match="--metrics"):
+            place(where)
 
 
 def got(address: str) -> str:
@@ -323,20 +283,15 @@ def test_it_is_served_over_http() -> None:
         assert "chaos_steps_total 2.0" in text and "chaos_harness_process_cpu_seconds_total" in text
         with pytest.raises(urllib.error.HTTPError, match="404"):
             got(address.replace("/metrics", "/plan.json"))
+        taken = address.split(":")[2].split("/")[0]
+        with pytest.raises(CannotRunError, match="the metrics cannot be served on"), serving(f":{taken}"):
+            pass
     with pytest.raises(urllib.error.URLError):
         got(address)
 
 
 def connected(address: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(address.split(":")[2].split("/")[0])), 5)
-
-
-def test_connections_that_ask_nothing_keep_nobody_out() -> None:
-    with serving(":0", books=lambda run, fault_free: None) as (_, address):
-        idle = [connected(address) for _ in range(20)]
-        assert "chaos_job_up" in got(address)
-        for each in idle:
-            each.close()
 
 
 def asked_of(address: str, host: str) -> int:
@@ -358,27 +313,24 @@ def test_a_slow_request_ends_though_it_never_stops_sending(monkeypatch: pytest.M
                 time.sleep(0.1)
 
 
-def test_slow_requests_keep_nobody_out() -> None:
-    with serving(":0", books=lambda run, fault_free: None) as (_, address):
-        slow = [connected(address) for _ in range(3 * metrics_server.CONNECTIONS_MAX)]
-        for each in slow:
+def test_connections_that_ask_slowly_or_nothing_keep_nobody_out() -> None:
+    with serving(":0", books=lambda run, fault_free: None) as (_, address), contextlib.ExitStack() as held:
+        for _ in range(20):
+            held.enter_context(connected(address))
+        assert "chaos_job_up" in got(address)
+        for _ in range(3 * metrics_server.CONNECTIONS_MAX):
+            slow = held.enter_context(connected(address))
             with contextlib.suppress(OSError):
-                each.sendall(b"GET /metrics HTTP/1.1\r\nX-Word: ")
+                slow.sendall(b"GET /metrics HTTP/1.1\r\nX-Word: ")
         handlers = [each for each in threading.enumerate() if "process_request_thread" in each.name]
         assert len(handlers) <= metrics_server.CONNECTIONS_MAX
         assert "chaos_job_up" in got(address)
-        for each in slow:
-            each.close()
 
 
 OWN_NAMES = [
     socket.gethostname(),
     socket.getfqdn(),
-    "127.0.0.1:9464",
-    "10.1.2.3:80",
-    "[::1]:9464",
-    "::1",
-    "LOCALHOST:1",
+    *["127.0.0.1:9464", "10.1.2.3:80", "[::1]:9464", "::1", "LOCALHOST:1"],
 ]
 PRIVATE = [
     "metrics:9464",
@@ -387,35 +339,20 @@ PRIVATE = [
     "host.docker.internal:9464",
     "",
 ]
+OTHERS = ["example.org", "example.org:9464", "127.0.0.1.example.org", "a.localhost.example.org"]
 
 
-@pytest.mark.parametrize("host", OWN_NAMES + PRIVATE)
-def test_scrapes_by_address_and_by_name_are_answered(host: str) -> None:
-    with serving(":0", books=lambda run, fault_free: None) as (_, address):
-        assert asked_of(address, host) == 200
-
-
-@pytest.mark.parametrize(
-    "host", ["example.org", "example.org:9464", "127.0.0.1.example.org", "a.localhost.example.org"]
-)
-def test_a_name_of_somebody_elses_is_refused_unless_it_is_allowed(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrapes_by_address_and_private_name_are_answered_and_by_somebody_elses_only_if_it_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A page of another site may have its own name lead to this host, and read what it likes (DNS rebinding)."""
     with serving(":0", books=lambda run, fault_free: None) as (_, address):
-        assert asked_of(address, host) == 421
-    monkeypatch.setenv("CHAOS_METRICS_HOSTS", f"other.example.org, {host.partition(':')[0].upper()}")
+        for host in OWN_NAMES + PRIVATE + OTHERS:
+            assert asked_of(address, host) == (421 if host in OTHERS else 200), host
+    allowed = ", ".join(host.partition(":")[0].upper() for host in OTHERS)
+    monkeypatch.setenv("CHAOS_METRICS_HOSTS", f"other.example.net, {allowed}")
     with serving(":0", books=lambda run, fault_free: None) as (_, address):
-        assert asked_of(address, host) == 200
-
-
-def test_a_port_that_is_taken_is_told() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with (
-            pytest.raises(CannotRunError, match="the metrics cannot be served on"),
-            serving(f":{taken.getsockname()[1]}"),
-        ):
-            pass
+        assert [asked_of(address, host) for host in OTHERS] == [200] * len(OTHERS)
 
 
 # The ledger
@@ -460,36 +397,21 @@ def test_the_ledger_so_far_is_the_judges_and_a_hang_counts(tmp_path: pathlib.Pat
     assert board.value("chaos_waste_cost_dollars") is None
 
 
-def test_a_ledger_that_cannot_be_worked_out_is_told(tmp_path: pathlib.Path) -> None:
-    assert ledger_so_far.ask(tmp_path) is None
-    monitor = Monitor(lambda run, fault_free: None)
-    monitor.stage(Stage("run", 1, folder=tmp_path))
-    monitor.status(status())
-    monitor.count()
-    assert monitor._settle(lambda run, fault_free: None) == LEDGER_FAILED_S
-    found = served(monitor)
-    assert found["chaos_exporter_ledger_failures_total", ()] == 1
-    assert not any(name.startswith("chaos_ledger") for name, _ in found)
-
-
-def test_a_job_whose_stage_knows_no_folder_has_a_ledger_too(tmp_path: pathlib.Path) -> None:
-    """A fault-free run, say: the job itself tells where its log is."""
-    monitor = Monitor()
-    monitor.stage(Stage("fault-free run", 1))
-    monitor.status(dataclasses.replace(status(), run_dir=tmp_path))
-    monitor.count()
-    told = {"accounts": {"productive": 1.0}, "wasted_all": 0.0, "wasted_faults": 0.0, "cpu_s": 0.1}
-    asked: list[pathlib.Path] = []
-    monitor._settle(lambda run, fault_free: (asked.append(run), told)[1])
-    assert asked == [tmp_path] and served(monitor)["chaos_ledger_gpu_seconds", (("account", "productive"),)] == 1
-
-
-@pytest.mark.parametrize(("cpu_s", "pause_s"), [(0.1, LEDGER_EVERY_S), (3.0, 60.0)])
-def test_the_ledger_takes_a_small_part_of_a_core(cpu_s: float, pause_s: float, tmp_path: pathlib.Path) -> None:
-    monitor = Monitor()
-    monitor.stage(Stage("run", 1, folder=tmp_path))
-    monitor.status(status())
-    monitor.count()
+@pytest.mark.parametrize(("cpu_s", "pause_s"), [(None, LEDGER_FAILED_S), (0.1, LEDGER_EVERY_S), (3.0, 60.0)])
+@pytest.mark.parametrize("of_the_stage", [True, False])  # a fault-free run: the job itself tells where its log is
+def test_the_ledger_takes_a_small_part_of_a_core_and_tells_that_it_cannot_be_worked_out(
+    cpu_s: float | None, pause_s: float, of_the_stage: bool, tmp_path: pathlib.Path
+) -> None:
     told = {"accounts": {"productive": 1.0}, "wasted_all": 0.0, "wasted_faults": 0.0, "cpu_s": cpu_s}
-    assert monitor._settle(lambda run, fault_free: told) == pause_s
-    assert served(monitor)["chaos_ledger_gpu_seconds", (("account", "productive"),)] == 1
+    monitor, asked = Monitor(), list[pathlib.Path]()
+    monitor.stage(Stage("run", 1, folder=tmp_path) if of_the_stage else Stage("fault-free run", 1))
+    monitor.status(status() if of_the_stage else dataclasses.replace(status(), run_dir=tmp_path))
+    monitor.count()
+    assert monitor._settle(lambda run, fault_free: (asked.append(run), told if cpu_s else None)[1]) == pause_s
+    found = served(monitor)
+    assert asked == [tmp_path] and ledger_so_far.ask(tmp_path) is None
+    ledger = {name: value for name, value in found.items() if name[0].startswith("chaos_ledger")}
+    if cpu_s:
+        assert ledger["chaos_ledger_gpu_seconds", (("account", "productive"),)] == 1
+    else:
+        assert found["chaos_exporter_ledger_failures_total", ()] == 1 and not ledger

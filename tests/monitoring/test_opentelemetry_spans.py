@@ -15,7 +15,7 @@ from harness.cli.exports import Telling
 from harness.cli.summary import SUMMARY_BYTES_MAX, append_summary, summary_to
 from harness.errors import ChaosError, UsageError
 from harness.evidence.logs import load_evidence
-from harness.judge.score import Scorecard, judge
+from harness.judge.score import judge
 from harness.monitoring import opentelemetry_spans, otlp
 from harness.report import write_reports
 
@@ -51,11 +51,6 @@ def run_dir(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-@pytest.fixture
-def card(run_dir: pathlib.Path) -> Scorecard:
-    return judge(load_evidence(run_dir), run_dir.name)
-
-
 def sent(run_dir: pathlib.Path) -> list[Span]:
     with collector() as (url, got):
         told = opentelemetry_spans.send(run_dir, url)
@@ -70,7 +65,7 @@ def kind(span: Span) -> str:
     return next(each.value.string_value for each in span.attributes if each.key == "chaos.span_kind")
 
 
-def test_run_fault_and_recovery_with_its_phases(run_dir: pathlib.Path) -> None:
+def test_run_fault_and_recovery_with_its_phases(run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spans = sent(run_dir)
     (run,) = [span for span in spans if not span.parent_span_id]
     (recovery,) = [span for span in spans if kind(span) == "recovery"]
@@ -83,17 +78,10 @@ def test_run_fault_and_recovery_with_its_phases(run_dir: pathlib.Path) -> None:
     length = sum(each.end_time_unix_nano - each.start_time_unix_nano for each in phases)
     assert length == recovery.end_time_unix_nano - recovery.start_time_unix_nano == 14 * S
     assert run.status.code == Status.STATUS_CODE_OK
-
-
-def test_a_run_that_is_sent_twice_or_in_parts_is_the_same_trace(
-    run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = sent(run_dir), sent(run_dir)
-    assert [(each.span_id, each.name) for each in first] == [(each.span_id, each.name) for each in second]
-    assert len({each.span_id for each in first}) == len(first)
-    whole = len(sent(run_dir))
     monkeypatch.setattr(opentelemetry_spans, "SPANS_AT_ONCE", 3)
-    assert len(sent(run_dir)) == whole
+    names = [(each.span_id, each.name) for each in spans]
+    assert [(each.span_id, each.name) for each in sent(run_dir)] == names, "twice and in parts it is the same trace"
+    assert len({each for each, _ in names}) == len(names)
 
 
 def test_a_collector_that_refuses_or_is_not_there_is_an_error(
@@ -107,47 +95,31 @@ def test_a_collector_that_refuses_or_is_not_there_is_an_error(
         opentelemetry_spans.send(run_dir, "http://127.0.0.1:9")
 
 
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ("http://h:4318", "http://h:4318/v1/traces"),
-        ("http://h:4318/", "http://h:4318/v1/traces"),
-        ("https://h/otlp/v1/traces", "https://h/otlp/v1/traces"),
-    ],
-)
-def test_the_path_of_the_collector(given: str, found: str) -> None:
-    assert opentelemetry_spans.endpoint(given) == found
+def test_the_path_of_the_collector() -> None:
+    for given in ("http://h:4318", "http://h:4318/"):
+        assert opentelemetry_spans.endpoint(given) == "http://h:4318/v1/traces"
+    assert opentelemetry_spans.endpoint("https://h/otlp/v1/traces") == "https://h/otlp/v1/traces"
+    for given in ("h:4318", "grpc://h", "http://", "file:///etc/passwd"):
+        with pytest.raises(UsageError, match="--otlp"):
+            opentelemetry_spans.endpoint(given)
 
 
-@pytest.mark.parametrize("given", ["h:4318", "grpc://h", "http://", "file:///etc/passwd"])
-def test_what_is_no_address_is_refused(given: str) -> None:
-    with pytest.raises(UsageError, match="--otlp"):
-        opentelemetry_spans.endpoint(given)
-
-
-def test_a_judged_run_is_told_to_both(card: Scorecard, run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    summary = tmp_path / "summary.md"
+def test_a_judged_run_is_told_to_both_and_a_verdict_is_never_lost_over_it(
+    run_dir: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card, summary = judge(load_evidence(run_dir), run_dir.name), tmp_path / "summary.md"
+    files = write_reports(card, run_dir)
     summary.write_text("what was there before\n")
     with collector() as (url, got):
-        Telling({"otlp": (otlp.EXPORT, url)}, *summary_to(summary)).judged(card, write_reports(card, run_dir))
-    assert got
+        Telling({"otlp": (otlp.EXPORT, url)}, *summary_to(summary)).judged(card, files)
     text = summary.read_text()
-    assert text.startswith("what was there before\n# ") and "## Where the GPU time went" in text
-
-
-def test_a_verdict_is_never_lost_over_telling_it(
-    card: Scorecard, run_dir: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = write_reports(card, run_dir)
+    assert got and text.startswith("what was there before\n# ") and "## Where the GPU time went" in text
+    assert "The verdict stands" not in capsys.readouterr().out
     with collector(400) as (url, _):
         Telling({"otlp": (otlp.EXPORT, url)}).judged(card, files)
     Telling({}, *summary_to(tmp_path)).judged(card, files)
     assert capsys.readouterr().out.count("The verdict stands, but") == 2
-
-
-def test_a_summary_fits(tmp_path: pathlib.Path) -> None:
-    append_summary(tmp_path / "summary.md", "äöü line\n" * 300_000)
-    text = (tmp_path / "summary.md").read_text()
-    assert len(text.encode()) < SUMMARY_BYTES_MAX + 200 and text.endswith(
-        "(cut: the whole report is in its folder)\n\n"
-    )
+    append_summary(tmp_path / "long.md", "äöü line\n" * 300_000)
+    text = (tmp_path / "long.md").read_text()
+    assert len(text.encode()) < SUMMARY_BYTES_MAX + 200
+    assert text.endswith("(cut: the whole report is in its folder)\n\n")

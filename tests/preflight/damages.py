@@ -36,33 +36,22 @@ def write_dcp(root: pathlib.Path, step: int) -> None:
 
 
 def _weights(folder: pathlib.Path, step: int) -> None:
-    files = {
-        "model-00001-of-00002.safetensors": ["a.weight", "a.bias"],
-        "model-00002-of-00002.safetensors": ["b.weight"],
-    }
-    for file, names in files.items():
-        save_safetensors(folder / file, {name: tensors(step)[name] for name in names})
-    index = {
-        "metadata": {"total_size": 20028},
-        "weight_map": {name: file for file, names in files.items() for name in names},
-    }
+    where = {name: f"model-0000{1 + name.startswith('b')}-of-00002.safetensors" for name in SIZES}
+    for file in set(where.values()):
+        save_safetensors(folder / file, {name: tensors(step)[name] for name in SIZES if where[name] == file})
+    index = {"metadata": {"total_size": 20028}, "weight_map": where}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def write_hugging_face(root: pathlib.Path, step: int) -> None:
     folder = root / f"checkpoint-{step}"
     _weights(folder, step)
-    save(
-        folder / "optimizer.pt",
-        {"state": {0: {"exp_avg": tensors(step, 1)["a.weight"]}}, "param_groups": [{"lr": 0.1}]},
-    )
+    moments = {0: {"exp_avg": tensors(step, 1)["a.weight"]}}
+    save(folder / "optimizer.pt", {"state": moments, "param_groups": [{"lr": 0.1}]})
     save(folder / "scheduler.pt", {"last_epoch": step, "_step_count": step + 1})
     (folder / "config.json").write_text("{}")
-    history = [
-        {"step": step - 10, "loss": 2.5},
-        {"step": step, "loss": 2.25},
-        {"step": step, "eval_loss": float("nan")},
-    ]
+    history: list[dict[str, Any]] = [{"step": step - 10, "loss": 2.5}, {"step": step, "loss": 2.25}]
+    history.append({"step": step, "eval_loss": float("nan")})
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": history}))
 
 
@@ -203,6 +192,16 @@ def _drop_tensor(path: pathlib.Path) -> None:
     save(path, content)
 
 
+def edit_map(*gone: str, **more: str) -> Callable[[pathlib.Path], None]:
+    """The index names no longer what is `gone`, and `more` in these files."""
+
+    def changed(index: dict[str, Any]) -> None:
+        where = index["weight_map"]
+        index["weight_map"] = {name: file for name, file in where.items() if name not in gone} | more
+
+    return edit(changed)
+
+
 def say(text: str) -> Callable[[pathlib.Path], object]:
     return lambda path: path.write_text(text)
 
@@ -242,14 +241,17 @@ def other(path: pathlib.Path) -> None:
 
 
 D, S, W, U = State.DAMAGED, State.SUSPICIOUS, State.WHOLE, State.UNKNOWN
-_DCP, _SAFE, _HF = (
-    "step-60/__0_0.distcp",
-    "step_60/model-00001-of-00002.safetensors",
-    "checkpoint-60/model-00001-of-00002.safetensors",
-)
-_CKPT, _RANK = "version_0/epoch=0-step=60.ckpt", "iter_0000060/mp_rank_01/model_optim_rng.pt"
-_ZERO, _MODEL = "global_step60/zero_pp_rank_1_mp_rank_00_optim_states.pt", "global_step60/mp_rank_00_model_states.pt"
-_OPT, _INDEX, _META = "checkpoint-60/optimizer.pt", "step_60/model.safetensors.index.json", "step-60/.metadata"
+_DCP, _META, _SHARD = "step-60/__0_0.distcp", "step-60/.metadata", "model-00001-of-00002.safetensors"
+_SAFE, _INDEX, _HF = f"step_60/{_SHARD}", "step_60/model.safetensors.index.json", f"checkpoint-60/{_SHARD}"
+_OPT, _SCHEDULER, _CONFIG = (f"checkpoint-60/{name}" for name in ("optimizer.pt", "scheduler.pt", "config.json"))
+_STATE, _CKPT, _LAST = "checkpoint-60/trainer_state.json", *(f"version_0/epoch=0-step={n}.ckpt" for n in (60, 100))
+_RANK, _POINTER = "iter_0000060/mp_rank_01/model_optim_rng.pt", "latest_checkpointed_iteration.txt"
+_ZERO, _MODEL = (f"global_step60/{name}_states.pt" for name in ("zero_pp_rank_1_mp_rank_00_optim", "mp_rank_00_model"))
+
+
+def _rename(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"__0_1.distcp", b"__9_9.distcp"))
+
 
 DAMAGES = [
     Damage("dcp", "cut", _DCP, cut, D, ("model.",)),
@@ -264,14 +266,7 @@ DAMAGES = [
     Damage("dcp", "empty", _META, empty, D, ("is empty",)),
     Damage("dcp", "cut", _META, cut, D, ("cannot be read",)),
     Damage("dcp", "lacks what is there", _META, edit_metadata(_drop_place), D, ("model.b.weight",)),
-    Damage(
-        "dcp",
-        "names what is not there",
-        _META,
-        lambda path: path.write_bytes(path.read_bytes().replace(b"__0_1.distcp", b"__9_9.distcp")),
-        D,
-        ("__9_9.distcp",),
-    ),
+    Damage("dcp", "names what is not there", _META, _rename, D, ("__9_9.distcp",)),
     Damage("safetensors", "cut", _SAFE, cut, D, ("a.",)),
     Damage("safetensors", "short", _SAFE, short, D, ("a.bias",)),
     Damage("safetensors", "flip", _SAFE, flip, W, (), "a.weight"),
@@ -280,30 +275,9 @@ DAMAGES = [
     Damage("safetensors", "missing", _SAFE, missing, D, ("is missing",)),
     Damage("safetensors", "head", _SAFE, head, D, ("header",)),
     Damage("safetensors", "other", _SAFE, other, S, ("step_20",)),
-    Damage(
-        "safetensors",
-        "names what is not there",
-        _INDEX,
-        edit(lambda index: index["weight_map"].update(c=_SAFE[8:])),
-        D,
-        ("c is not in it",),
-    ),
-    Damage(
-        "safetensors",
-        "names a file that is not there",
-        _INDEX,
-        edit(lambda index: index["weight_map"].update(c="x.safetensors")),
-        D,
-        ("x.safetensors",),
-    ),
-    Damage(
-        "safetensors",
-        "lacks what is there",
-        _INDEX,
-        edit(lambda index: index["weight_map"].pop("a.bias")),
-        D,
-        ("a.bias",),
-    ),
+    Damage("safetensors", "names what is not there", _INDEX, edit_map(c=_SHARD), D, ("c is not in it",)),
+    Damage("safetensors", "names a lost file", _INDEX, edit_map(c="x.safetensors"), D, ("x.safetensors",)),
+    Damage("safetensors", "lacks what is there", _INDEX, edit_map("a.bias"), D, ("a.bias",)),
     Damage("safetensors", "cut", _INDEX, cut, D, ("no JSON",)),
     Damage("safetensors", "a list", _INDEX, say("[]"), D, ("weight_map",)),
     Damage("safetensors", "names nothing", _INDEX, say('{"weight_map": {}}'), D, ("weight_map",)),
@@ -315,21 +289,15 @@ DAMAGES = [
     Damage("hugging_face", "zeros", _OPT, zeros, D, ("state.0.exp_avg",), "a.weight", 1),
     Damage("hugging_face", "cut", _OPT, cut, D, ("cut off",)),
     Damage("hugging_face", "tail", _OPT, tail, D, ("cut off",)),
-    Damage("hugging_face", "empty", "checkpoint-60/scheduler.pt", empty, D, ("is empty",)),
+    Damage("hugging_face", "empty", _SCHEDULER, empty, D, ("is empty",)),
     Damage("hugging_face", "missing", _HF, missing, D, ("is missing, one of 2",)),
     Damage("hugging_face", "missing", _OPT, missing, D, ("optimizer.pt: is missing, and most",)),
-    Damage(
-        "hugging_face", "missing", "checkpoint-60/trainer_state.json", missing, D, ("written last: trainer_state.json",)
-    ),
-    Damage("hugging_face", "other", "checkpoint-60/trainer_state.json", other, D, ("is of step 20",)),
-    Damage("hugging_face", "null", "checkpoint-60/trainer_state.json", say("null"), D, ("global_step",)),
-    Damage(
-        "hugging_face", "no int", "checkpoint-60/trainer_state.json", say('{"global_step": 20.0}'), D, ("got `float`",)
-    ),
-    Damage(
-        "hugging_face", "missing", "checkpoint-60/scheduler.pt", missing, D, ("scheduler.pt: is missing, and most",)
-    ),
-    Damage("hugging_face", "missing", "checkpoint-60/config.json", missing, S, ("config.json: is missing, and most",)),
+    Damage("hugging_face", "missing", _STATE, missing, D, ("written last: trainer_state.json",)),
+    Damage("hugging_face", "other", _STATE, other, D, ("is of step 20",)),
+    Damage("hugging_face", "null", _STATE, say("null"), D, ("global_step",)),
+    Damage("hugging_face", "no int", _STATE, say('{"global_step": 20.0}'), D, ("got `float`",)),
+    Damage("hugging_face", "missing", _SCHEDULER, missing, D, ("scheduler.pt: is missing, and most",)),
+    Damage("hugging_face", "missing", _CONFIG, missing, S, ("config.json: is missing, and most",)),
     Damage("hugging_face", "other", _HF, other, S, ("checkpoint-20",)),
     Damage("lightning", "cut", _CKPT, cut, D, ("cut off",)),
     Damage("lightning", "short", _CKPT, short, D, ("cut off",)),
@@ -341,15 +309,7 @@ DAMAGES = [
     Damage("lightning", "head", _CKPT, head, D, ("00 00",)),
     Damage("lightning", "other", _CKPT, other, D, ("is of step 20",)),
     Damage("lightning", "less", _CKPT, _drop_tensor, S, ("state_dict.b.weight",)),
-    Damage(
-        "lightning",
-        "missing",
-        "version_0/epoch=0-step=100.ckpt",
-        missing,
-        D,
-        ("last.ckpt", "names no save"),
-        of_pointer=True,
-    ),
+    Damage("lightning", "missing", _LAST, missing, D, ("last.ckpt", "names no save"), of_pointer=True),
     Damage("megatron", "cut", _RANK, cut, D, ("mp_rank_01",)),
     Damage("megatron", "flip", _RANK, flip, D, ("model.a.weight",), "a.weight", 1),
     Damage("megatron", "zeros", _RANK, zeros, D, ("model.b.weight",), "b.weight", 1),
@@ -357,18 +317,8 @@ DAMAGES = [
     Damage("megatron", "missing", _RANK, missing, D, ("tells of 2 parts of the model",)),
     Damage("megatron", "missing", _RANK.replace("01", "00"), missing, D, ("tells of 2 parts of the model",)),
     Damage("megatron", "other", _RANK, other, D, ("is of step 20",)),
-    Damage(
-        "megatron",
-        "names what is not there",
-        "latest_checkpointed_iteration.txt",
-        say("300"),
-        D,
-        ("names no save",),
-        of_pointer=True,
-    ),
-    Damage(
-        "megatron", "zeros", "latest_checkpointed_iteration.txt", say("\0\0\0"), D, ("names no save",), of_pointer=True
-    ),
+    Damage("megatron", "names what is not there", _POINTER, say("300"), D, ("names no save",), of_pointer=True),
+    Damage("megatron", "zeros", _POINTER, say("\0\0\0"), D, ("names no save",), of_pointer=True),
     Damage("deepspeed", "cut", _ZERO, cut, D, ("zero_pp_rank_1",)),
     Damage("deepspeed", "flip", _ZERO, flip, D, ("optimizer_state_dict.fp32",), "a.weight", 2),
     Damage("deepspeed", "zeros", _ZERO, zeros, D, ("optimizer_state_dict.fp32",), "a.weight", 2),
@@ -378,7 +328,5 @@ DAMAGES = [
     Damage("deepspeed", "flip", _MODEL, flip, D, ("module.b.weight",), "b.weight"),
     Damage("deepspeed", "other", _MODEL, other, D, ("is of step 20",)),
     Damage("deepspeed", "other", _ZERO, other, S, ("global_step20",)),
-    Damage(
-        "deepspeed", "names what is not there", "latest", say("global_step300"), D, ("names no save",), of_pointer=True
-    ),
+    Damage("deepspeed", "names a lost save", "latest", say("global_step300"), D, ("names no save",), of_pointer=True),
 ]

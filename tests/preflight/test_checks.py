@@ -21,18 +21,9 @@ GBIT = 1e9 / 8
 
 
 def plan(nodes: int = 3, ranks: int = 1, faults: Sequence[PlannedFault] = (), **workload: Any) -> Plan:
+    rest = {"run_id": "r", "seed": 1, "backend": "local", "scenario": {"name": "s", "title": "t"}, "faults": faults}
     size = {"nodes": nodes, "ranks_per_node": ranks}
-    return Plan.from_json(
-        {
-            "run_id": "r",
-            "seed": 1,
-            "backend": "local",
-            "scenario": {"name": "s", "title": "t"},
-            "workload": size | workload,
-            "faults": faults,
-            "abort": {"wall_clock_ns": 10**9},
-        }
-    )
+    return Plan.from_json(rest | {"workload": size | workload, "abort": {"wall_clock_ns": 10**9}})
 
 
 def seen(nodes: int = 3, ranks: int = 1, told: Sequence[tuple[int | str, str, Mapping[str, Any]]] = ()) -> Seen:
@@ -54,31 +45,22 @@ def places(judged: Judged) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", [name for name in check_names() if load_check(name).needs == "nodes"])
-def test_what_nobody_told_is_no_pass_and_names_the_nodes(name: str) -> None:
-    judged = asked(name, seen())
+def test_what_nobody_told_is_no_pass_and_one_node_alone_is_asked_nothing_of_others(name: str) -> None:
+    judged, alone = asked(name, seen()), asked(name, seen(nodes=1))
     assert judged.verdict is Verdict.INCONCLUSIVE
-    if name != "all_reduce":
-        assert ["node0", "node1", "node2"] in places(judged)
+    assert name == "all_reduce" or ["node0", "node1", "node2"] in places(judged)
+    assert bool(alone.not_judged) is (alone.verdict is None) is (name in ("clocks", "links", "all_reduce"))
 
 
-@pytest.mark.parametrize("name", ["clocks", "links", "all_reduce"])
-def test_one_node_alone_is_asked_nothing_of_others(name: str) -> None:
-    judged = asked(name, seen(nodes=1))
-    assert judged.not_judged and judged.verdict is None, "what was not judged is no pass"
-
-
-@pytest.mark.parametrize(
-    ("values", "most", "odd"),
-    [
+def test_who_is_odd() -> None:
+    for values, most, odd in (
         ({"a": 1, "b": 1, "c": 2}, 1, {"c"}),
         ({"a": 1, "b": 2}, None, {"a", "b"}),
         ({"a": 1, "b": 1}, 1, set()),
         ({}, None, set()),
-    ],
-)
-def test_who_is_odd(values: dict[str, int], most: int | None, odd: set[str]) -> None:
-    found = odd_ones(values)
-    assert (found[0], set(found[1])) == (most, odd)
+    ):
+        found = odd_ones(values)
+        assert (found[0], set(found[1])) == (most, odd)
 
 
 def devices(**odd: Any) -> Seen:
@@ -103,14 +85,11 @@ def test_a_node_with_another_device_or_software_is_named(name: str, value: objec
     assert judged.findings[0].cause
     alike = asked("devices", devices(memory_bytes=64 * 2**30 + 2**20))
     assert alike.verdict is Verdict.PASS and alike.facts["torch"] == "2.9.1" and "H100" in alike.words
-
-
-@pytest.mark.parametrize("values", [{"torch": 5}, {"gpus": -1}, {"torch": "x" * 10_000}])
-def test_nonsense_from_a_node_is_no_evidence(values: dict[str, Any]) -> None:
-    of = seen(told=[(rank, "software", values if rank == 1 else {"torch": "2"}) for rank in range(3)])
-    judged = asked("devices", of)
-    assert of.damaged and of.damaged[0].startswith("node1 ")
-    assert ["node1"] in places(judged) and judged.verdict is Verdict.INCONCLUSIVE
+    for nonsense in ({"torch": 5}, {"gpus": -1}, {"torch": "x" * 10_000}):
+        of = devices(**nonsense)
+        judged = asked("devices", of)
+        assert of.damaged and of.damaged[0].startswith("node2 ")
+        assert ["node2"] in places(judged) and judged.verdict is Verdict.INCONCLUSIVE
 
 
 FOLDER = {"kind": "folder", "mount": "/mnt", "filesystem": "nfs4", "entries": 4}
@@ -178,10 +157,14 @@ def test_what_is_on_no_node_is_a_doubt_unless_the_trainer_saves_there(path: str,
         ([[1, -2.0, 0.01], [2, -2.0, 0.01]], [["node0"]]),
         ([[1, 2.0, 1.9], [2, 0.0, 0.01]], [["node1"]]),  # the network was too slow to tell
         ([[1, math.nan, 0.1], [2, 0.0, 0.01]], [["node1"]]),
+        ([[1, 2.0, 0.001]], [["node0", "node1"]]),  # of two clocks neither is known to be right
     ],
 )
 def test_a_clock_that_is_off_is_named(offsets: list[list[float]], named: list[list[str]]) -> None:
-    assert places(asked("clocks", seen(told=[(0, "clocks", {"offsets": offsets})]))) == named
+    told = [(0, "clocks", {"offsets": offsets})]
+    judged = asked("clocks", seen(nodes=len(offsets) + 1, told=told))
+    assert places(judged) == named
+    assert len(offsets) == 2 or "node1 is 2.00 s ahead of node0" in judged.findings[0].words
 
 
 @pytest.mark.parametrize(
@@ -191,17 +174,11 @@ def test_a_clock_that_is_off_is_named(offsets: list[list[float]], named: list[li
         ("links", [(0, "links", {"to": [[1, 1e9]]}), (1, "links", {"to": [[1, 1e9], [7, 1e9]]})]),
         ("all_reduce", [(0, "all_reduce", {"which": "within", "ranks": 2, "times": [[2**24, 0.1]]})]),
         ("devices", [(rank, "software", {"torch": ""}) for rank in (0, 1)]),
+        ("clocks", [(1, "clocks", {"offsets": [[1, 0.0, 0.0]]})]),  # another rank counts for nothing
     ],
 )
 def test_a_part_that_was_not_told_is_a_doubt(check: str, told: list[tuple[int, str, dict[str, Any]]]) -> None:
     assert asked(check, seen(nodes=2, told=told)).verdict is Verdict.INCONCLUSIVE
-
-
-def test_of_two_clocks_neither_is_known_to_be_right_and_another_rank_counts_for_nothing() -> None:
-    judged = asked("clocks", seen(nodes=2, told=[(0, "clocks", {"offsets": [[1, 2.0, 0.001]]})]))
-    assert places(judged) == [["node0", "node1"]] and "node1 is 2.00 s ahead of node0" in judged.findings[0].words
-    judged = asked("clocks", seen(nodes=2, told=[(1, "clocks", {"offsets": [[1, 0.0, 0.0]]})]))
-    assert judged.verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("slow", "named"), [(0.9, []), (0.6, [["node1"]])])
@@ -215,21 +192,22 @@ def test_a_slow_rank_is_named_by_its_median_and_is_a_doubt_on_a_shared_host(
     judged = asked("compute", of)
     assert places(judged) == named and [each.ranks for each in judged.findings] == ([[3]] if named else [])
     assert judged.verdict is ((Verdict.INCONCLUSIVE if one_host else Verdict.FAIL) if named else Verdict.PASS)
+    untold = asked("compute", seen(nodes=2, ranks=2, told=told[:3]))  # another rank on its node tells
+    assert places(untold) == [["node1"]] and untold.verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_rank_that_tells_nothing_is_missed_though_another_one_on_its_node_tells() -> None:
-    told = [(rank, "compute", {"flops": [1e9]}) for rank in (0, 1, 2)]
-    judged = asked("compute", seen(nodes=2, ranks=2, told=told))
-    assert places(judged) == [["node1"]] and judged.verdict is Verdict.INCONCLUSIVE
-
-
-def links(speeds: Mapping[tuple[int, int], float], nodes: int, ranks: int = 1) -> Judged:
-    """All at 10 Gbit/s but these."""
-    told = []
-    for a in range(nodes * ranks):
-        to = [[b, speeds.get((a, b), 10.0) * GBIT] for b in range(nodes * ranks) if b != a]
-        told.append((a, "links", {"to": to}))
-    return asked("links", seen(nodes, ranks, told))
+def links(
+    speeds: Mapping[tuple[int, int], float], nodes: int, ranks: int = 1, usual: float = 10.0, one_host: bool = False
+) -> Judged:
+    """All at `usual` Gbit/s but these."""
+    all_ranks = range(nodes * ranks)
+    told = [
+        (a, "links", {"to": [[b, speeds.get((a, b), usual) * GBIT] for b in all_ranks if b != a], "again": 2})
+        for a in all_ranks
+    ]
+    of = seen(nodes, ranks, told)
+    of.one_host = one_host
+    return asked("links", of)
 
 
 @pytest.mark.parametrize(
@@ -265,45 +243,31 @@ def test_a_slow_link_is_told_from_a_slow_port(
 def test_a_slow_link_is_accused_only_where_nothing_else_explains_it(
     speed: float, nodes: int, one_host: bool, verdict: Verdict, why: str
 ) -> None:
-    told: list[tuple[int | str, str, Mapping[str, Any]]] = []
-    for a in range(nodes):
-        to = [[b, (speed if (a, b) == (1, 0) else 14.4) * GBIT] for b in range(nodes) if b != a]
-        told.append((a, "links", {"to": to, "again": 2}))
-    of = seen(nodes, 1, told)
-    of.one_host = one_host
-    judged = asked("links", of)
+    judged = links({(1, 0): speed}, nodes, usual=14.4, one_host=one_host)
     assert judged.verdict is verdict and "measured 2 more times" in judged.words
     (finding,) = judged.findings
     assert why in finding.cause and ("quiet host" in finding.cause) is bool(why)
 
 
-def test_a_busy_moment_beside_a_slow_card_is_a_doubt() -> None:
+def test_a_busy_moment_beside_a_slow_card_is_a_doubt_and_links_are_held_against_their_like_alone() -> None:
     slow = {(a, b): 0.19 for a in range(3) for b in range(3) if 2 in (a, b)}
-    told = [
-        (a, "links", {"to": [[b, ({(1, 0): 3.5} | slow).get((a, b), 12.0) * GBIT] for b in range(3) if b != a]})
-        for a in range(3)
-    ]
-    of = seen(3, 1, told)
-    of.one_host = True
-    assert [(each.nodes, each.certain) for each in asked("links", of).findings] == [
-        (["node1"], False),
-        (["node2"], True),
-    ]
-
-
-def test_links_within_nodes_are_held_against_their_like_alone() -> None:
+    found = links({(1, 0): 3.5} | slow, 3, usual=12.0, one_host=True).findings
+    assert [(each.nodes, each.certain) for each in found] == [(["node1"], False), (["node2"], True)]
     within = {(a, b): 100.0 for a in range(4) for b in range(4) if a // 2 == b // 2}
     assert not links(within, nodes=2, ranks=2).findings
     judged = links(within | {(2, 3): 40.0}, nodes=2, ranks=2)
     assert [(each.nodes, each.ranks) for each in judged.findings] == [(["node1"], [2, 3])]
 
 
-def test_bus_bandwidth_is_what_nccl_tests_call_so() -> None:
+def test_bus_bandwidth_is_what_nccl_tests_call_so_and_a_gpu_that_nvml_complains_of_is_a_doubt() -> None:
     assert [Reduced("all", ranks, [(10**9, 1.0)]).bus_bandwidth for ranks in (2, 4)] == [1e9, 1.5e9]
     told = [(0, "all_reduce", {"which": "all", "ranks": 2, "times": [[2**16, 0.001], [2**24, 0.1]]})]
     judged = asked("all_reduce", seen(nodes=2, told=told))
     assert list(judged.figures.values()) == [2**24 / 0.1] and list(judged.shown.values()) == [2**16 / 0.001]
     assert "1.34 Gbit/s" in judged.words
+    of = seen(2, told=[("node0", "node", {"gpus_unwell": []}), ("node1", "node", {"gpus_unwell": ["GPU 3 is lost"]})])
+    (found,) = [each for each in asked("devices", of).findings if "GPU 3" in each.words]
+    assert (found.words, found.nodes, found.certain) == ("GPU 3 is lost on node1", ["node1"], False)
 
 
 GOOD = {"bytes": 64 * 2**20, "write_s": 0.1, "fsync_s": 0.1, "read_s": 0.1, "list_s": 0.0, "same": True, "listed": True}
@@ -322,9 +286,6 @@ GOOD = {"bytes": 64 * 2**20, "write_s": 0.1, "fsync_s": 0.1, "read_s": 0.1, "lis
 def test_storage_that_fails_or_is_slow_is_named(odd: dict[str, Any], words: str) -> None:
     judged = asked("storage", seen(told=[(n, "storage", odd if n == 1 else GOOD) for n in range(3)]))
     assert judged.verdict is Verdict.FAIL and places(judged) == [["node1"]] and words in judged.findings[0].words
-
-
-def test_a_node_that_fails_says_where() -> None:
     failed = (1, "failed", {"stage": "links", "error": "OSError: reset"})
     judged = asked("storage", seen(told=[(0, "storage", GOOD), (2, "storage", GOOD), failed]))
     assert "node1: links: OSError: reset" in judged.findings[0].words and judged.verdict is Verdict.INCONCLUSIVE
@@ -340,11 +301,7 @@ def canary(bend: judging.Bend = lambda logs: None, faults: Sequence[PlannedFault
     ("change", "verdict", "words"),
     [
         (lambda line: line.update(loss=2.0 + line["step"] / 1000), Verdict.FAIL, "the loss does not fall"),
-        (
-            lambda line: line.update(grad_norm=500.0 if line["step"] == 30 else 1.0),
-            Verdict.FAIL,
-            "norms of gradients jump",
-        ),
+        (lambda line: line.update(grad_norm=500.0 ** (line["step"] == 30)), Verdict.FAIL, "norms of gradients jump"),
         (lambda line: line.update(data_ns=(line["mono_ns"] - line["begin_ns"]) // 2), Verdict.FAIL, "waiting for data"),
         (lambda line: line.pop("loss", None), Verdict.INCONCLUSIVE, "whether the loss falls is not known"),
         (lambda line: None, Verdict.PASS, "use of GPUs"),  # which it did not tell
@@ -363,20 +320,17 @@ def test_a_canary_says_what_is_wrong_and_what_it_did_not_tell(
     assert judged.findings or judged.figures["step (s)"] > 0
 
 
-def test_a_trainer_that_fails_without_a_fault_is_not_fit() -> None:
-    of = canary()
-    of.canary_ended = "the command on node1 ended with 1"
-    judged = asked("canary", of)
-    assert judged.verdict is Verdict.FAIL and "node1 ended with 1" in judged.findings[0].words
-
-
-def test_what_is_no_canary_is_no_pass() -> None:
+def test_what_is_no_canary_is_no_pass_and_a_trainer_that_fails_without_a_fault_is_not_fit() -> None:
     of = seen(nodes=2)
     of.canary_ended = "the run took longer than 600 s"
     judged = asked("canary", of)
     assert judged.verdict is Verdict.INCONCLUSIVE and "600 s" in judged.findings[0].words
     assert asked("restore", of).verdict is Verdict.INCONCLUSIVE
     assert all(asked(name, of).not_judged for name in ("notice", "free_space", "communication"))
+    of = canary()
+    of.canary_ended = "the command on node1 ended with 1"
+    judged = asked("canary", of)
+    assert judged.verdict is Verdict.FAIL and "node1 ended with 1" in judged.findings[0].words
 
 
 def test_a_trainer_that_does_not_come_back_is_named_with_the_rank_that_was_killed() -> None:
@@ -410,18 +364,6 @@ def test_the_longest_save_must_fit_into_the_shortest_notice(seconds: float, verd
     assert asked("notice", of).verdict is verdict
 
 
-def of_a_mib(logs: Logs) -> None:
-    change(logs.all("checkpoint.committed"), bytes=2**20)
-
-
-@pytest.mark.parametrize(("free", "verdict"), [(2**40, Verdict.PASS), (10, Verdict.FAIL)])
-def test_there_must_be_room_for_the_saves_that_are_kept(free: int, verdict: Verdict) -> None:
-    of, paths = canary(of_a_mib), {"/runs/1/checkpoints": {"kind": "folder", "free_bytes": free}}
-    of.told = [Told("node1", None, "node", {"paths": paths})]
-    judged = asked("free_space", of)
-    assert judged.verdict is verdict and places(judged) == ([] if verdict is Verdict.PASS else [["node1"]])
-
-
 @pytest.mark.parametrize(
     ("left", "removed", "told"),
     [
@@ -432,16 +374,21 @@ def test_there_must_be_room_for_the_saves_that_are_kept(free: int, verdict: Verd
         (1, 0, "2 saves (as the scenario says)"),
     ],
 )
-def test_how_many_saves_are_kept_is_what_was_seen(left: int | None, removed: int, told: str) -> None:
-    of = canary(of_a_mib)
+def test_there_must_be_room_for_as_many_saves_as_were_seen_to_be_kept(
+    left: int | None, removed: int, told: str
+) -> None:
+    of = canary(lambda logs: change(logs.all("checkpoint.committed"), bytes=2**20))
     assert of.canary is not None and of.plan.workload.checkpoint.keep == 2, "its default: no trainer heard of it"
     run = of.canary.evidence.run
     gone = [{"event": "checkpoint.removed", "at": run.end, "path": f"{n}"} for n in range(removed)]
     run = replace(run, left=None if left is None else {"count": left}, removed=gone, unseen=())
     of.canary = replace(of.canary, evidence=replace(of.canary.evidence, run=run))
-    of.told = [Told("node1", None, "node", {"paths": {"/runs/1/checkpoints": {"kind": "folder", "free_bytes": 2**40}}})]
-    count = int(told.split()[0])
-    assert asked("free_space", of).words.startswith(f"{count + 1} MiB for {told} and one more; free: ")
+    for free, verdict, named in ((2**40, Verdict.PASS, []), (10, Verdict.FAIL, [["node1"]])):
+        folder = {"/runs/1/checkpoints": {"kind": "folder", "free_bytes": free}}
+        of.told = [Told("node1", None, "node", {"paths": folder})]
+        judged = asked("free_space", of)
+        assert judged.verdict is verdict and places(judged) == named
+        assert named or judged.words.startswith(f"{int(told.split()[0]) + 1} MiB for {told} and one more; free: ")
 
 
 def test_a_step_sends_what_the_links_counted() -> None:
@@ -459,9 +406,3 @@ def test_a_step_sends_what_the_links_counted() -> None:
     judged = asked("communication", of)
     assert judged.figures == {"sent in a step (bytes)": pytest.approx(1e6, rel=0.01)}
     assert "measured 8 Gbit/s that takes 1 ms" in judged.words and "nominal speed is not known" in judged.words
-
-
-def test_a_gpu_that_nvml_complains_of_is_a_doubt_about_its_node() -> None:
-    of = seen(2, told=[("node0", "node", {"gpus_unwell": []}), ("node1", "node", {"gpus_unwell": ["GPU 3 is lost"]})])
-    (found,) = [each for each in asked("devices", of).findings if "GPU 3" in each.words]
-    assert (found.words, found.nodes, found.certain) == ("GPU 3 is lost on node1", ["node1"], False)

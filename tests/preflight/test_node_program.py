@@ -7,6 +7,7 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -39,27 +40,23 @@ def test_ranks_of_one_number_are_paired_between_nodes_and_all_within_one(nodes: 
     assert all(len(each) == 1 for each in between) is alone
 
 
-def test_storage_is_written_read_listed_and_left_as_it_was(
+def test_storage_is_written_read_listed_and_left_as_it_was_and_what_it_refuses_is_told(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "STORED_BYTES", 2 * probe.BLOCK)
-    told = probe.stored(tmp_path / "saves" / "own")
+    told = probe.stored(tmp_path / "own")
     assert told["same"] and told["listed"] and told["bytes"] == 2 * probe.BLOCK and "error" not in told
-    assert not any((tmp_path / "saves").iterdir())
-
-
-def test_what_storage_refuses_is_told_with_what_was_done(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert not any(tmp_path.iterdir())
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
-    monkeypatch.setattr(probe, "STORED_BYTES", probe.BLOCK)
     assert probe.stored(tmp_path / "own")["error"] == "fsync: No space left on device"
     assert not any(tmp_path.iterdir())
     (tmp_path / "file").touch()
     assert probe.stored(tmp_path / "file" / "own")["error"].startswith("making a folder: ")
 
 
-def test_a_path_is_told_with_its_mount_and_what_is_there(tmp_path: pathlib.Path) -> None:
+def test_a_path_is_told_with_its_mount_and_what_is_there(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     for nothing in ("none", "file/none"):
         assert probe.path_seen(str(tmp_path / nothing)) == {"kind": "absent"}
@@ -71,9 +68,6 @@ def test_a_path_is_told_with_its_mount_and_what_is_there(tmp_path: pathlib.Path)
     assert folder["kind"] == "folder" and folder["entries"] == 1 and folder["free_bytes"] > 0
     assert str(tmp_path).startswith(folder["mount"]) and folder["filesystem"]
     assert probe.mount_of("/proc/self")[1] == "proc"
-
-
-def test_a_path_that_never_answers_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PATH_S", 0.01)
     monkeypatch.setattr(os.path, "isdir", lambda path: time.sleep(1))
     assert probe.path_seen("/mnt/dead") == {"kind": "stuck"}
@@ -86,34 +80,34 @@ def test_the_look_at_a_node_tells_no_value_of_a_variable(monkeypatch: pytest.Mon
     assert "hunter2" not in str(told) and len(told["settings"]["NCCL_SECRET"]) == 12
 
 
-def test_ranks_measure_in_step_and_tell_what_each_of_them_saw(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nodes, ranks = 3, 2
+def measured(
+    folder: pathlib.Path, patch: pytest.MonkeyPatch, nodes: int, ranks: int, probes: Sequence[str]
+) -> dict[str, dict[int, dict[str, Any]]]:
+    """What each rank told of each probe, with threads for ranks."""
     fake = torch(nodes * ranks)
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
-    monkeypatch.setenv("CHAOS_EVENTS", str(tmp_path / "events"))
-    small = {
-        "AGAIN_AFTER_S": 0.0,
-        "COMPUTE_S": 0.1,
-        "STEP_S": 1e-4,
-        "WINDOW_S": 0.0,
-        "LINK_S": 1e-6,
-        "SIZES": (64, 128),
-        "SIZE_S": 0.0,
-    }
-    for name, value in (small | {"STORED_BYTES": probe.BLOCK}).items():
-        monkeypatch.setattr(probe, name, value)
-    common = {"nodes": nodes, "ranks": ranks, "head": "x", "saves": str(tmp_path), "probes": ",".join(probe.STAGES)}
-    options = [argparse.Namespace(**common, index=rank // ranks, local_rank=rank % ranks) for rank in range(6)]
+    patch.setitem(sys.modules, "torch", fake)
+    patch.setitem(sys.modules, "torch.distributed", fake.distributed)
+    patch.setenv("CHAOS_EVENTS", str(folder / "events"))
+    small = {"AGAIN_AFTER_S": 0.0, "COMPUTE_S": 0.1, "STEP_S": 1e-4, "WINDOW_S": 0.0, "LINK_S": 1e-6}
+    for name, value in (small | {"SIZES": (64, 128), "SIZE_S": 0.0, "STORED_BYTES": probe.BLOCK}).items():
+        patch.setattr(probe, name, value)
+    common = {"nodes": nodes, "ranks": ranks, "head": "x", "saves": str(folder), "probes": ",".join(probes)}
+    each = range(nodes * ranks)
+    options = [argparse.Namespace(**common, index=rank // ranks, local_rank=rank % ranks) for rank in each]
     with concurrent.futures.ThreadPoolExecutor(len(options)) as pool:
-        assert [*pool.map(probe.measure, options)] == [0] * 6
+        assert [*pool.map(probe.measure, options)] == [0] * len(options)
     told: dict[str, dict[int, dict[str, Any]]] = {}
-    for log in read_log(tmp_path / "events"):
+    for log in read_log(folder / "events"):
         for event in log.events:
             if event["event"] == "preflight":
                 told.setdefault(event["probe"], {})[log.header["rank"]] = event["values"]
+    return told
+
+
+def test_ranks_measure_in_step_and_tell_what_each_of_them_saw(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = measured(tmp_path, monkeypatch, 3, 2, probe.STAGES)
     assert all(len(each["flops"]) > 1 for each in told["compute"].values()) and len(told["compute"]) == 6
     assert [offset[0] for offset in told["clocks"][0]["offsets"]] == [1, 2]
     assert all(abs(offset[1]) <= offset[2] for offset in told["clocks"][0]["offsets"])
@@ -128,11 +122,7 @@ def test_ranks_measure_in_step_and_tell_what_each_of_them_saw(
 def test_a_link_that_seems_slow_is_measured_again_and_the_others_are_not(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake, looks = torch(3), list[tuple[int, int]]()
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
-    monkeypatch.setenv("CHAOS_EVENTS", str(tmp_path / "events"))
-    monkeypatch.setattr(probe, "AGAIN_AFTER_S", 0.0)
+    looks = list[tuple[int, int]]()
 
     def sent(job: probe.Job, message: Any, to: int) -> float:
         """One link is slow in its first looks, as on a busy host; another one always."""
@@ -142,17 +132,7 @@ def test_a_link_that_seems_slow_is_measured_again_and_the_others_are_not(
 
     monkeypatch.setattr(probe, "_send", sent)
     monkeypatch.setattr(probe, "_receive", lambda job, message, sender: None)
-    common = {"nodes": 3, "ranks": 1, "head": "x", "saves": str(tmp_path), "probes": "links", "local_rank": 0}
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        done = pool.map(probe.measure, [argparse.Namespace(**common, index=rank) for rank in range(3)])
-        assert [*done] == [0] * 3
-    told = {
-        log.header["rank"]: event["values"]
-        for log in read_log(tmp_path / "events")
-        for event in log.events
-        if event["event"] == "preflight" and event["probe"] == "links"
-    }
+    told = measured(tmp_path, monkeypatch, 3, 1, ["links"])["links"]
     assert dict(told[0]["to"])[1] == 1e9 and dict(told[2]["to"])[1] == 1e6
     assert {each["again"] for each in told.values()} == {probe.AGAIN}
-    counts = {link: looks.count(link) for link in looks}
-    assert (counts[0, 2], counts[0, 1], counts[2, 1]) == (2, 3, 4)
+    assert [looks.count(link) for link in ((0, 2), (0, 1), (2, 1))] == [2, 3, 4]

@@ -37,14 +37,23 @@ def only(*checks: str) -> list[str]:
     return [word for check in checks for word in ("--only", check)]
 
 
+TRIES = 3  # a host that is too busy lets nothing be judged, and an honest answer then is that
+
+
 def test_a_slow_card_is_named(tmp_path: pathlib.Path) -> None:
+    """A healthy link is never accused with certainty, in any try."""
     if Verb.NET_RATE not in load_backend("local").probe().verbs:
         pytest.skip("local nodes have no network of their own here")
-    code, told = preflight(tmp_path, SMALL.replace("NODES", "3"), SLOW, "--faults", *only("compute", "links"))
-    assert (code, told["verdict"]) == (1, "fail"), (told["why"], findings(told))
-    links = [each for each in findings(told) if each.get("link") and each.get("certain", True)]
-    assert links and all("node2" in each["nodes"] for each in links), findings(told)
-    assert (tmp_path / "reports" / told["run_id"] / "report.html").exists()
+    for number in range(TRIES):
+        (folder := tmp_path / str(number)).mkdir()
+        code, told = preflight(folder, SMALL.replace("NODES", "3"), SLOW, "--faults", *only("compute", "links"))
+        links = [each for each in findings(told) if each.get("link") and each.get("certain", True)]
+        assert all("node2" in each["nodes"] for each in links), findings(told)
+        assert (code, told["verdict"]) in ((1, "fail"), (3, "inconclusive")), (told["why"], findings(told))
+        if told["verdict"] == "fail":
+            break
+    assert links and code == 1, (told["why"], findings(told))
+    assert (folder / "reports" / told["run_id"] / "report.html").exists()
 
 
 def test_a_trainer_that_comes_back_is_fit_and_the_run_can_be_judged_again(tmp_path: pathlib.Path) -> None:
