@@ -95,7 +95,15 @@ def test_only_what_is_missing_is_installed(empty_path: pathlib.Path) -> None:
 def test_the_script_that_installs_asks_the_list() -> None:
     script = [sys.executable, str(ROOT / "harness" / "programs.py"), "tests", "browser"]
     done = subprocess.run(script, env={"PATH": "/nowhere"}, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["iproute2", "nftables", "gcc", "openssl", "libc6-dev", "chromium", "fonts-dejavu-core"]
+    assert done.stdout.split() == [
+        "iproute2",
+        "nftables",
+        "gcc",
+        "openssl",
+        "libc6-dev",
+        "chromium",
+        "fonts-dejavu-core",
+    ]
     script = [str(ROOT / "engines" / "provision.sh"), "dokcer"]
     done = subprocess.run(script, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True)
     assert done.returncode == 4, "a group that is not there is refused"

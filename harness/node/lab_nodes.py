@@ -305,8 +305,19 @@ async def cpu_use(lab: Lab, node: str) -> dict[str, Any]:
     return use | {"throttled_ns": use["throttled_ns"] + lab.living(node).limits.throttled_by_quota_ns()}
 
 
-_BY_INIT = ("signal", "pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom")
-_BY_INIT += ("watch_gpus", "gpus", "rdma")
+_BY_INIT = (
+    "signal",
+    "pids",
+    "states",
+    "freeze",
+    "notice",
+    "notice_seen",
+    "throttle",
+    "doom",
+    "watch_gpus",
+    "gpus",
+    "rdma",
+)
 _BY_LIMITS = ("limit_cpu", "crowd", "limit_memory", "memory_use", "fill_memory")
 CALLS: dict[str, Call] = {
     "node.create": create,

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +46,11 @@ def chaos(*words: object, **env: str) -> Any:
 @pytest.fixture
 def reports(tmp_path: pathlib.Path) -> pathlib.Path:
     """Two judged runs, and one that says nice things to terminals."""
-    makers = {"a-1": report_runs.spot_evict, "a-2": report_runs.never_recovered, "evil": report_runs.hostile}
+    makers: dict[str, Callable[[], Any]] = {
+        "a-1": report_runs.spot_evict,
+        "a-2": report_runs.never_recovered,
+        "evil": report_runs.hostile,
+    }
     for name, make in makers.items():
         (tmp_path / name / "events").mkdir(parents=True)
         (tmp_path / name / "plan.json").write_text("{}")

@@ -159,4 +159,3 @@ def test_a_group_that_is_busy_keeps_no_other_from_being_removed(
     with pytest.raises(BackendError, match="busy"):
         cgroups.sweep("run")
     assert [group.exists() for group in groups] == [False, True, False]
-    assert list(cgroups._groups_below(groups[0])) == [], "one that vanishes meanwhile is no error"

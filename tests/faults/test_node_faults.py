@@ -127,7 +127,11 @@ def test_a_slow_lemon_is_slow_in_each_life_until_the_job_bears_it(plain: None, t
 def test_an_update_starts_every_node_with_the_changed_command(plain: None, tmp_path: pathlib.Path) -> None:
     word = next(word for word in small_jobs.light(100) if word.endswith(".py"))
     (tmp_path / "next.py").write_text("import os; print('changed to', os.environ['WORD'], flush=True)")
-    change = {"env": {"WORD": "b"}, "replace": {word: str(tmp_path / "next.py")}, "replacement": {"after": "100ms"}}
+    change: dict[str, Any] = {
+        "env": {"WORD": "b"},
+        "replace": {word: str(tmp_path / "next.py")},
+        "replacement": {"after": "100ms"},
+    }
     execute(make_plan("hot_update", 100, **change), tmp_path / "run", BACKEND)
     events = small_jobs.told(tmp_path / "run")
     assert (tmp_path / "run" / "logs" / "node0.2.log").read_text() == "changed to b\n"

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 import small_jobs
-from fault_context import means
+from faults.fault_context import means
 from waiting import until
 
 from harness.api.testing import FaultContext

@@ -46,7 +46,7 @@ for order in ORDERS:
 print(json.dumps(found))
 dist.destroy_process_group()
 """
-ONCE = {"every": 1, "steps": 1}
+ONCE: dict[str, Any] = {"every": 1, "steps": 1}
 NAME = "silent_data_corruption"
 DRIFTS = {"gradient": False, "activation": False, "weight": True, "optimizer_state": True}
 ORDERS: list[dict[str, Any]] = [

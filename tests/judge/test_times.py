@@ -236,7 +236,7 @@ LATER = tuple((at, 21) for at in (2000, 2100, 2200))
     ],
 )
 def test_saves_are_seen_as_soon_as_before_the_fault(saves: Lags, usual: Lags, found: str) -> None:
-    told = times._saved_before_it_was_seen(lagging(*saves), [lagging(*usual)], [(STRUCK, OVER)])
+    told = times._saves_seen_late(lagging(*saves), [lagging(*usual)], [(STRUCK, OVER)])
     words = [each.words for each in told]
     assert len(words) == bool(found) and all(each.startswith(found) for each in words), words
 

@@ -91,7 +91,6 @@ NO_FLAG = ("benign", "sticks")  # faults with one of these are younger
 YOUNGER = ("hot_update",)
 OLD = [each for each in fault_names() if not any(getattr(load_fault(each), flag) for flag in NO_FLAG)]
 OLD = [each for each in OLD if each not in YOUNGER]
-NO_FIELD = {"must_leave": False}  # nobody had to react to a fault of an older log
 
 
 @pytest.mark.parametrize("kind", OLD)
@@ -108,7 +107,9 @@ def test_an_older_log_means_the_same(kind: str) -> None:
     said = fault.consequences()
     flags = {f"{each}s": each in said.may for each in May}
     planned = {"id": "f", "fault": kind, "parameters": fault.model_dump(mode="json")}
-    assert older_faults.consequences({"event": "fault.injected"} | flags, planned, kind) == replace(said, **NO_FIELD)
+    assert older_faults.consequences({"event": "fault.injected"} | flags, planned, kind) == replace(
+        said, must_leave=False
+    )
 
 
 def test_the_first_logs_that_told_what_a_fault_may_knew_of_no_move() -> None:

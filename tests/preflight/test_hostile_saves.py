@@ -152,13 +152,13 @@ def test_each_byte_is_read_once(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
     save(path, {f"t{number}": torch.ones(5000) for number in range(50)})
 
     class Counted(io.FileIO):
-        def read(self, size: int = -1, /) -> bytes:
+        def read(self, size: int | None = -1, /) -> bytes:
             found = super().read(size)
             read.append(len(found))
             return found
 
     with path.open("rb") as file, Counted(path) as counted:
-        parts = list(file_content.parts(counted, formats.look(file, path.name).spans))  # type: ignore[arg-type]
+        parts = list(file_content.parts(counted, formats.look(file, path.name).spans))
     assert sum(read) == path.stat().st_size
     assert sum(bool(part.span.name) for part in parts) == 50 and all(part.sound for part in parts)
 

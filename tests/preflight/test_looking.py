@@ -171,8 +171,8 @@ def test_a_finding_is_on_the_page_in_junit_and_in_markdown(tmp_path: pathlib.Pat
 
 
 def test_what_a_node_does_not_tell_or_tells_wrongly_or_for_another_one_is_inconclusive(tmp_path: pathlib.Path) -> None:
-    for place, odd in enumerate(({"storage": None}, {"storage": {"bytes": "many"}}, {"storage": [1]})):
-        answer = found(made(tmp_path / str(place), ["storage"], odd))
+    for place, told in enumerate((None, {"bytes": "many"}, [1])):
+        answer = found(made(tmp_path / str(place), ["storage"], {"storage": told}))
         assert answer.verdict is Verdict.INCONCLUSIVE
         assert any(finding.nodes == ["node1"] for _, finding in answer.findings)
     folder = made(tmp_path, ["compute"], {"compute": None})

@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 from unittest.mock import Mock
 
@@ -81,7 +81,7 @@ def test_the_look_at_a_node_tells_no_value_of_a_variable(monkeypatch: pytest.Mon
 
 
 def measured(
-    folder: pathlib.Path, patch: pytest.MonkeyPatch, nodes: int, ranks: int, probes: Sequence[str]
+    folder: pathlib.Path, patch: pytest.MonkeyPatch, nodes: int, ranks: int, probes: Iterable[str]
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """What each rank told of each probe, with threads for ranks."""
     fake = torch(nodes * ranks)

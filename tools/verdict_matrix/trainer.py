@@ -814,7 +814,7 @@ def notices_the_first_drift_only(original: Any, self: Replicas, step: int, diges
         try:
             original(self, step, digests)
         except Setback:
-            self.noticed = True
+            self.__dict__["noticed"] = True
             raise
 
 

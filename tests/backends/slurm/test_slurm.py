@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import machine
 import pytest
@@ -87,7 +88,7 @@ def test_nodes_have_the_switches_of_the_topology(slurm: Slurm, opened: Callable[
     if "leaf0" not in slurm.run("scontrol", "show", "topology"):
         pytest.skip("this Slurm was started without the topology of engines/slurm.sh")
     cluster = opened(shell("sleep 600", nodes=3))
-    hosts = [node.host for node in cluster.nodes]
+    hosts = [cast(Any, node).host for node in cluster.nodes]
     assert cluster.node_labels("switch") == ["leaf0" if host in ("n1", "n2") else "leaf1" for host in hosts]
     assert set(cluster.node_labels("switch:1")) == {"spine"}
 

@@ -17,8 +17,6 @@ from conformance.places import fuse_mounts_below, processes_of
 from waiting import HANG_S, until
 
 from harness.backends import delivery
-from harness.backends.contract import Verb
-from harness.backends.slurm import capability
 from harness.backends.slurm.engine import Slurm
 from harness.backends.slurm.job_network import SIDECAR
 from harness.backends.slurm.step_line import StepLine
@@ -204,7 +202,7 @@ def test_the_helper_hands_on_rules_which_end_with_its_line(host: Host) -> None:
 
 def test_the_probe_does_it_on_the_node(host: Host) -> None:
     line = host.line(SIDECAR)
-    assert capability._storage_refusals(line) == {}
+    assert not line.call("storage.examine")
     line.close()
 
 
@@ -217,7 +215,7 @@ def test_what_the_node_refuses_is_found_out_there(folder: pathlib.Path) -> None:
     ):
         host = Host(folder, prefix)
         line = host.line(SIDECAR)
-        assert reason in capability._storage_refusals(line)[Verb.STORAGE]
+        assert reason in line.call("storage.examine")
         line.close()
         host.close()
 
