@@ -18,11 +18,12 @@ NAMED_STEPS = 5
 
 
 class SilentDataCorruption(inside.InsideFault):
-    """One bit of one number goes wrong on a rank: of its own gradient (before the sum over ranks), of a weight, of an
-    output of the weight's module, or of the optimizer's state. Of a sharded tensor (DTensor) it is this rank's part,
-    after the sum. The seed chooses the number. A bit that goes wrong again and again is stuck at one value.
+    """One bit of a gradient, weight, activation or optimizer's state goes wrong on a rank, without a word.
 
-    The trainer must emit our events itself, or be observed, and call an optimizer of PyTorch's."""
+    A gradient is the rank's own, before the sum over ranks. An activation is an output of the weight's module. Of a
+    sharded tensor (DTensor) it is this rank's part, after the sum. The seed chooses the number. A bit that goes wrong
+    again and again is stuck at one value. The trainer must emit our events itself, or be observed, and call an
+    optimizer of PyTorch's."""
 
     what: Literal["gradient", "weight", "activation", "optimizer_state"] = Field(
         "gradient", description="Where the bit is."

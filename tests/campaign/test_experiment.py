@@ -43,7 +43,9 @@ class Pretended:
         self.kept, self.renewed, self.broken = True, 0, ""
         self.meanwhile: Callable[[], object] = lambda: None
 
-    def ensure_fault_free(self, plan: Plan, *_: object, anew: bool, repeat: int) -> tuple[pathlib.Path, Outcome | None]:
+    def ensure_fault_free(
+        self, plan: Plan, *_: object, anew: bool, repeat: int, **__: object
+    ) -> tuple[pathlib.Path, Outcome | None]:
         if anew and self.broken:
             raise BackendError(self.broken)
         self.renewed += anew
@@ -53,7 +55,7 @@ class Pretended:
         self.kept = False
         return folder, outcome
 
-    def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object) -> Outcome:
+    def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object, **__: object) -> Outcome:
         self.meanwhile()
         history = simulate(JOB, seed=1)
         logs = expecting(history.logs(), ASKED)
@@ -151,14 +153,16 @@ class Losses(Pretended):
         super().__init__(reports)
         self.noise, self.off, self.made = noise, off, 0
 
-    def ensure_fault_free(self, plan: Plan, *_: object, anew: bool, repeat: int) -> tuple[pathlib.Path, Outcome | None]:
+    def ensure_fault_free(
+        self, plan: Plan, *_: object, anew: bool, repeat: int, **__: object
+    ) -> tuple[pathlib.Path, Outcome | None]:
         history = simulate(JOB, (), 99 + self.made)
         logs = history.logs()
         change(logs.steps(), loss=lambda line: line["loss"] + self.noise * self.made)
         self.made += 1
         return history.write(self.reports / f"kept-{self.made}", logs), Outcome("completed", "")
 
-    def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object) -> Outcome:
+    def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object, **__: object) -> Outcome:
         history = simulate(JOB, seed=1)
         logs = expecting(history.logs(), ENVELOPE)
         change(logs.steps(60), loss=lambda line: line["loss"] + self.off)

@@ -164,7 +164,7 @@ class Jobs:
         self.made, self.outcome, self.seeds = 0, "completed", list[int]()
         self.open: list[Any] = []
 
-    def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object) -> Outcome:
+    def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object, **__: object) -> Outcome:
         self.made += 1
         journal = Journal(run_dir)
         events = run_dir / "events" / "node0"

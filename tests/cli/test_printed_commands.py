@@ -216,8 +216,8 @@ def test_a_command_and_a_page_are_named_where_they_are_found(
         (commands.Places("/a b", "/c"), "Undo it: chaos heal", "Undo it: chaos heal"),
         (commands.Places(docs="docs"), page, page),
         (commands.Places(docs="/co/docs"), page, "What it takes up: /co/docs/resumes.md"),
-        (commands.Places(), page, "What it takes up: resumes.md of the documentation"),
-        (commands.Places(), "See docs/a.md#the-part.", "See a.md#the-part of the documentation."),
+        (commands.Places(docs=""), page, "What it takes up: resumes.md of the documentation"),
+        (commands.Places(docs=""), "See docs/a.md#the-part.", "See a.md#the-part of the documentation."),
     ):
         monkeypatch.setattr(commands, "here", places)
         assert step_here(step) == shown

@@ -61,6 +61,7 @@ def test_faults_that_a_node_is_left_for_say_so() -> None:
         "rdma": {"how": "error"},
         "storage_slow": {"latency": "1s"},
         "gpu_health": {"kind": "lost"},
+        "hot_update": {"args": ["--x"]},
     }
     found = {name for name in fault_names() if build_fault(name, needs.get(name, {})).consequences().must_leave}
     assert found == {"gpu_health", "lemon_node", "node_loss"}
