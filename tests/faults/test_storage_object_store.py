@@ -60,9 +60,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     words, quiet = [sys.executable, "-c", s3_store.SERVER, str(listening.fileno())], subprocess.DEVNULL
     server = subprocess.Popen(words, stdout=quiet, stderr=quiet, pass_fds=[listening.fileno()])
     listening.close()
-    words = ["harness.object_store.s3_proxy", "127.0.0.1", "0", s3_store.way_to(behind), str(control)]
+    started = ["harness.object_store.s3_proxy", "127.0.0.1", "0", s3_store.way_to(behind), str(control)]
     proxy = subprocess.Popen(
-        [sys.executable, "-m", *words],
+        [sys.executable, "-m", *started],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {KEY_ENV: SECRET},

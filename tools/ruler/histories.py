@@ -59,16 +59,17 @@ def golden(folder: pathlib.Path) -> list[Stored]:
 
 
 def simulated(folder: pathlib.Path, count: int, seed: int) -> Iterator[Stored]:
-    """First each of the broken histories that tests know, then jobs, faults and damage by chance."""
+    """First each of the broken histories that tests know, by name, then jobs, faults and damage by chance."""
+    broken = sorted(BROKEN, key=lambda each: each.name)
     for number in range(count):
         chance = random.Random(f"{seed} {number}")
-        bent = BROKEN[number] if number < len(BROKEN) else None
+        bent = broken[number] if number < len(broken) else None
         job = bent.job if bent else chance.choice(JOBS)
         outages = bent.outages if bent else tuple(_outage(chance, job) for _ in range(chance.choice((0, 1, 1, 2, 3))))
         history = simulate(job, outages, seed=5 if bent else chance.randrange(10**6))
         logs = expecting(history.logs(), EXPECT if bent else chance.choice(EXPECTED))
         damages: list[Damage] = [bent.bend] if bent else chance.choices(DAMAGES, k=chance.choice((0, 0, 1, 1, 1, 2)))
-        name = "+".join(filter(None, [damage.__name__ for damage in damages])) or "whole"
+        name = bent.name if bent else "+".join(damage.__name__ for damage in damages) or "whole"
         for damage in damages:
             _apply(damage, logs, chance)
         yield _write(folder, f"{number:04}-{name}", history, logs, chance)
