@@ -315,5 +315,5 @@ def test_who_did_no_step_does_not_hold_the_steps_of_the_others(tmp_path: pathlib
     """The table of all steps is let go column by column; a view of it, even an empty one, would keep it."""
     log = reading.read(simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path) / "events")
     for writer in log.writers:
-        held = [column.base is not None for column in writer.steps.values()]
-        assert held == [writer.role == "trainer"] * len(reading.COLUMNS)
+        held = {column.base is not None for column in writer.steps.values()}
+        assert held == {writer.role == "trainer"}

@@ -57,12 +57,20 @@ class Told:
         order, _ = run.rows_by_process
         self.run, self.order, steps = run, order, run.steps
         self.process, self.begin, self.end = steps.process[order], steps.begin[order], steps.end[order]
-        started = np.array([process.started for process in run.processes], np.int64)
         self.first = np.append(True, np.diff(self.process) != 0)[: len(order)]
-        self.started = started[self.process]
-        self.over = np.array([_ended(process) for process in run.processes], np.int64)[self.process]
-        self.free = np.where(self.first, self.started, np.roll(self.end, 1))  # since then the process did nothing else
-        self.began = np.where(self.begin < self.end, self.begin, self.free)  # the latest possible begin
+
+    def of_process(self, told: Callable[[Process], int]) -> Ints:
+        """Returns for each step what is told of its process."""
+        return np.array([told(process) for process in self.run.processes], np.int64)[self.process]
+
+    @property
+    def started(self) -> Ints:
+        return self.of_process(lambda process: process.started)
+
+    @functools.cached_property
+    def free(self) -> Ints:
+        """Returns for each step since when its process did nothing else."""
+        return np.where(self.first, self.started, np.roll(self.end, 1))
 
     def named(self, row: int) -> str:
         steps, process = self.run.steps, self.run.processes[self.process[row]]
@@ -100,7 +108,11 @@ def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, i
     coarse = limits.COARSE_NS + margin
     yield "{} ended {} before it began", _worst_step(lambda told: told.begin - told.end), margin
     yield "{} began {} before its process", _worst_step(lambda told: told.started - told.begin), coarse
-    yield "{} ended {} after its process had ended", _worst_step(lambda told: told.end - told.over), coarse
+    yield (
+        "{} ended {} after its process had ended",
+        _worst_step(lambda told: told.end - told.of_process(_ended)),
+        coarse,
+    )
     early = _worst_step(lambda told: np.where(told.first, 0, told.free - told.begin))
     yield "{} began {} before the one before it was over", early, limits.ROUNDED_NS + margin
     for part, waits in PARTS.items():
@@ -135,11 +147,12 @@ def _ended(process: Process) -> int:
 def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
     """Yields the longest time (ns) from a step's end on one rank to its begin on another rank, and the step's name."""
     steps = told.run.steps
-    key = (steps.epoch << 31 | steps.step)[told.order]
+    key = (steps.epoch.astype(np.int64) << 31 | steps.step)[told.order]
     order = np.argsort(key, kind="stable")
     first = np.flatnonzero(np.append(True, np.diff(key[order]) != 0)[: len(order)])
     if len(first):
-        leads = np.maximum.reduceat(told.began[order], first) - np.minimum.reduceat(told.end[order], first)
+        began = np.where(told.begin < told.end, told.begin, told.free)  # the latest possible begin
+        leads = np.maximum.reduceat(began[order], first) - np.minimum.reduceat(told.end[order], first)
         worst = int(leads.argmax())
         yield int(leads[worst]), f"step {steps.step[told.order[order[first[worst]]]]}"
 
@@ -176,21 +189,28 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
     if not len(told.end):
         return
     slots = {slot.key: slot for slot in run.slots}
-    mine = [slots.get(process.key) for process in run.processes]
-    had = np.array([slot.released - slot.allocated if slot else run.end for slot in mine], np.int64)[told.process]
-    since = np.array([_given(run, *each) for each in zip(run.processes, mine, strict=True)], np.int64)[told.process]
+
+    def had(process: Process) -> int:
+        slot = slots.get(process.key)
+        return slot.released - slot.allocated if slot else run.end
 
     def odd(over: Ints, limit: int, words: str, length: Ints) -> Iterator[Odd]:
         row = int(over.argmax())
         if over[row] > limit + run.uncertainty_ns:
-            text = words.format(*(format_duration(int(each[row])) for each in (length, had)))
+            both = int(length[row]), had(run.processes[told.process[row]])
+            text = words.format(*map(format_duration, both))
             yield Odd(f"{told.named(row)} {text}", tellers.node_times(run.problems, run.uncertainty_ns, over[row]))
 
-    early = since - told.begin
+    early = told.of_process(lambda process: _given(run, process, slots.get(process.key))) - told.begin
     yield from odd(early, limits.APART_NS, "began {} before the job had its node", early)
     for part, words in PARTS.items():
         took = told.part(part)
-        yield from odd(took - had, limits.ALLOCATED_NS, f"{words} for {{}}, but the job had its node for {{}}", took)
+        yield from odd(
+            took - told.of_process(had),
+            limits.ALLOCATED_NS,
+            f"{words} for {{}}, but the job had its node for {{}}",
+            took,
+        )
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
