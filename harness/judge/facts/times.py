@@ -24,6 +24,7 @@ from harness.units import format_duration
 
 # Large odd weights, so that the weighted sums of different lengths differ.
 FACTORS = np.array([2654435761, 40503, 1, 2246822519, 3266489917]) * 4294967311
+_AT_ONCE = 2**16  # rows that are looked at together, as memory holds copies of them
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
 
@@ -90,7 +91,14 @@ class Told:
         last = last[self.run.steps.step[self.order[last]] % limits.COPIED_STEPS == 0]
         first = last - limits.COPIED_STEPS + 1
         last = last[(self.process[last] == self.process[first]) & ~self.first[first]]
-        lengths = (self.end - self.free)[last[:, None] - np.arange(limits.COPIED_STEPS)]
+        found = [self._varied(some) for some in np.array_split(last, len(last) // _AT_ONCE + 1)]
+        prints, rows = zip(*found, strict=True)
+        return np.concatenate(prints), np.concatenate(rows)
+
+    def _varied(self, last: Ints) -> tuple[Ints, Ints]:
+        """Returns fingerprints like `tracks`, of those of these rows that have one, and the rows."""
+        rows = last[:, None] - np.arange(limits.COPIED_STEPS)
+        lengths = self.end[rows] - self.free[rows]
         varied = (np.diff(np.sort(lengths, axis=1), axis=1) != 0).all(axis=1)
         return lengths[varied] @ FACTORS, last[varied]
 
