@@ -325,19 +325,20 @@ def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
     """Reads step lines into the columns that they tell. Raises `ValueError` for a step without a required field."""
     columns = Columns()
     for kind, names in _OF_KIND.items():
-        told = list(itertools.chain.from_iterable(map(_told[kind], lines)))
+        told = itertools.chain.from_iterable(map(_told[kind], lines))
         numbers = map(_fingerprint, told) if kind == vocabulary.LABEL else told
-        values: Column = np.fromiter(numbers, _KINDS[kind], len(told))
+        values: Column = np.fromiter(numbers, _KINDS[kind], len(lines) * len(names))
         if kind == vocabulary.NUMBER:  # None and "nan" are floats to numpy
             unsigned = np.flatnonzero(np.isnan(values) & ~np.signbit(values)).tolist()
-            values[[place for place in unsigned if told[place] is None]] = UNTOLD
+            asked = ((place, _told[kind](lines[place // len(names)])[place % len(names)]) for place in unsigned)
+            values[[place for place, value in asked if value is None]] = UNTOLD
         table = values.reshape(-1, len(names))
         untold = ~is_told(table) if kind == vocabulary.NUMBER else table == [_UNTOLD[name] for name in names]
-        for place in np.flatnonzero(untold.any(axis=0)).tolist():
-            if not _STEP[names[place]].optional:
-                raise ValueError(names[place])
-        for place in np.flatnonzero(~untold.all(axis=0)).tolist():
-            columns[names[place]] = table[:, place].astype(COLUMNS[names[place]])
+        for place, (name, rows) in enumerate(zip(names, untold.sum(axis=0).tolist(), strict=True)):
+            if rows and not _STEP[name].optional:
+                raise ValueError(name)
+            if rows < len(lines):
+                columns[name] = table[:, place].astype(COLUMNS[name])
     numbers, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
     return Columns(columns | ({"samples": numbers} if len(consumed) else {})), consumed
 
