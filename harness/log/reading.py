@@ -75,7 +75,9 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Line)
 _encode = msgspec.json.Encoder().encode
 
 
-_UNTOLD = {name: NOT_TOLD if each.otherwise is None else each.otherwise for name, each in _STEP.items()}
+_UNTOLD: dict[str, float] = {
+    name: NOT_TOLD if each.otherwise is None else each.otherwise for name, each in _STEP.items()
+}
 _UNTOLD |= dict.fromkeys(_OF_KIND[vocabulary.NUMBER], UNTOLD) | dict.fromkeys(_OF_KIND[vocabulary.LABEL], 0)
 _UNTOLD["samples"] = sample_indices.UNTOLD
 
@@ -339,8 +341,10 @@ def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
                 raise ValueError(name)
             if rows < len(lines):
                 columns[name] = table[:, place].astype(COLUMNS[name])
-    numbers, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
-    return Columns(columns | ({"samples": numbers} if len(consumed) else {})), consumed
+    of_steps, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
+    if len(consumed):
+        columns["samples"] = of_steps
+    return columns, consumed
 
 
 def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -356,7 +360,7 @@ def _fingerprint(text: str | int | None) -> int:
     return int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1
 
 
-def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems: list[str]) -> Log:
+def _on_one_clock(writers: Sequence[Writer], steps: Columns, problems: list[str]) -> Log:
     harness = next((writer for writer in writers if writer.role == event_log.HARNESS), None)
     judges = sum(writer.role in (event_log.HARNESS, event_log.NOT_BELIEVED) for writer in writers)
     if harness is None:

@@ -438,7 +438,7 @@ def gather(
     changes = label[np.flatnonzero(np.diff(label)) + 1]  # labels come in long runs
     labels = np.unique(np.concatenate([label[:1], changes]))
     world_of = (labels >> _TURN_BITS).tolist()
-    epoch = np.searchsorted(labels, label).astype(np.int32)
+    epoch: Column = np.searchsorted(labels, label).astype(np.int32)
     del label
     order = np.argsort(table["end"], kind="stable")
     columns: dict[str, Column] = {name: table[name] for name in COLUMNS if name not in table}
