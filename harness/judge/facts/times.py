@@ -24,7 +24,7 @@ from harness.units import format_duration
 
 # Large odd weights, so that the weighted sums of different lengths differ.
 FACTORS = np.array([2654435761, 40503, 1, 2246822519, 3266489917]) * 4294967311
-_AT_ONCE = 2**16  # rows that are looked at together, as memory holds copies of them
+_ROWS_AT_ONCE = 2**16  # rows that are looked at together, as memory holds copies of them
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
 
@@ -87,11 +87,11 @@ class Told:
     def tracks(self) -> tuple[Ints, Ints]:
         """Returns fingerprints of `COPIED_STEPS` step durations in a row, all different, and the row of each one's last
         step. Its number is a multiple of `COPIED_STEPS`, so that the fingerprints of two logs cover equal steps."""
-        last = np.arange(limits.COPIED_STEPS - 1, len(self.end))
-        last = last[self.run.steps.step[self.order[last]] % limits.COPIED_STEPS == 0]
+        ends = self.run.steps.step % limits.COPIED_STEPS == 0
+        last = np.flatnonzero(ends[self.order][limits.COPIED_STEPS - 1 :]) + limits.COPIED_STEPS - 1
         first = last - limits.COPIED_STEPS + 1
         last = last[(self.process[last] == self.process[first]) & ~self.first[first]]
-        found = [self._varied(some) for some in np.array_split(last, len(last) // _AT_ONCE + 1)]
+        found = [self._varied(some) for some in np.array_split(last, len(last) // _ROWS_AT_ONCE + 1)]
         prints, rows = zip(*found, strict=True)
         return np.concatenate(prints), np.concatenate(rows)
 
