@@ -81,6 +81,8 @@ def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
 def weights_again(steps: Steps) -> tuple[int, int] | None:
     """Returns the first surviving step whose weights equal an earlier step's in spite of updates in between, and that
     earlier step, or `None`. A step with a learning rate of 0 does not count as an update."""
+    if not steps.weights.any():
+        return None
     rows = by_rank(steps).row
     updates = np.unique(steps.step[rows][(steps.applied[rows] != 0) & (steps.lr[rows] != 0)])
     rows = rows[steps.weights[rows] != 0]

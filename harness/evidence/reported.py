@@ -7,7 +7,7 @@ from the log, the verdict is inconclusive. A kind of evidence that is neither to
 
 import bisect
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from harness.node.emitter import TELLS
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, FAILED, STARTED, family
 from harness.timeline.sorted_events import CLEAN_CODES
-from harness.timeline.timeline import Bools, Steps, Stretch, Timeline
+from harness.timeline.timeline import KINDS_OF_STEPS, Stretch, Timeline
 
 # The item that each kind of evidence lets us judge. Kinds of the same item can replace each other.
 ITEMS: Mapping[str, str] = {
@@ -38,13 +38,6 @@ BY_FAULT = ("weights",)  # required only if a fault made ranks differ: `guarante
 BY_BOUND = dict.fromkeys(("loss", "positions", "samples", "digests"), "loss_continuity")
 # The reference trainer reports positions in the shuffled order instead of samples, and weights only on request.
 NOT_OF_REFERENCE = frozenset({"samples", "weights"})
-COLUMNS: Mapping[str, Callable[[Steps], Bools]] = {
-    "loss": lambda steps: np.isfinite(steps.loss),
-    "positions": lambda steps: (steps.first >= 0) & (steps.count >= 0),
-    "samples": lambda steps: steps.samples >= 0,
-    "digests": lambda steps: steps.digest != 0,
-    "weights": lambda steps: steps.weights != 0,
-}
 EVENTS = {
     "checkpoints": (STARTED, COMMITTED, FAILED),
     "restores": ("restored",),
@@ -77,8 +70,7 @@ def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
 
 def told(run: Timeline) -> frozenset[str]:
     """Returns the kinds of evidence in the log. The kind `clocks` is left out if a host's clock was never checked."""
-    found = {kind for kind, test in COLUMNS.items() if test(run.steps).any()}
-    found |= {kind for kind, names in EVENTS.items() if not run.told_events.keys().isdisjoint(names)}
+    found = run.steps.kinds | {kind for kind, names in EVENTS.items() if not run.told_events.keys().isdisjoint(names)}
     found |= {"steps"} if len(run.steps) else set()
     found |= set() if any("was never compared" in problem for problem in run.problems) else {"clocks"}
     return frozenset(found)
@@ -93,7 +85,7 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
         promised &= told(evidence.fault_free)  # another trainer may use that name
     promised = promised.union(*(process.tells or () for process in run.processes))
     for kind in TELLS if len(run.steps) else ():
-        if kind in here and kind in COLUMNS:
+        if kind in here and kind in KINDS_OF_STEPS:
             if text := _ceased(evidence, kind):
                 yield kind, text
         elif kind in here or kind in stood_in_for(here):
@@ -135,7 +127,7 @@ class _Lives:
     """The steps for which each process logs one kind of value, such as the loss, without rolled-back steps."""
 
     def __init__(self, run: Timeline, kind: str):
-        rows, counts = COLUMNS[kind](run.steps), run.steps.survives
+        rows, counts = KINDS_OF_STEPS[kind](run.steps), run.steps.survives
         self.mute = np.bincount(run.steps.process, minlength=len(run.processes))  # by process; 0 if it reports any
         self.mute[run.steps.process[rows]] = 0
         if kind == "loss":  # steps without any finite loss do not count; other checks judge them

@@ -176,9 +176,9 @@ class Blocks:
                     raise EventLogError(f"{self.source.shown}: cannot be read: {error.strerror}") from error
                 left = left - len(block) if block else 0
                 *lines, rest = (rest + block).split(b"\n")
-                lengths = [len(line) for line in (*lines, rest)]
-                longest = max(lengths)
+                longest = max(len(rest), max(map(len, lines), default=0))
                 if longest > self.source.line_bytes_max:
+                    lengths = [len(line) for line in (*lines, rest)]
                     where = f"{self.source.shown}:{number + lengths.index(longest)}"
                     raise EventLogError(f"{where}: {too_long(self.source)}")
                 number += len(lines)

@@ -49,6 +49,7 @@ for _name, _field in _STEP.items():
 _told = {kind: operator.attrgetter(*(_STEP[name].name for name in names)) for kind, names in _OF_KIND.items()}
 _NARROW = {"data_pass": np.int32, "applied": np.int8, "samples": np.int32}  # `samples`: their number in `Log.samples`
 COLUMNS: dict[str, type] = {name: _KINDS[kind] for kind, names in _OF_KIND.items() for name in names} | _NARROW
+_ALWAYS = ("step", "begin", "end")  # columns of each log
 PARALLEL_BYTES_MIN = 256 * 2**20
 DRIFT_MAX = 500e-6  # of two clocks against each other; NTP slews no faster
 JUMP_NS_MIN = 128_000_000  # RFC 5905: what is less is slewed
@@ -74,6 +75,25 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Line)
 _encode = msgspec.json.Encoder().encode
 
 
+_UNTOLD: dict[str, float] = {
+    name: NOT_TOLD if each.otherwise is None else each.otherwise for name, each in _STEP.items()
+}
+_UNTOLD |= dict.fromkeys(_OF_KIND[vocabulary.NUMBER], UNTOLD) | dict.fromkeys(_OF_KIND[vocabulary.LABEL], 0)
+_UNTOLD["samples"] = sample_indices.UNTOLD
+
+
+class Columns(dict[str, Column]):
+    """Columns of steps by name. One that no line tells is absent; who asks gets a view of one value, without memory."""
+
+    def __missing__(self, name: str) -> Column:
+        return np.broadcast_to(np.array(_UNTOLD[name], COLUMNS[name]), len(dict.__getitem__(self, "end")))
+
+    def rows(self, mine: slice | npt.NDArray[Any]) -> "Columns":
+        """Returns some rows: views for a slice. An empty view would keep its whole column in memory."""
+        taken = ((name, column[mine]) for name, column in self.items())
+        return Columns({name: column if len(column) else np.zeros(0, column.dtype) for name, column in taken})
+
+
 @dataclass(frozen=True)
 class Writer:
     """The file of one writer: its first line, its events other than steps (each with its time `at`), and its steps.
@@ -84,7 +104,7 @@ class Writer:
     name: str
     header: Record
     events: list[Record]
-    steps: dict[str, Column]
+    steps: Columns
     torn: bool
     dropped: int
     start: int = 0  # where its rows begin in `Log.steps`
@@ -109,7 +129,7 @@ class Log:
     """
 
     writers: Sequence[Writer]
-    steps: dict[str, Column]
+    steps: Columns
     harness: Writer | None
     uncertainty_ns: int
     problems: Sequence[str]
@@ -131,46 +151,46 @@ def read(directory: pathlib.Path) -> Log:
         raise EventLogError(f"{files.visible(str(directory))}: the event log is empty")
     steps = table.whole()
     for writer, following in zip(writers, [*(writer.start for writer in writers[1:]), table.rows], strict=True):
-        writer.steps.update(rows_of(steps, slice(writer.start, following)))
+        writer.steps.update(steps.rows(slice(writer.start, following)))
     return replace(_on_one_clock(writers, steps, problems), samples=table.samples(), wordless=wordless)
-
-
-def rows_of(steps: dict[str, Column], mine: slice) -> dict[str, Column]:
-    """Returns rows of all columns, as views. An empty view would keep its whole column in memory."""
-    return {name: c[mine] if mine.start < mine.stop else np.zeros(0, c.dtype) for name, c in steps.items()}
 
 
 class _Table:
     """Gathers the steps of many writers in one place: thousands of small arrays would fragment the memory."""
 
     def __init__(self) -> None:
-        self.rows = 0
-        self._columns: dict[str, Column] = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}
+        self.rows = self._room = 0
+        self._columns = Columns({name: np.zeros(0, COLUMNS[name]) for name in _ALWAYS})
         self._samples: list[Samples] = []
         self._told = 0  # steps that tell their samples
 
     def add(self, writer: Writer) -> int:
         """Takes a worker's steps away from it; returns the row where they begin."""
         start = self.rows
-        steps = dict(writer.steps)
+        steps = Columns(writer.steps)
         writer.steps.clear()
         if writer.role == "trainer":
             self.rows += len(steps["end"])
-            if self.rows > len(self._columns["end"]):
+            if self.rows > self._room:
                 # Room is made in steps of an eighth. Large arrays grow in place: their pages are moved and not copied.
+                self._room = self.rows + self.rows // 8
                 for column in self._columns.values():
-                    column.resize(self.rows + self.rows // 8, refcheck=False)
-            steps["samples"] = sample_indices.renumbered(steps["samples"], self._told)
+                    column.resize(self._room, refcheck=False)
+            if "samples" in steps:
+                steps["samples"] = sample_indices.renumbered(steps["samples"], self._told)
             self._samples += [writer.samples] if len(writer.samples) else []
             self._told += len(writer.samples)
+            for name in steps.keys() - self._columns.keys():  # nobody told it before
+                self._columns[name] = np.empty(self._room, COLUMNS[name])
+                self._columns[name][:start] = _UNTOLD[name]
             for name, column in self._columns.items():
-                column[start : self.rows] = steps[name]
+                column[start : self.rows] = steps[name] if name in steps else _UNTOLD[name]
         return start
 
     def samples(self) -> Samples:
         return sample_indices.joined(self._samples)
 
-    def whole(self) -> dict[str, Column]:
+    def whole(self) -> Columns:
         for column in self._columns.values():
             column.resize(self.rows, refcheck=False)
         return self._columns
@@ -239,23 +259,27 @@ class _Part(NamedTuple):
     """The contents of some lines of a file. `numbers`: those of all lines."""
 
     events: list[Record]
-    columns: dict[str, Column]
+    columns: Columns
     dropped: int
     samples: Samples
     numbers: Column
 
 
-def _steps_of(parts: Sequence[_Part]) -> dict[str, Column]:
+def _steps_of(parts: Sequence[_Part]) -> Columns:
     """Returns all steps in order of time. A step without a told begin began when the one before it ended."""
-    columns: list[dict[str, Column]] = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}]
-    told = 0
-    for part in parts:
-        columns.append(part.columns | {"samples": sample_indices.renumbered(part.columns["samples"], told)})
-        told += len(part.samples)
-    steps = {name: np.concatenate([each[name] for each in columns]) for name in COLUMNS}
-    if (np.diff(steps["end"]) < 0).any():
-        order = np.argsort(steps["end"], kind="stable")
-        steps = {name: column[order] for name, column in steps.items()}
+    told = [part for part in parts if "end" in part.columns]
+    for part, base in zip(told, itertools.accumulate((len(part.samples) for part in told), initial=0), strict=False):
+        if "samples" in part.columns:
+            part.columns["samples"] = sample_indices.renumbered(part.columns["samples"], base)
+    if len(told) == 1:
+        steps = told[0].columns
+    elif told:
+        names = dict.fromkeys(itertools.chain.from_iterable(part.columns for part in told))
+        steps = Columns({name: np.concatenate([part.columns[name] for part in told]) for name in names})
+    else:
+        steps = Columns({name: np.zeros(0, COLUMNS[name]) for name in _ALWAYS})
+    if (steps["end"][1:] < steps["end"][:-1]).any():
+        steps = steps.rows(np.argsort(steps["end"], kind="stable"))
     untold = steps["begin"] == NOT_TOLD
     if untold.any():
         previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])
@@ -299,21 +323,28 @@ def _kept(rest: Sequence[Record], role: str) -> list[Record]:
     return [checked_lines.own(record, role) for record in (*declared, *rest[-1:])]
 
 
-def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
-    """Reads step lines into columns. Raises `ValueError` for a step without a required field."""
-    columns: dict[str, Column] = {}
+def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
+    """Reads step lines into the columns that they tell. Raises `ValueError` for a step without a required field."""
+    columns = Columns()
     for kind, names in _OF_KIND.items():
-        told = list(itertools.chain.from_iterable(map(_told[kind], lines)))
+        told = itertools.chain.from_iterable(map(_told[kind], lines))
         numbers = map(_fingerprint, told) if kind == vocabulary.LABEL else told
-        values: Column = np.fromiter(numbers, _KINDS[kind], len(told))
+        values: Column = np.fromiter(numbers, _KINDS[kind], len(lines) * len(names))
         if kind == vocabulary.NUMBER:  # None and "nan" are floats to numpy
             unsigned = np.flatnonzero(np.isnan(values) & ~np.signbit(values)).tolist()
-            values[[place for place in unsigned if told[place] is None]] = UNTOLD
-        columns |= zip(names, values.reshape(-1, len(names)).T, strict=True)
-    if lacking := [name for name in columns if not _STEP[name].optional and NOT_TOLD in columns[name]]:
-        raise ValueError(lacking[0])
-    samples, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
-    return columns | {"samples": samples}, consumed
+            asked = ((place, _told[kind](lines[place // len(names)])[place % len(names)]) for place in unsigned)
+            values[[place for place, value in asked if value is None]] = UNTOLD
+        table = values.reshape(-1, len(names))
+        untold = ~is_told(table) if kind == vocabulary.NUMBER else table == [_UNTOLD[name] for name in names]
+        for place, (name, rows) in enumerate(zip(names, untold.sum(axis=0).tolist(), strict=True)):
+            if rows and not _STEP[name].optional:
+                raise ValueError(name)
+            if rows < len(lines):
+                columns[name] = table[:, place].astype(COLUMNS[name])
+    of_steps, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
+    if len(consumed):
+        columns["samples"] = of_steps
+    return columns, consumed
 
 
 def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -329,7 +360,7 @@ def _fingerprint(text: str | int | None) -> int:
     return int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1
 
 
-def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems: list[str]) -> Log:
+def _on_one_clock(writers: Sequence[Writer], steps: Columns, problems: list[str]) -> Log:
     harness = next((writer for writer in writers if writer.role == event_log.HARNESS), None)
     judges = sum(writer.role in (event_log.HARNESS, event_log.NOT_BELIEVED) for writer in writers)
     if harness is None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.log.reading import COLUMNS, Column, Log, Writer
+from harness.log.reading import COLUMNS, Column, Columns, Log, Writer
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline import joined_steps
 from harness.timeline.joined_steps import step_of as step_of
@@ -418,12 +418,12 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
 
 
 def gather(
-    table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
+    table: Columns, lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
     """Returns all steps as columns in order of their ends, the training periods, the complete steps, and the stretches.
     The columns of `table` are freed one by one, so that memory holds each step once. `committed`: commits by step."""
     rows = len(table["end"])
-    process, label = np.full(rows, -1), np.zeros(rows, np.int64)
+    process, label = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
     stretches: list[Stretch] = []
     for life in lives:
         mine = slice(life.writer.start, life.writer.start + len(life.step_ends))
@@ -434,14 +434,15 @@ def gather(
         life.writer.steps.clear()
     if (process < 0).any():  # copies: of whole files, or of lines
         kept = process >= 0
-        table, process, label = {name: column[kept] for name, column in table.items()}, process[kept], label[kept]
+        table, process, label = table.rows(kept), process[kept], label[kept]
     changes = label[np.flatnonzero(np.diff(label)) + 1]  # labels come in long runs
     labels = np.unique(np.concatenate([label[:1], changes]))
     world_of = (labels >> _TURN_BITS).tolist()
-    epoch = np.searchsorted(labels, label)
+    epoch: Column = np.searchsorted(labels, label).astype(np.int32)
     del label
     order = np.argsort(table["end"], kind="stable")
-    columns = {name: table.pop(name)[order] for name in COLUMNS}
+    columns: dict[str, Column] = {name: table[name] for name in COLUMNS if name not in table}
+    columns |= {name: table.pop(name)[order] for name in [*table]}
     process, epoch = process[order], epoch[order]
     del order
     stretches = [replace(each, epoch=int(np.searchsorted(labels, each.epoch))) for each in stretches]
@@ -453,7 +454,7 @@ def gather(
     epochs = _lineage(of_epochs, columns, epoch, committed, _final_restore(lives))
     until = np.array([e.kept for e in epochs], np.int64)
     survives = columns["step"] <= until[epoch] if len(epochs) else np.zeros(0, bool)
-    rank = np.array([life.rank for life in lives], np.int64)[process] if rows else process
+    rank = np.array([life.rank for life in lives], np.int64)[process]
     columns |= {"process": process, "rank": rank, "epoch": epoch, "complete": complete, "survives": survives}
     return columns, epochs, progress, stretches
 

@@ -8,7 +8,7 @@ Columns are numpy arrays, so that ten million steps fit into memory. `reading` p
 import bisect
 import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -70,6 +70,20 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Returns the kinds of evidence that some step holds."""
+        return frozenset(kind for kind, test in KINDS_OF_STEPS.items() if test(self).any())
+
+
+KINDS_OF_STEPS: Mapping[str, Callable[[Steps], Bools]] = {
+    "loss": lambda steps: np.isfinite(steps.loss),
+    "positions": lambda steps: (steps.first >= 0) & (steps.count >= 0),
+    "samples": lambda steps: steps.samples >= 0,
+    "digests": lambda steps: steps.digest != 0,
+    "weights": lambda steps: steps.weights != 0,
+}
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,7 @@ def _last_row(job: Timeline, at: int) -> int:
 def _until(log: Log, end: int) -> Log:
     """Returns a copy of the log that ends at time `end`, as if the job had ended then."""
     keep = log.steps["end"] <= end
-    steps = {name: column[keep] for name, column in log.steps.items()}
+    steps = log.steps.rows(keep)
     place = np.concatenate([[0], np.cumsum(keep)])  # row in the log → row in the copy
     writers = []
     for writer in log.writers:
@@ -240,7 +240,7 @@ def _until(log: Log, end: int) -> Log:
             mine = slice(int(place[writer.start]), int(place[last]))
             events = [dict(event) for event in writer.events if event["at"] <= end]
             whole = len(events) == len(writer.events) and mine.stop - mine.start == last - writer.start
-            own, torn = reading.rows_of(steps, mine), writer.torn and whole
+            own, torn = steps.rows(mine), writer.torn and whole
             gaps = tuple(gap for gap in writer.gaps if gap.since <= end)
             writers.append(replace(writer, events=events, steps=own, torn=torn, start=mine.start, gaps=gaps))
     harness = next((writer for writer in writers if writer.role == "harness"), None)

@@ -15,7 +15,7 @@ import waiting
 from simulator import Job, simulate
 
 from harness.errors import EventLogError
-from harness.log import line_numbers, reading
+from harness.log import files, line_numbers, reading
 from harness.log.files import EventFile
 from harness.timeline import timeline
 
@@ -315,5 +315,25 @@ def test_who_did_no_step_does_not_hold_the_steps_of_the_others(tmp_path: pathlib
     """The table of all steps is let go column by column; a view of it, even an empty one, would keep it."""
     log = reading.read(simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path) / "events")
     for writer in log.writers:
-        held = [column.base is not None for column in writer.steps.values()]
-        assert held == [writer.role == "trainer"] * len(reading.COLUMNS)
+        held = {column.base is not None for column in writer.steps.values()}
+        assert held == {writer.role == "trainer"}
+
+
+@pytest.mark.parametrize("block_bytes", [files.BLOCK_BYTES, 100])
+def test_what_no_line_tells_takes_no_memory(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    """What one line tells is untold by the others, in the same file and in another one."""
+    monkeypatch.setattr(files, "BLOCK_BYTES", block_bytes)
+    write(tmp_path, "one", HEADER | {"rank": 1}, step(1))
+    write(tmp_path, "two", HEADER, step(1), step(2, lr=0.1, epoch=3, weights="a", samples=[[7, 2]]), step(3))
+    write(tmp_path, "void", HEADER)
+    log = reading.read(tmp_path)
+    for place, steps in ((1, log.steps), (0, next(writer.steps for writer in log.writers if writer.name == "two"))):
+        assert np.flatnonzero(reading.is_told(steps["lr"])).tolist() == [place + 1]
+        assert steps["data_pass"].tolist() == [*[-1] * (place + 1), 3, -1]
+        assert np.flatnonzero(steps["weights"]).tolist() == [place + 1]
+        assert steps["samples"].tolist() == [*[-1] * (place + 1), 0, -1]
+        assert "digest" not in steps and steps["digest"].strides == (0,) and not steps["digest"].any()
+    kept = timeline.build(log).steps
+    assert kept.digest.strides == kept.applied.strides == (0,) and kept.applied.all() and len(kept.digest) == 4

@@ -24,6 +24,7 @@ from harness.units import format_duration
 
 # Large odd weights, so that the weighted sums of different lengths differ.
 FACTORS = np.array([2654435761, 40503, 1, 2246822519, 3266489917]) * 4294967311
+_ROWS_AT_ONCE = 2**16  # rows that are looked at together, as memory holds copies of them
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
 
@@ -57,12 +58,20 @@ class Told:
         order, _ = run.rows_by_process
         self.run, self.order, steps = run, order, run.steps
         self.process, self.begin, self.end = steps.process[order], steps.begin[order], steps.end[order]
-        started = np.array([process.started for process in run.processes], np.int64)
         self.first = np.append(True, np.diff(self.process) != 0)[: len(order)]
-        self.started = started[self.process]
-        self.over = np.array([_ended(process) for process in run.processes], np.int64)[self.process]
-        self.free = np.where(self.first, self.started, np.roll(self.end, 1))  # since then the process did nothing else
-        self.began = np.where(self.begin < self.end, self.begin, self.free)  # the latest possible begin
+
+    def of_process(self, told: Callable[[Process], int]) -> Ints:
+        """Returns for each step what is told of its process."""
+        return np.array([told(process) for process in self.run.processes], np.int64)[self.process]
+
+    @property
+    def started(self) -> Ints:
+        return self.of_process(lambda process: process.started)
+
+    @functools.cached_property
+    def free(self) -> Ints:
+        """Returns for each step since when its process did nothing else."""
+        return np.where(self.first, self.started, np.roll(self.end, 1))
 
     def named(self, row: int) -> str:
         steps, process = self.run.steps, self.run.processes[self.process[row]]
@@ -78,11 +87,18 @@ class Told:
     def tracks(self) -> tuple[Ints, Ints]:
         """Returns fingerprints of `COPIED_STEPS` step durations in a row, all different, and the row of each one's last
         step. Its number is a multiple of `COPIED_STEPS`, so that the fingerprints of two logs cover equal steps."""
-        last = np.arange(limits.COPIED_STEPS - 1, len(self.end))
-        last = last[self.run.steps.step[self.order[last]] % limits.COPIED_STEPS == 0]
+        ends = self.run.steps.step % limits.COPIED_STEPS == 0
+        last = np.flatnonzero(ends[self.order][limits.COPIED_STEPS - 1 :]) + limits.COPIED_STEPS - 1
         first = last - limits.COPIED_STEPS + 1
         last = last[(self.process[last] == self.process[first]) & ~self.first[first]]
-        lengths = (self.end - self.free)[last[:, None] - np.arange(limits.COPIED_STEPS)]
+        found = [self._varied(some) for some in np.array_split(last, len(last) // _ROWS_AT_ONCE + 1)]
+        prints, rows = zip(*found, strict=True)
+        return np.concatenate(prints), np.concatenate(rows)
+
+    def _varied(self, last: Ints) -> tuple[Ints, Ints]:
+        """Returns fingerprints like `tracks`, of those of these rows that have one, and the rows."""
+        rows = last[:, None] - np.arange(limits.COPIED_STEPS)
+        lengths = self.end[rows] - self.free[rows]
         varied = (np.diff(np.sort(lengths, axis=1), axis=1) != 0).all(axis=1)
         return lengths[varied] @ FACTORS, last[varied]
 
@@ -100,7 +116,11 @@ def _rules(told: Told, usual: Sequence[Told]) -> Iterator[tuple[str, Excesses, i
     coarse = limits.COARSE_NS + margin
     yield "{} ended {} before it began", _worst_step(lambda told: told.begin - told.end), margin
     yield "{} began {} before its process", _worst_step(lambda told: told.started - told.begin), coarse
-    yield "{} ended {} after its process had ended", _worst_step(lambda told: told.end - told.over), coarse
+    yield (
+        "{} ended {} after its process had ended",
+        _worst_step(lambda told: told.end - told.of_process(_ended)),
+        coarse,
+    )
     early = _worst_step(lambda told: np.where(told.first, 0, told.free - told.begin))
     yield "{} began {} before the one before it was over", early, limits.ROUNDED_NS + margin
     for part, waits in PARTS.items():
@@ -135,11 +155,12 @@ def _ended(process: Process) -> int:
 def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
     """Yields the longest time (ns) from a step's end on one rank to its begin on another rank, and the step's name."""
     steps = told.run.steps
-    key = (steps.epoch << 31 | steps.step)[told.order]
+    key = (steps.epoch.astype(np.int64) << 31 | steps.step)[told.order]
     order = np.argsort(key, kind="stable")
     first = np.flatnonzero(np.append(True, np.diff(key[order]) != 0)[: len(order)])
     if len(first):
-        leads = np.maximum.reduceat(told.began[order], first) - np.minimum.reduceat(told.end[order], first)
+        began = np.where(told.begin < told.end, told.begin, told.free)  # the latest possible begin
+        leads = np.maximum.reduceat(began[order], first) - np.minimum.reduceat(told.end[order], first)
         worst = int(leads.argmax())
         yield int(leads[worst]), f"step {steps.step[told.order[order[first[worst]]]]}"
 
@@ -176,21 +197,28 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
     if not len(told.end):
         return
     slots = {slot.key: slot for slot in run.slots}
-    mine = [slots.get(process.key) for process in run.processes]
-    had = np.array([slot.released - slot.allocated if slot else run.end for slot in mine], np.int64)[told.process]
-    since = np.array([_given(run, *each) for each in zip(run.processes, mine, strict=True)], np.int64)[told.process]
+
+    def had(process: Process) -> int:
+        slot = slots.get(process.key)
+        return slot.released - slot.allocated if slot else run.end
 
     def odd(over: Ints, limit: int, words: str, length: Ints) -> Iterator[Odd]:
         row = int(over.argmax())
         if over[row] > limit + run.uncertainty_ns:
-            text = words.format(*(format_duration(int(each[row])) for each in (length, had)))
+            both = int(length[row]), had(run.processes[told.process[row]])
+            text = words.format(*map(format_duration, both))
             yield Odd(f"{told.named(row)} {text}", tellers.node_times(run.problems, run.uncertainty_ns, over[row]))
 
-    early = since - told.begin
+    early = told.of_process(lambda process: _given(run, process, slots.get(process.key))) - told.begin
     yield from odd(early, limits.APART_NS, "began {} before the job had its node", early)
     for part, words in PARTS.items():
         took = told.part(part)
-        yield from odd(took - had, limits.ALLOCATED_NS, f"{words} for {{}}, but the job had its node for {{}}", took)
+        yield from odd(
+            took - told.of_process(had),
+            limits.ALLOCATED_NS,
+            f"{words} for {{}}, but the job had its node for {{}}",
+            took,
+        )
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:

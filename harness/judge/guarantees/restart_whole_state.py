@@ -4,7 +4,7 @@ With `mode: final`, a process that repeats a step with the same samples, after a
 the same loss and gradient norm except for rounding, if its first loss equals the fault-free run's.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def _otherwise_again(evidence: Analysis) -> Breaches:
     told &= (steps.digest[again] == 0) == (steps.digest[first] == 0)
     told &= np.isin(first, rows[same]) & (steps.begin[again] >= acted) & (steps.step[again] < skipped)
     both = np.sort(np.append(first[told], again[told]))
-    pairs = replace(steps, **{name: column[both] for name, column in vars(steps).items()})
+    pairs = replace(steps, **{each.name: getattr(steps, each.name)[both] for each in fields(steps)})
     rounding = float(losses.rounding(np.ones(1), losses.terms(run))[0])
     for each in repeated_steps.done_again(repeated_steps.executed(replace(run, steps=pairs))):
         for off in each.off.values():
