@@ -60,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report.words",
         "adopt",
         "diagnosis",
+        "explore",
         "forecast",
         "gameday",
         "gate",
@@ -83,6 +84,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 WINGS = {
     "adopt": (),
     "diagnosis": ("injected", "grading", "scores", "built_in", "bounds", "question"),
+    "explore": ("operations", "file_systems", "crash_states", "disk", "answers"),
     "forecast": ("spot_policies",),
     "gameday": ("codes", "day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),

@@ -39,7 +39,8 @@ FOR_NODES = (
     delivery.NAME,
 )  # made by the harness; nodes read them
 KEY = "key"
-_TAKEN = {KEY, EVENTS, RECORDS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "second-restart", "fault-free", "twin"}
+_TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "second-restart", "fault-free", "twin"}
+_TAKEN |= {RECORDS}
 
 _NAMED = re.compile(r"\{run_dir\}/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
 
