@@ -35,13 +35,14 @@ class CrashState:
 class Crashes:
     """The legal states of one recording on one file system.
 
-    `begin` is the first operation during which a crash is tried. All changes before it are durable.
+    `begin` is the first operation during which a crash is tried. All changes before it are durable. `end` is the
+    number of operations: a crash during it comes after all of them.
     """
 
-    def __init__(self, changes: Sequence[Change], begin: int = 0) -> None:
+    def __init__(self, changes: Sequence[Change], begin: int = 0, end: int = 0) -> None:
         self.changes = changes
         self.begin = begin
-        self.end = max((each.operation for each in changes), default=-1) + 1
+        self.end = max(end, max((each.operation for each in changes), default=-1) + 1)
         self._durable = {each.number: -1 if each.operation < begin else each.durable for each in changes}
         for each in reversed(changes):  # what a durable change comes after is durable, too
             for before in each.after:
