@@ -12,7 +12,7 @@ import functools
 import pathlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.backends.contract import Backend
@@ -54,6 +54,13 @@ class Profile:
     states: list[State]
     chosen: int
     equal: int  # chosen states that hold the same files as another one
+
+    @functools.cached_property
+    def by_operation(self) -> Mapping[int, Sequence[Change]]:
+        found: dict[int, list[Change]] = {}
+        for each in self.changes:
+            found.setdefault(each.operation, []).append(each)
+        return found
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from harness.trainers.torchrun import TorchrunTrainer
 NO_STEP_NS, WALL_CLOCK_NS = 60 * 10**9, 180 * 10**9  # of a whole restart
 FORKED_S_MAX = 45.0  # of the restore on one state
 SILENT_S_MAX = 120.0  # of our process on the node, beyond the limit of a restore
+FORKED_STEPS = 2  # after a restore: the first one shows wrong weights, the second one a wrong optimizer
 ATTEMPTS = 3  # of ranks that a launcher starts again when they fail
 ENDED_BYTES_MAX = 2**16
 _TELLS = re.compile(rb"harness\.(?:events|node\.emitter)")
@@ -120,7 +121,7 @@ class ForkedRestores(Restores):
             "ranks": ranks.each,
             "attempts": ranks.attempts,
             "tellers": tellers,
-            "steps": restarts.FOLLOWED_STEPS,
+            "steps": FORKED_STEPS,
             "limit_s": FORKED_S_MAX,
         }
 
@@ -146,7 +147,7 @@ class _OneProcess(LocalBackend):
 
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> LocalCluster:
         words = (self._ranks.python, forked_restores.__file__, str(self._place / "orders.json"), "{run_dir}/states")
-        env = {**workload.env, OBSERVE_ENV: "off"}
+        env = {**self._ranks.threads, **workload.env, OBSERVE_ENV: "off"}
         return super().open(replace(workload, command=words, control=None, nodes=1, env=env), run_dir, run_id)
 
 
@@ -204,11 +205,13 @@ class _Driver(Silent):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a job on one node. `each` has the words after the interpreter and the variables of each rank."""
+    """The processes of a job on one node. `each` has the words after the interpreter and the variables of each rank.
+    `threads`: variables of the launcher's own, which decide the number of threads, and so the last bits of losses."""
 
     python: str
     each: list[dict[str, Any]]
     attempts: int
+    threads: Mapping[str, str]
 
 
 def ranks_of(plan: Plan) -> Ranks | str:
@@ -234,7 +237,8 @@ def ranks_of(plan: Plan) -> Ranks | str:
         return "its saves are in an object store"
     started_again = isinstance(trainer, (ReferenceTrainer, TorchrunTrainer))
     each = [_rank(plan, rank, late, words) for rank in range(plan.workload.world_size)]
-    return Ranks(python, each, ATTEMPTS if started_again else 1)
+    one_thread = started_again and (isinstance(trainer, ReferenceTrainer) or plan.workload.ranks_per_node > 1)
+    return Ranks(python, each, ATTEMPTS if started_again else 1, {"OMP_NUM_THREADS": "1"} if one_thread else {})
 
 
 def _is_flag(word: str) -> bool:
