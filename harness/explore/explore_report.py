@@ -87,7 +87,7 @@ def facts(found: Exploration) -> list[str]:
 
 def cells(found: Exploration) -> list[tuple[str, ...]]:
     """Returns a row for each kind of file system, with the columns `HEAD`."""
-    rows = []
+    rows = list[tuple[str, ...]]()
     for each in found.profiles:
         came = found.came(each.name)
         told = ", ".join(f"{count} {kind.value}" for kind, count in came.most_common()) or "none"

@@ -438,7 +438,7 @@ class S3(_Profile):
         return old
 
 
-PROFILES: dict[str, Callable[[bool], _Profile]] = {"posix": Posix, "ext4": Ext4, "nfs": Nfs, "s3": S3}
+PROFILES: dict[str, type[_Profile]] = {"posix": Posix, "ext4": Ext4, "nfs": Nfs, "s3": S3}
 
 
 def changes_of(profile: str, operations: Iterable[Operation], split: bool = True) -> list[Change]:

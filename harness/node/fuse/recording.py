@@ -95,10 +95,10 @@ class RecordingFileSystem(FileSystem):
         with self._order:  # else the order of the answers were not that of the changes
             return super()._perform(request, verdict)
 
-    def _add_new(self, kind: str, path: str, **more: str) -> int:
+    def _add_new(self, kind: str, path: str, **more: int | str) -> int:
         self._last_inode += 1
         self._inodes[path] = self._last_inode
-        self._record.add(kind, path, self._last_inode, **more)
+        self._record.add(kind, path, self._last_inode, b"", **more)
         return self._last_inode
 
     def _inode(self, path: str) -> int:
