@@ -201,13 +201,12 @@ class _Explorer:
         self.setting.tell(
             f"{counted(len(self.recorded.operations), 'operation')}; {counted(self.found.planned, 'state')} to restore"
         )
-        begin = time.monotonic()
-        self._restore(begin)
-        self.found.seconds = time.monotonic() - begin
+        self._restore()
         self.found.interrupted = self.setting.stop.asked
         return self.found
 
-    def _restore(self, begin: float) -> None:
+    def _restore(self) -> None:
+        begin = time.monotonic()
         ranks = ranks_of(self.plan)
         whole = self._whole()
         restores: Restores = whole
@@ -228,6 +227,7 @@ class _Explorer:
             restores = whole
             restores.do_all(self._one_by_one(begin))
         self.found.why = self.wrong
+        self.found.seconds = time.monotonic() - begin
         if restores is not whole and not self.setting.stop.asked:
             self._confirm()
 

@@ -14,6 +14,7 @@ from harness.units import counted
 JSON, PAGE = "explore.json", "explore.md"
 HEAD = ("file system", "open changes", "chosen", "equal", "tried", "answers")
 LINES_MAX = 40  # of a timeline
+SHOWN = 8  # operations before the crash, if none was lost
 NO_CHANGE = "—"
 
 
@@ -105,7 +106,7 @@ def timeline(found: Exploration, state: State) -> Iterator[str]:
     profile, operations = found.profile(state.profile), found.recorded.operations
     fates = [_fate(profile, state, number) for number in range(len(operations))]
     last = min(state.crash.during, len(operations) - 1)
-    first = next((number for number, fate in enumerate(fates) if fate in ("lost", "in part")), last)
+    first = next((number for number, fate in enumerate(fates) if fate in ("lost", "in part")), max(last - SHOWN, 0))
     rows: list[tuple[int, str, str]] = []
     for number in range(first, last + 1):
         each, fate = operations[number], fates[number]
