@@ -94,7 +94,7 @@ WINGS = {
 }
 MAY_IMPORT["attach"] = {"log", "node", "backends"}
 MAY_IMPORT["object_store"] = {"node", "trainers"}
-MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
+MAY_IMPORT["preflight.node_program"] = MAY_IMPORT["explore.node_program"] = {"node.emitter"}
 _BASELINE = {"answer", "view", "incident", "links", "outages", "slowness", "signs"}
 _NEUTRAL = {"diagnosis.answer", "diagnosis.view", "diagnosis.baseline"}
 for wing, judging in WINGS.items():
@@ -229,7 +229,7 @@ def test_what_runs_on_a_node_needs_only_the_standard_library() -> None:
     allowed = set(sys.stdlib_module_names) | {"harness", "__future__"}
     for path in (
         path
-        for room in ("node", "object_store", "preflight/node_program")
+        for room in ("node", "object_store", "preflight/node_program", "explore/node_program")
         for path in (ROOT / "harness" / room).rglob("*.py")
     ):
         assert {target.split(".")[0] for target in imports_of(path)} <= allowed, path

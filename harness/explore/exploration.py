@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.backends.contract import Backend
 from harness.campaign import restarts
-from harness.errors import CannotRunError
+from harness.errors import CannotRunError, ChaosError
 from harness.evidence.restarts import Restart
 from harness.explore import recorded_job
 from harness.explore.answers import BAD, OPEN, Answer, Came, Usual, answer
@@ -28,6 +28,8 @@ from harness.explore.recorded_job import Recorded
 from harness.explore.restores import ForkedRestores, Next, Restarts, Restores, Wanted, ranks_of
 from harness.judge.verdict import Verdict
 from harness.plan.run_plan import Plan
+from harness.report import write_files
+from harness.report.strict_json import json_text
 from harness.run.stop import StopRequest
 from harness.units import counted
 
@@ -193,6 +195,7 @@ class _Explorer:
     def run(self) -> Exploration:
         restarts.own_folder(self.folder)
         restarts.own_folder(self.folder / "cells")
+        write_files({"plan.json": json_text(self.plan.again(self.name).to_json())}, self.folder)
         self.setting.tell("a run without faults saves three times, and its checkpoint folder is recorded")
         self.recorded = recorded_job.record(self.plan, self.folder / "base", self.setting.stop)
         profiles = [states_of(self.recorded, name) for name in self.setting.profiles]
@@ -201,7 +204,10 @@ class _Explorer:
         self.setting.tell(
             f"{counted(len(self.recorded.operations), 'operation')}; {counted(self.found.planned, 'state')} to restore"
         )
-        self._restore()
+        try:
+            self._restore()
+        except ChaosError as error:  # the restores up to then have their answers
+            self.found.why = str(error)
         self.found.interrupted = self.setting.stop.asked
         return self.found
 

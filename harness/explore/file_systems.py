@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from harness.explore.operations import ROOT, Kind, Operation

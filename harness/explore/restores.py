@@ -8,6 +8,7 @@ events.
 from __future__ import annotations
 
 import abc
+import importlib.resources
 import itertools
 import json
 import os
@@ -24,7 +25,6 @@ from harness.backends.local.backend import LocalBackend, LocalCluster
 from harness.campaign import restarts
 from harness.errors import ChaosError, FaultError
 from harness.evidence.restarts import Restart, read_restart
-from harness.explore.node_program import forked_restores
 from harness.log import untrusted_files
 from harness.node.boot import OBSERVE_ENV
 from harness.plan.run_plan import Abort, Plan
@@ -146,7 +146,8 @@ class _OneProcess(LocalBackend):
         self._ranks, self._place = ranks, place
 
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> LocalCluster:
-        words = (self._ranks.python, forked_restores.__file__, str(self._place / "orders.json"), "{run_dir}/states")
+        program = importlib.resources.files("harness.explore.node_program") / "forked_restores.py"
+        words = (self._ranks.python, str(program), str(self._place / "orders.json"), "{run_dir}/states")
         env = {**self._ranks.threads, **workload.env, OBSERVE_ENV: "off"}
         return super().open(replace(workload, command=words, control=None, nodes=1, env=env), run_dir, run_id)
 

@@ -9,7 +9,7 @@ import pytest
 from harness.evidence.restarts import Losses, Restart
 from harness.explore import explore_report
 from harness.explore.answers import Answer, Came, Usual, answer
-from harness.explore.exploration import Exploration, Profile, State, Tried, states_of
+from harness.explore.exploration import Exploration, Profile, Tried, states_of
 from harness.explore.operations import Kind, Operation
 from harness.explore.recorded_job import Recorded, Save
 from harness.judge.verdict import Verdict
