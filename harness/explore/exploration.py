@@ -9,6 +9,7 @@ too.
 from __future__ import annotations
 
 import functools
+import math
 import pathlib
 import time
 from collections import Counter
@@ -33,6 +34,8 @@ from harness.report.strict_json import json_text
 from harness.run.stop import StopRequest
 from harness.units import counted
 
+CHOICE_S_MAX = 60.0  # to choose the states of one kind of file system
+
 
 @dataclass(frozen=True)
 class State:
@@ -56,6 +59,7 @@ class Profile:
     states: list[State]
     chosen: int
     equal: int  # chosen states that hold the same files as another one
+    cut: bool = False  # there are more states: the time to choose them was up
 
     @functools.cached_property
     def by_operation(self) -> Mapping[int, Sequence[Change]]:
@@ -104,6 +108,7 @@ class Exploration:
         if any(came[bad] for bad in BAD):
             return Verdict.FAIL
         unsure = self.why or self.left or self.interrupted or not self.tried or any(came[each] for each in OPEN)
+        unsure = unsure or any(each.cut for each in self.profiles)
         return Verdict.INCONCLUSIVE if unsure else Verdict.PASS
 
     def worst(self) -> list[Tried]:
@@ -126,16 +131,19 @@ class Exploration:
         return next(each for each in self.profiles if each.name == name)
 
 
-def states_of(recorded: Recorded, name: str) -> Profile:
-    """Returns the states to be tried on one kind of file system, those with the most different crashes first."""
+def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profile:
+    """Returns the states to be tried on one kind of file system, those with the most different crashes first. Chooses
+    none after so many seconds."""
+    until = time.monotonic() + limit_s
     operations = recorded.operations
     changes = changes_of(name, operations)
     crashes = Crashes(changes, recorded.saves[0].end, len(operations))
     names = {each.inode: each.path for each in operations}
-    chosen = list(crashes.chosen_states(names))
-    seen, states, places = set[object](), list[tuple[int, State]](), Counter[int]()
-    for number, crash in enumerate(chosen):  # the latest crash comes first: the most saves are due then
-        key = _disk(name, changes, crash).key
+    number, cut, seen, states, places = -1, False, set[int](), list[tuple[int, State]](), Counter[int]()
+    for number, crash in enumerate(crashes.chosen_states(names)):  # the latest crash first: the most saves are due then
+        if cut := time.monotonic() > until:
+            break
+        key = hash(_disk(name, changes, crash).key)
         if key not in seen:
             seen.add(key)
             states.append((places[crash.during], State(f"{name}-{number}", name, crash, recorded.due(crash.during))))
@@ -143,7 +151,8 @@ def states_of(recorded: Recorded, name: str) -> Profile:
     ordered = [state for _, state in sorted(states, key=lambda pair: pair[0])]
     moments = crashes.moments()
     most = max((len(crashes.left_open(during)) for during in moments), default=0)
-    return Profile(name, changes, most, len(moments), ordered, len(chosen), len(chosen) - len(ordered))
+    chosen = number if cut else number + 1
+    return Profile(name, changes, most, len(moments), ordered, chosen, chosen - len(ordered), cut)
 
 
 def _disk(profile: str, changes: Sequence[Change], crash: CrashState) -> Disk:
@@ -198,7 +207,7 @@ class _Explorer:
         write_files({"plan.json": json_text(self.plan.again(self.name).to_json())}, self.folder)
         self.setting.tell("a run without faults saves three times, and its checkpoint folder is recorded")
         self.recorded = recorded_job.record(self.plan, self.folder / "base", self.setting.stop)
-        profiles = [states_of(self.recorded, name) for name in self.setting.profiles]
+        profiles = [states_of(self.recorded, name, CHOICE_S_MAX) for name in self.setting.profiles]
         trainer = self.plan.workload.trainer.in_words()
         self.found = Exploration(self.name, trainer, "", self.recorded, profiles)
         self.setting.tell(

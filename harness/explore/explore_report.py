@@ -70,6 +70,7 @@ def reason(found: Exploration) -> str:
         return found.why
     unsure = [f"{count} {came.value}" for came, count in found.came().items() if came in OPEN]
     left = [f"{found.left} of {counted(found.planned, 'state')} not tried"] if found.left else []
+    left += [f"{each.name}: not all states could be chosen in time" for each in found.profiles if each.cut]
     if unsure or left:
         return ", ".join([*unsure, *left])
     return f"the job survives all {counted(len(found.tried), 'chosen state')}"

@@ -20,6 +20,7 @@ import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from harness.errors import ChaosError
 from harness.explore.operations import ROOT, Kind, Operation
 
 PAGE_BYTES, SECTOR_BYTES = 4096, 512
@@ -104,6 +105,7 @@ class _Profile:
         self._live: dict[tuple[int, str], tuple[int, bool]] = {}  # (folder, name) → inode, is it a folder
         self._names: dict[tuple[int, str], int] = {}  # (folder, name) → the last change of it
         self._pending_names: list[int] = []
+        self._links: dict[int, str] = {}  # inode of a symbolic link → its target
 
     def take(self, operation: Operation) -> None:
         """Adds the changes of the next operation."""
@@ -159,6 +161,7 @@ class _Profile:
         self._create(operation, is_folder=True)
 
     def _symlink(self, operation: Operation) -> None:
+        self._links[operation.inode] = operation.other
         self._create(operation, link=operation.other)
 
     def _link(self, operation: Operation) -> None:
@@ -175,7 +178,7 @@ class _Profile:
             return
         inode, is_folder = self._live[old]
         target = self._live.get(new)
-        entries = [Entry(*old, None), Entry(*new, inode, is_folder=is_folder)]
+        entries = [Entry(*old, None), Entry(*new, inode, self._links.get(inode), is_folder)]
         self._rename_names(entries, self._rename_after(inode, target is not None and not is_folder))
 
     def _rename_after(self, inode: int, replaces: bool) -> Iterable[int]:
@@ -350,6 +353,9 @@ class S3(_Profile):
         if not more:
             self._file(operation.inode).written = True
             self._where.setdefault(operation.inode, set()).add(operation.path)
+
+    def _symlink(self, operation: Operation) -> None:
+        raise ChaosError(f"s3: the job makes the symbolic link {operation.path}, and a mount of a bucket has none")
 
     def _link(self, operation: Operation) -> None:
         super()._link(operation)

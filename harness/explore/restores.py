@@ -75,7 +75,7 @@ class Restores(abc.ABC):
     def do_all(self, next_one: Next) -> None:
         """Does one restore after the other. Raises `ChaosError` if the nodes cannot be had."""
 
-    def _prepare(self, wanted: Wanted, folder: pathlib.Path) -> None:
+    def prepare(self, wanted: Wanted, folder: pathlib.Path) -> None:
         launch, saved = self.plan.launch(), self.plan.workload.checkpoint.folder
         if (self.base / "data").is_dir():
             (folder / "data").symlink_to(self.base / "data")
@@ -99,7 +99,10 @@ class Restarts(Restores):
             begin, one = time.monotonic(), wanted
 
             def prepare(folder: pathlib.Path, wanted: Wanted = one) -> None:
-                self._prepare(wanted, folder)
+                try:
+                    self.prepare(wanted, folder)
+                except OSError as error:
+                    raise ChaosError(f"{folder}: the state cannot be made: {error.strerror}") from error
                 drill.copy_ledgers(self.base, folder)
 
             plan = self.plan.again(f"{self.folder.name}-{wanted.name}")
@@ -180,10 +183,13 @@ class _Driver(Silent):
             return
         name = f"states/{next(self._numbers):05d}"
         folder = self._place / name
-        folder.mkdir()
-        self._restores._prepare(wanted, folder)
+        try:
+            folder.mkdir()
+            self._restores.prepare(wanted, folder)
+            (folder / "go").touch()
+        except OSError as error:
+            raise ChaosError(f"{folder}: the state {wanted.name} cannot be made: {error.strerror}") from error
         self._current = wanted, name, time.monotonic()
-        (folder / "go").touch()
 
     def _finish(self, wanted: Wanted, name: str, begin: float) -> None:
         folder = self._place / name

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from harness.errors import ChaosError
 from harness.explore.crash_states import Crashes, CrashState
 from harness.explore.disk import Disk, disk_of
 from harness.explore.file_systems import PROFILES, Change, changes_of
@@ -212,3 +213,14 @@ def test_a_folder_of_a_bucket_moves_object_by_object() -> None:
         ["step-1/a", "step-1/b", "tmp/b"],
         ["step-1/a", "step-1/b"],
     ]
+
+
+def test_a_link_that_is_renamed_keeps_its_target_and_a_bucket_has_none() -> None:
+    recording = Recording()
+    recording.create("new", Kind.SYMLINK)
+    recording.operations[-1] = Operation(Kind.SYMLINK, "new", 1, other="step-1")
+    recording.rename("new", "latest")
+    changes = changes_of("posix", recording.operations)
+    assert disk_of(changes, range(len(changes))).links == {"latest": "step-1"}
+    with pytest.raises(ChaosError, match="symbolic link new"):
+        changes_of("s3", recording.operations)
