@@ -87,6 +87,7 @@ class Exploration:
     profiles: list[Profile]
     tried: list[Tried] = field(default_factory=list)
     why: str = ""
+    tolerance: float | None = None  # relative difference of losses that was allowed
     interrupted: bool = False
     seconds: float = 0.0  # of the restores
 
@@ -267,7 +268,7 @@ class _Explorer:
             if self.wrong:
                 return
         usual = Usual(self.recorded.losses, {step: found.losses for step, found in self.after.items()})
-        self.usual = usual
+        self.usual, self.found.tolerance = usual, usual.tolerance
         mixed = [each for row in zip_longest([profile.states for profile in self.found.profiles]) for each in row]
         for state in mixed[: self.setting.states or None]:
             profile = self.found.profile(state.profile)

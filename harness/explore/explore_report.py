@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from harness.explore.answers import BAD, OPEN
+from harness.explore.answers import BAD, OPEN, TOLERANCE
 from harness.explore.exploration import Exploration, Profile, State, Tried
 from harness.explore.operations import Kind
 from harness.report.words import one_line
@@ -83,8 +83,16 @@ def facts(found: Exploration) -> list[str]:
     return [
         f"{found.trainer}; saves of steps {steps}; {counted(len(found.recorded.operations), 'operation')}",
         f"{counted(tried, 'restore')} in {found.seconds:.0f} s{pace}: {found.form}",
+        *_repeats(found),
         reason(found),
     ]
+
+
+def _repeats(found: Exploration) -> list[str]:
+    if found.tolerance is None:
+        return []
+    how = f"within {found.tolerance / TOLERANCE:.2g} of their size" if found.tolerance else "bit for bit"
+    return [f"restarts from undamaged saves repeat the losses {how}"]
 
 
 def cells(found: Exploration) -> list[tuple[str, ...]]:

@@ -30,7 +30,7 @@ from harness.node.boot import OBSERVE_ENV
 from harness.plan.run_plan import Abort, Plan
 from harness.run import drill
 from harness.run.job import execute
-from harness.run.last_words import first_error
+from harness.run.last_words import words_of
 from harness.run.observers import Silent, Status
 from harness.run.stop import StopRequest
 from harness.trainers.command import CommandTrainer
@@ -194,16 +194,16 @@ class _Driver(Silent):
     def _finish(self, wanted: Wanted, name: str, begin: float) -> None:
         folder = self._place / name
         try:
-            told = json.loads(untrusted_files.read(self._place, f"{name}/ended.json", ENDED_BYTES_MAX))
-            codes, enough = told["codes"], told["enough"]
+            answer = json.loads(untrusted_files.read(self._place, f"{name}/ended.json", ENDED_BYTES_MAX))
+            codes, enough = answer["codes"], answer["enough"]
             failed = [(rank, code) for rank, code in enumerate(codes) if code]
         except (FaultError, OSError, ValueError, KeyError, TypeError) as error:
             raise ChaosError(f"the process that forks the ranks wrote no answer that can be read: {error}") from error
         ended = ""
         if failed and not enough:
-            rank, code = failed[0]
-            why = first_error([folder / f"rank{rank}.log"])
-            ended = f"rank {rank} ended with {code}" + (f": {why}" if why else "")
+            told = ((words_of(folder / f"rank{rank}.log"), rank, code) for rank, code in failed)
+            words, rank, code = min(told, key=lambda each: each[0].telling)
+            ended = f"rank {rank} ended with {code}: {words.text}"
         found = read_restart(folder)
         self._current = None
         untrusted_files.remove_tree(self._place, name)
