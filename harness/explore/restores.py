@@ -43,7 +43,7 @@ NO_STEP_NS, WALL_CLOCK_NS = 60 * 10**9, 180 * 10**9  # of a whole restart
 FORKED_S_MAX = 45.0  # of the restore on one state
 SILENT_S_MAX = 120.0  # of our process on the node, beyond the limit of a restore
 FORKED_STEPS = 2  # after a restore: the first one shows wrong weights, the second one a wrong optimizer
-ATTEMPTS = 3  # of ranks that a launcher starts again when they fail
+ATTEMPTS = 2  # of ranks that a launcher starts again when they fail
 ENDED_BYTES_MAX = 2**16
 _TELLS = re.compile(rb"harness\.(?:events|node\.emitter)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -196,8 +196,8 @@ class _Driver(Silent):
         try:
             answer = json.loads(untrusted_files.read(self._place, f"{name}/ended.json", ENDED_BYTES_MAX))
             codes, enough = answer["codes"], answer["enough"]
-            failed = [(rank, code) for rank, code in enumerate(codes) if code]
-        except (FaultError, OSError, ValueError, KeyError, TypeError) as error:
+            failed = [(rank, int(code)) for rank, code in enumerate(codes) if code]
+        except (FaultError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ChaosError(f"the process that forks the ranks wrote no answer that can be read: {error}") from error
         ended = ""
         if failed and not enough:

@@ -25,7 +25,9 @@ workload:
   steps: 400
 abort: {if_no_step_for: 10m, wall_clock: 10m}
 """
-NEEDS_FUSE = pytest.mark.skipif(Verb.STORAGE not in BACKEND.probe().verbs, reason="no file system of ours here")
+NEEDS_FUSE = pytest.mark.skipif(
+    Verb.STORAGE not in BACKEND.probe().verbs, reason=BACKEND.probe().missing.get(Verb.STORAGE, "")
+)
 
 
 def explore(tmp_path: pathlib.Path, manner: str, *options: str) -> tuple[int, dict[str, Any]]:

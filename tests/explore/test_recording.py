@@ -14,7 +14,9 @@ from harness.backends.contract import Launch, Verb
 from harness.backends.local.backend import BACKEND
 from harness.node.fuse.recording import DATA, OPERATIONS, Record
 
-NEEDS_FUSE = pytest.mark.skipif(Verb.STORAGE not in BACKEND.probe().verbs, reason="no file system of ours here")
+NEEDS_FUSE = pytest.mark.skipif(
+    Verb.STORAGE not in BACKEND.probe().verbs, reason=BACKEND.probe().missing.get(Verb.STORAGE, "")
+)
 CHANGES = """
     import os
     os.mkdir("tmp")
@@ -69,7 +71,6 @@ def recorded(tmp_path: pathlib.Path, code: str) -> tuple[list[dict[str, Any]], b
 
 
 @NEEDS_FUSE
-@pytest.mark.waits
 def test_every_change_is_recorded_in_its_order(tmp_path: pathlib.Path) -> None:
     lines, data, _ = recorded(tmp_path, CHANGES)
     told = [(line["kind"], line["path"], line["inode"], line.get("other", line.get("size"))) for line in lines]
