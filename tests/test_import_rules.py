@@ -94,7 +94,8 @@ WINGS = {
 }
 MAY_IMPORT["attach"] = {"log", "node", "backends"}
 MAY_IMPORT["object_store"] = {"node", "trainers"}
-MAY_IMPORT["preflight.node_program"] = MAY_IMPORT["explore.node_program"] = {"node.emitter"}
+MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
+MAY_IMPORT["explore.node_program"] = {"node.observer"}
 _BASELINE = {"answer", "view", "incident", "links", "outages", "slowness", "signs"}
 _NEUTRAL = {"diagnosis.answer", "diagnosis.view", "diagnosis.baseline"}
 for wing, judging in WINGS.items():

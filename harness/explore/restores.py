@@ -1,8 +1,8 @@
 """The trainer's own restore on one state of the checkpoint folder after the other, in two forms.
 
 `Restarts` restarts the whole job on each state. `ForkedRestores` has one node with a process of ours, which forks the
-ranks for each state: many restores a second. It takes trainers that are one Python script, and that tell their own
-events.
+ranks for each state: many restores a second. It takes trainers whose ranks are one Python script each. Ranks that do
+not tell their own events are observed, as in any run.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ class ForkedRestores(Restores):
         self._orders = {
             "ranks": ranks.each,
             "attempts": ranks.attempts,
+            "observed": ranks.observed,
             "tellers": tellers,
             "steps": FORKED_STEPS,
             "limit_s": FORKED_S_MAX,
@@ -186,6 +187,7 @@ class _Driver(Silent):
         try:
             folder.mkdir()
             self._restores.prepare(wanted, folder)
+            drill.copy_ledgers(self._restores.base, folder)
             (folder / "go").touch()
         except OSError as error:
             raise ChaosError(f"{folder}: the state {wanted.name} cannot be made: {error.strerror}") from error
@@ -218,6 +220,7 @@ class Ranks:
     python: str
     each: list[dict[str, Any]]
     attempts: int
+    observed: bool
     threads: Mapping[str, str]
 
 
@@ -238,14 +241,17 @@ def ranks_of(plan: Plan) -> Ranks | str:
             return "its command is no Python script"
     else:
         return "its launcher is not known"
-    if not (isinstance(trainer, ReferenceTrainer) or _tells_itself(trainer)):
-        return "it does not tell its events itself"
+    observed = not isinstance(trainer, ReferenceTrainer) and not _tells_itself(trainer)
+    if observed and launch.env[OBSERVE_ENV] != "auto":
+        return "its events are not told by its processes"
     if "s3" in plan.workload.checkpoint.store:
         return "its saves are in an object store"
     started_again = isinstance(trainer, (ReferenceTrainer, TorchrunTrainer))
     each = [_rank(plan, rank, late, words) for rank in range(plan.workload.world_size)]
     one_thread = started_again and (isinstance(trainer, ReferenceTrainer) or plan.workload.ranks_per_node > 1)
-    return Ranks(python, each, ATTEMPTS if started_again else 1, {"OMP_NUM_THREADS": "1"} if one_thread else {})
+    return Ranks(
+        python, each, ATTEMPTS if started_again else 1, observed, {"OMP_NUM_THREADS": "1"} if one_thread else {}
+    )
 
 
 def _is_flag(word: str) -> bool:

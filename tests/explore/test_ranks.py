@@ -41,9 +41,18 @@ def test_a_script_keeps_its_words_and_variables() -> None:
         (["sh", "-c", f"python {PLANTED}"], 1, "no Python script"),
         (["{python}", "-c", "print()"], 1, "no Python script"),
         (["{python}", PLANTED], 2, "launcher is not known"),
-        (["{python}", str(pathlib.Path(__file__).with_name("__init__.py"))], 1, "does not tell its events"),
     ],
 )
 def test_any_other_job_restarts_as_a_whole(command: list[str], nodes: int, why: str) -> None:
     found = ranks_of(plan({"command": command}, nodes=nodes))
     assert isinstance(found, str) and why in found
+
+
+def test_a_script_that_tells_nothing_is_observed_and_one_that_must_not_be_restarts_as_a_whole(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    trainer = {"command": ["{python}", str(tmp_path / "train.py")]}
+    found = ranks_of(plan(trainer, nodes=1))
+    assert not isinstance(found, str) and found.observed
+    assert "not told" in str(ranks_of(plan(trainer | {"observe": "off"}, nodes=1)))

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import runpy
+import shutil
 import signal
 import socket
 import sys
@@ -55,7 +56,10 @@ def main(orders_file: str, states_folder: str) -> None:
 def clear_events(folder: pathlib.Path, attempt: int) -> None:
     events = folder / "events"
     if attempt:
-        events.rename(folder / f"events-{attempt}")
+        before = events.rename(folder / f"events-{attempt}")
+        for ledger in before.glob("*/*.ledger"):
+            (events / ledger.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(ledger, events / ledger.parent.name)
     (events / "node0").mkdir(parents=True, exist_ok=True)
 
 
@@ -110,7 +114,7 @@ def fork(orders: dict[str, Any], folder: pathlib.Path, rank: int, port: int, fir
         os.dup2(log, 2)
         if first and rank == 0:
             threading.Thread(target=tell_modules, args=(folder / MODULES,), daemon=True).start()
-        code = become(orders["ranks"][rank], folder, port)
+        code = become(orders["ranks"][rank], folder, port, orders["observed"])
     except BaseException:
         traceback.print_exc()
     finally:
@@ -120,7 +124,7 @@ def fork(orders: dict[str, Any], folder: pathlib.Path, rank: int, port: int, fir
         os._exit(code)
 
 
-def become(rank: dict[str, Any], folder: pathlib.Path, port: int) -> int:
+def become(rank: dict[str, Any], folder: pathlib.Path, port: int, observed: bool) -> int:
     """Runs the trainer's script as Python would. Returns its exit code."""
     place = {"@RUN_DIR@": str(folder), "@PORT@": str(port)}
 
@@ -131,6 +135,10 @@ def become(rank: dict[str, Any], folder: pathlib.Path, port: int) -> int:
 
     os.environ.update({name: filled(value) for name, value in rank["env"].items()})
     words = [filled(word) for word in rank["words"]]
+    if observed:
+        from harness.node.observer import imports
+
+        imports.wait()
     try:
         if words[0] == "-m":
             sys.argv = words[1:]

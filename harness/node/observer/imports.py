@@ -79,11 +79,13 @@ class _Telling(Loader):
 
 
 def wait() -> None:
-    """Begins the observation at the next `import torch`."""
+    """Begins the observation at the next `import torch`; at once in a process that was forked with torch."""
     finder = Finder()
     begun = _Beginning(finder)
     finder.callbacks[ROOT] = [begun.torch_imported]
     sys.meta_path.insert(0, finder)
+    if ROOT in sys.modules:
+        finder.imported(sys.modules[ROOT])
 
 
 class _Beginning:
