@@ -1,6 +1,7 @@
 """Which jobs restore in forked ranks, and what each rank is told."""
 
 import pathlib
+from typing import Any
 
 import pytest
 from small_jobs import job
@@ -11,7 +12,7 @@ from harness.plan.run_plan import Plan
 PLANTED = str(pathlib.Path(__file__).with_name("planted_trainer.py"))
 
 
-def plan(trainer: object, **workload: object) -> Plan:
+def plan(trainer: object, **workload: Any) -> Plan:
     return job("ranks", [], trainer=trainer, steps=20, **workload)
 
 
