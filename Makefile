@@ -15,7 +15,7 @@ ENGINES ?= docker slurm
 export PYTHONDONTWRITEBYTECODE :=  # one run starts dozens of programs: they share what was compiled
 WORKERS ?= 6
 QUICK = -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
-FAST := $(addprefix tests/,adopt campaign cli diagnosis docs forecast gameday gate judge log matrix plan preflight report run spec theory timeline trainers test_import_rules.py test_plugins.py)
+FAST := $(addprefix tests/,adopt campaign cli diagnosis docs explore forecast gameday gate judge log matrix plan preflight report run spec theory timeline trainers test_import_rules.py test_plugins.py)
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help

@@ -11,7 +11,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 WING = 4_500
 WINGS = {
     wing: WING
-    for wing in ("adopt", "api", "attach", "forecast", "gate", "matrix", "monitoring", "object_store", "preflight")
+    for wing in (
+        "adopt",
+        "api",
+        "attach",
+        "explore",
+        "forecast",
+        "gate",
+        "matrix",
+        "monitoring",
+        "object_store",
+        "preflight",
+    )
 } | {"diagnosis": 3_100, "gameday": 4_800}
 # By part: what it may have today, and what it should come to. Who shrinks a part lowers its first figure.
 BUDGETS = {

@@ -22,6 +22,7 @@ _TRUNK = _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"}
 WINGS = {
     "adopt": (),
     "diagnosis": ("injected", "grading", "scores", "built_in", "bounds", "question"),
+    "explore": ("operations", "file_systems", "crash_states", "disk", "answers"),
     "forecast": ("spot_policies",),
     "gameday": ("codes", "day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
@@ -69,6 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT["attach"] = {"log", "node", "backends"}
 MAY_IMPORT["object_store"] = {"node", "trainers"}
 MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
+MAY_IMPORT["explore.node_program"] = {"node.observer"}
 _BASELINE = {"answer", "view", "incident", "links", "outages", "slowness", "signs"}
 _NEUTRAL = {"diagnosis.answer", "diagnosis.view", "diagnosis.baseline"}
 for wing, judging in WINGS.items():
@@ -204,7 +206,7 @@ def test_a_violation_is_seen() -> None:
 
 def test_what_runs_on_a_node_needs_only_the_standard_library() -> None:
     allowed = set(sys.stdlib_module_names) | {"harness", "__future__"}
-    for room in ("node", "object_store", "preflight/node_program"):
+    for room in ("node", "object_store", "preflight/node_program", "explore/node_program"):
         for path in (ROOT / "harness" / room).rglob("*.py"):
             assert {target.split(".")[0] for target in imports_of(path)} <= allowed, path
 

@@ -36,6 +36,7 @@ LONGEST = (  # the longest first: groups, and how the names of files begin
     "preflight/test_hostile",
     "forecast/test_campaigns",
     "matrix/",
+    "explore/",
     "run/",
     "cli/test_wheel",
     "gate/test_comparison",

@@ -78,7 +78,8 @@ class Launch:
     `{index}`.
     `control` runs once, beside the nodes, where no eviction reaches: it holds the rendezvous store.
     `sources` are folders of this machine that the commands read, and that nodes must see by the same path.
-    `mounts` are folders below the run's that `Node.disturb_storage` can act on. `notice_s` is the longest notice that
+    `mounts` are folders below the run's that `Node.disturb_storage` can act on; operations on those of `recorded` are
+    recorded (local backend only). `notice_s` is the longest notice that
     any fault of the plan gives: an engine that has a grace time of its own must not take a node before that.
     """
 
@@ -88,6 +89,7 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     control: tuple[str, ...] | None = None
     mounts: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
     notice_s: float = 0.0
     sources: tuple[str, ...] = ()
 

@@ -6,6 +6,7 @@
     events/harness.jsonl  logs/                the harness
     events/<node>/  logs/<node>….log           that node (`control` is the control host)
     answers/<node>/                            that node: claims of planned strikes, answers to orders
+    recorded/                                  the harness: what nodes changed in folders, as `Launch.recorded` asks
     checkpoints/ and whatever folder a command names as `{run_dir}/<folder>`   the nodes that run this command
 
 A backend shows a node the whole folder read-only, and what the node may write on top of it.
@@ -29,10 +30,12 @@ from harness.node.node_paths import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, 
 
 CONTROL = "control"
 CHECKPOINTS = "checkpoints"
+RECORDS = "recorded"
 # Made by the harness; nodes read them.
 FOR_NODES = ("holds.json", "holds", "damage", "clock", gpu_health.FOLDER, rdma.FOLDER, "data", delivery.NAME)
 KEY = "key"
 _TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "second-restart", "fault-free", "twin"}
+_TAKEN |= {RECORDS}
 
 _NAMED = re.compile(r"\{run_dir\}/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
 

@@ -5,6 +5,7 @@ import contextlib
 import pathlib
 from collections.abc import Callable, Mapping
 
+from harness.backends import run_folder
 from harness.backends.contract import Disturbance
 from harness.backends.node_base import Caller, NodeBase
 from harness.errors import BackendError
@@ -51,12 +52,16 @@ class StoringNode(NodeBase):
         return StorageAnswers(found["tried"], found["refused"], found["delay_ns"] / 1e9)
 
 
-def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
-    """Puts the folders, made if need be, behind a file system that can be disturbed. Before any node is made."""
+def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...], recorded: tuple[str, ...] = ()) -> None:
+    """Puts the folders, made if need be, behind a file system that can be disturbed. Before any node is made.
+
+    A record of one of `recorded` is in `RECORDS/<its name>` of the run's folder."""
     for name in mounts:
-        folder = run_dir / name
+        folder, record = run_dir / name, run_dir / run_folder.RECORDS / name
         folder.mkdir(parents=True, exist_ok=True)
-        lab.call("storage.mount", folder=str(folder))
+        if name in recorded:
+            record.mkdir(parents=True)
+        lab.call("storage.mount", folder=str(folder), record=str(record) if name in recorded else "")
 
 
 def examine(open_lab: Callable[[], Line]) -> str | None:

@@ -55,6 +55,10 @@ COMMANDS = {
         "gameday": ("gameday.day_command", "Run a schedule of scenarios on one job, with a live page."),
         "init": ("adopt.init_command", "Watch your own training, unchanged, and write scenarios for it."),
         "matrix": ("matrix.matrix_command", "Restart a job on damaged saves, or from each save that matters."),
+        "explore": (
+            "explore.explore_command:explore_",
+            "Try the job's restore on the legal states of its checkpoint folder after a crash.",
+        ),
     },
     "Before a run": {
         "list": ("cli.listing:list_", "List scenarios, suites and game days; the faults; or the keys of `expect:`."),

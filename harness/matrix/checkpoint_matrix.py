@@ -15,23 +15,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.backends.contract import Backend
+from harness.campaign import restarts
 from harness.errors import CannotRunError, ChaosError, FaultError
+from harness.evidence.restarts import Losses, Restart, apart, read_restart
 from harness.faults.shared import checkpoint_damage
 from harness.log import untrusted_files
-from harness.log.journal import JOURNAL
 from harness.matrix import restart_log
 from harness.matrix.cells import Cell, cells
-from harness.matrix.restart_log import Answer, Came, Restart
+from harness.matrix.restart_log import Answer, Came
 from harness.plan.run_plan import Abort, Plan
 from harness.run import drill, second_restart
 from harness.run.job import Outcome, execute
-from harness.run.observers import Silent, Status
+from harness.run.observers import Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
-FOLLOWED_STEPS = 5  # steps after a restore that are compared
 LOOK_S = 0.3
 NO_STEP_NS, WALL_CLOCK_NS = 60 * 10**9, 180 * 10**9
 TOLERANCE = 10  # factor of the difference of an undamaged restart, if that is not zero
@@ -69,13 +69,6 @@ def run_matrix(
         return _Matrix(plan, reports.resolve() / plan.run_id, backend, stop, tell).run()
 
 
-def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder that is to hold several runs. An empty file `undo.jsonl` marks the folder as the harness's own, so
-    that the nodes of a run write only into the folder of their run."""
-    folder.mkdir(parents=True)
-    (folder / JOURNAL).touch(0o600)
-
-
 class _Matrix:
     def __init__(
         self, plan: Plan, folder: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
@@ -87,14 +80,14 @@ class _Matrix:
         self.base = folder / "base"
 
     def run(self) -> Matrix:
-        own_folder(self.folder)
-        own_folder(self.folder / "cells")
+        restarts.own_folder(self.folder)
+        restarts.own_folder(self.folder / "cells")
         self._make_checkpoints()
         self._leave_steps_to_do()
         place, listing = self._look(self.base)
         if not listing.finished:
             raise ChaosError(f"the trainer left no finished checkpoint in {place.folder}/ ({len(place.files)} files)")
-        usual = restart_log.read_restart(self.base).losses
+        usual = read_restart(self.base).losses
         healthy, outcome = self._restart("undamaged")
         newest, tolerance = self._newest(healthy, outcome, usual)
         rows = []
@@ -121,7 +114,7 @@ class _Matrix:
     def _make_checkpoints(self) -> None:
         """Runs the job until two checkpoints are finished, then five steps more, and until no save is being written."""
         self.tell("a run without faults makes checkpoints")
-        until = _Until(self.stop, self._two_are_finished())
+        until = restarts.Until(self.stop, self._two_are_finished())
         outcome = execute(self.base_plan, self.base, self.backend, until, until.end)
         if outcome.outcome not in ("completed", "interrupted"):
             raise ChaosError(f"the run without faults did not make checkpoints: {outcome.reason}")
@@ -152,20 +145,18 @@ class _Matrix:
             if since is None and len(listing.finished) >= 2:
                 since = status.step
             quiet = all(each.whole for each in listing.checkpoints)
-            return since is not None and quiet and status.step >= since + FOLLOWED_STEPS
+            return since is not None and quiet and status.step >= since + restarts.FOLLOWED_STEPS
 
         return enough
 
-    def _newest(self, healthy: Restart, outcome: Outcome, usual: restart_log.Losses) -> tuple[int, float]:
+    def _newest(self, healthy: Restart, outcome: Outcome, usual: Losses) -> tuple[int, float]:
         """Returns the step that the restart on undamaged checkpoints restored, and the relative difference of losses
         that is allowed in restarts on damaged checkpoints."""
         if not healthy.step or healthy.told:
             raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
-        return healthy.step, TOLERANCE * (restart_log.apart(healthy.losses, usual) or 0.0)
+        return healthy.step, TOLERANCE * (apart(healthy.losses, usual) or 0.0)
 
-    def _row(
-        self, name: str, cell: Cell, newest: int, usual: restart_log.Losses, tolerance: float, older: bool
-    ) -> DamageRow:
+    def _row(self, name: str, cell: Cell, newest: int, usual: Losses, tolerance: float, older: bool) -> DamageRow:
         begin, damaged = time.monotonic(), list[int]()
         try:
             found, outcome = self._restart(name, lambda folder: damaged.append(self._strike(folder, cell)))
@@ -205,19 +196,14 @@ class _Matrix:
     def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
         """Copies the saves, calls `change` on the folder with the copy, and restarts the job in this folder. Raises
         `FaultError` if `change` fails."""
-        folder = self.folder / "cells" / name
-        folder.mkdir(parents=True)
-        launch = self.plan.launch()
-        drill.copy_saved(launch, self.base, folder)
-        try:
+
+        def prepare(folder: pathlib.Path) -> None:
+            drill.copy_saved(self.plan.launch(), self.base, folder)
             if change is not None:
                 change(folder)
-            until = _Until(self.stop, _some_steps_after())
-            outcome = execute(self.plan.again(f"{self.folder.name}-{name}"), folder, self.backend, until, until.end)
-        finally:
-            for saved in (*drill.saved_folders(launch), "kept"):
-                untrusted_files.remove_tree(folder, saved)
-        return restart_log.read_restart(folder), outcome
+
+        plan = self.plan.again(f"{self.folder.name}-{name}")
+        return restarts.restart(plan, self.folder / "cells" / name, self.backend, self.stop, prepare)
 
     def _strike(self, folder: pathlib.Path, cell: Cell) -> int:
         """Applies the damage `cell` to a copy of the saves. Returns how many bytes of tensors the damage changed."""
@@ -231,28 +217,3 @@ class _Matrix:
         if measured != damage.expected or not measured:
             raise FaultError(f"{damage.path}: {measured} {unit}, {damage.expected} expected")
         return damage.tensor_bytes
-
-
-class _Until(Silent):
-    """Ends a job as soon as the function `enough` returns True or the user asks to stop."""
-
-    def __init__(self, users: StopRequest, enough: Callable[[Status], bool]):
-        self.end, self._users, self._enough = StopRequest(), users, enough
-
-    def status(self, status: Status) -> None:
-        if self._users.asked:
-            self.end.ask(self._users.reason)
-        elif not self.end.asked and self._enough(status):
-            self.end.ask("enough is known")
-
-
-def _some_steps_after() -> Callable[[Status], bool]:
-    first: int | None = None
-
-    def enough(status: Status) -> bool:
-        nonlocal first
-        if status.phase == "training" and first is None:
-            first = status.step
-        return first is not None and status.step >= first + FOLLOWED_STEPS
-
-    return enough

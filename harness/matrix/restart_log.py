@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import enum
-import math
-import pathlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from harness.errors import EventLogError
-from harness.log import reading
-
-Losses = Mapping[tuple[int, int], float]  # (rank, step) → loss, the later one of a step done twice
+from harness.evidence.restarts import Losses, Restart, apart
 
 
 class Came(enum.StrEnum):
@@ -29,69 +23,11 @@ class Came(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Restart:
-    """What the event log says about a restart. `step` is the step that all ranks restored, or `None` if the ranks
-    restored no common step. Without a logged restore, `step` is one less than the first logged step."""
-
-    step: int | None
-    told: bool  # it said that it passed a checkpoint over
-    losses: Losses = field(default_factory=dict)
-    failed_workers: bool = False
-    tells: bool = True  # its restores name passed-over checkpoints, or say that there were none
-
-
-@dataclass(frozen=True)
 class Answer:
     came: Came
     step: int | None = None
     detail: str = ""
     judged: bool = True  # its losses were compared with those of the undamaged run
-
-
-def read_restart(folder: pathlib.Path) -> Restart:
-    """Reads the event log of a restart from the folder of the restart. A restart without a readable event log counts as
-    a restart that restored nothing."""
-    try:
-        log = reading.read(folder / "events")
-    except EventLogError:
-        return Restart(None, False)
-    events = [event for writer in log.writers for event in writer.events]
-    restored = [event for event in events if event.get("event") == "restored"]
-    steps = {event["step"] for event in restored if isinstance(event.get("step"), int)}
-    losses, first = _losses(log)
-    if not restored and first is not None:
-        steps = {first - 1}
-    told = any(event.get("fallback") for event in restored)
-    failed = any(event.get("event") == "worker.exit" and event.get("code") for event in events)
-    return Restart(
-        steps.pop() if len(steps) == 1 else None, told, losses, failed, any("fallback" in event for event in restored)
-    )
-
-
-def _losses(log: reading.Log) -> tuple[Losses, int | None]:
-    """Returns all losses in the log of a restart, by rank and step, and the first logged step."""
-    found: dict[tuple[int, int], float] = {}
-    first: int | None = None
-    for writer in (writer for writer in log.writers if writer.role == "trainer"):
-        rank, numbers = writer.header.get("rank"), writer.steps["step"].tolist()
-        if isinstance(rank, int):
-            found.update({(rank, s): loss for s, loss in zip(numbers, writer.steps["loss"].tolist(), strict=True)})
-        first = min([*numbers[:1], *([first] if first is not None else [])], default=None)
-    return found, first
-
-
-def apart(losses: Losses, usual: Losses) -> float | None:
-    """Returns the largest relative difference between a loss in `losses` and the loss of the same rank and step in
-    `usual`. Returns `None` if `losses` and `usual` have no rank and step in common."""
-    common = [(losses[key], usual[key]) for key in losses.keys() & usual.keys()]
-    return max((_difference(one, other) for one, other in common), default=None)
-
-
-def _difference(one: float, other: float) -> float:
-    if one == other or (math.isnan(one) and math.isnan(other)):
-        return 0.0
-    found = abs(one - other) / max(abs(one), abs(other))
-    return found if math.isfinite(found) else math.inf
 
 
 def answer(

@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.backends.contract import Backend
+from harness.campaign.restarts import own_folder
 from harness.errors import CannotRunError, ChaosError, FaultError, UsageError
 from harness.evidence.samples import pass_ends, told_kind
 from harness.log import untrusted_files
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.matrix import resume_comparison, trainer_code
-from harness.matrix.checkpoint_matrix import own_folder
 from harness.matrix.forgotten_files import forgotten
 from harness.matrix.moments import AMID, Moment, Saves, moments
 from harness.matrix.other_tensors import other_tensors

@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
+from harness.evidence.restarts import Losses, Restart
 from harness.matrix.cells import Cell
 from harness.matrix.checkpoint_matrix import DamageRow, Matrix, _Matrix
-from harness.matrix.restart_log import Answer, Came, Losses, Restart
+from harness.matrix.restart_log import Answer, Came
 from harness.trainers.contract import Checkpoint
 
 TRAINER = pathlib.Path(__file__).with_name("saving_trainer.py")

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from simulator import Job, Logs, Outage, change, simulate, steps
 
-from harness.matrix.restart_log import Came, Losses, Restart, answer, apart, read_restart
+from harness.evidence.restarts import Losses, Restart, apart, read_restart
+from harness.matrix.restart_log import Came, answer
 
 JOB = Job(nodes=2, steps=30, every=10)
 NAN = math.nan

@@ -113,7 +113,7 @@ class LocalCluster(TellingCluster):
         run_folder.prepare(run_dir, workload, [run_folder.CONTROL, *names])
         self._lab = client.LabClient(mode, run_id, run_dir / "logs" / "labd.log", self._on_event)
         try:
-            storage_calls.mount(self._lab, run_dir, workload.mounts)
+            storage_calls.mount(self._lab, run_dir, workload.mounts, workload.recorded)
             for index, name in enumerate(names):
                 self._nodes.append(self._new(name, index, 1))
         except BaseException:

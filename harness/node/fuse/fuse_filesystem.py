@@ -479,25 +479,35 @@ def is_dying(pid: int) -> bool:
     return any(mask & SIGKILL_BIT for mask in pending)
 
 
-def main(link: socket.socket, folder: str, pid: int = 0, become: Callable[[], None] = lambda: None) -> None:
+def main(
+    link: socket.socket,
+    folder: str,
+    pid: int = 0,
+    become: Callable[[], None] = lambda: None,
+    make: Callable[[pathlib.Path], FileSystem] = FileSystem,
+) -> None:
     """Mounts (for process `pid`, if not for itself), says so, then answers calls until the caller is gone.
 
-    With `become` it gives up rights that it needs no longer once all is mounted.
+    With `become` it gives up rights that it needs no longer once all is mounted. `make` takes the folder.
     """
-    system = start(link, folder, pid, become)
+    system = start(link, folder, pid, become, make)
     if system is not None:
         answer(link, system)
 
 
 def start(
-    link: socket.socket, folder: str, pid: int = 0, become: Callable[[], None] = lambda: None
+    link: socket.socket,
+    folder: str,
+    pid: int = 0,
+    become: Callable[[], None] = lambda: None,
+    make: Callable[[pathlib.Path], FileSystem] = FileSystem,
 ) -> FileSystem | None:
     """Mounts, and tells over the link that it did, or why it could not; then it returns nothing."""
     kernel.set_name("lab-storage")
     os.umask(0)
     path = pathlib.Path(folder)
     try:
-        system = FileSystem(path)
+        system = make(path)
         system.mount(path, pid)
         become()
         system.serve()

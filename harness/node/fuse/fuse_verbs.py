@@ -10,24 +10,29 @@ import functools
 import os
 import pathlib
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from harness.errors import BackendError, UsageError
 from harness.node import kernel, owner_names, rpc, spawn
 from harness.node.compat import TIMEOUTS
-from harness.node.fuse import fuse_filesystem
+from harness.node.fuse import fuse_filesystem, recording
 from harness.node.lab import Call, Lab
 
 _NOT_READY: tuple[type[Exception], ...] = (*TIMEOUTS, ConnectionError)
 
 
-async def mount(lab: Lab, folder: str) -> None:
-    """Shows `folder` to new nodes through a file system of ours. Raises `StageError` if that is refused."""
+async def mount(lab: Lab, folder: str, record: str = "") -> None:
+    """Shows `folder` to new nodes through a file system of ours. The folder `record`, if given, gets a record of what
+    nodes change there. Raises `StageError` if that is refused."""
     if folder in lab.storage:
         raise UsageError(f"{folder}: is disturbed already")
     ours, theirs = socket.socketpair()
+    make: Callable[[pathlib.Path], fuse_filesystem.FileSystem] = fuse_filesystem.FileSystem
+    if record:
+        make = functools.partial(recording.RecordingFileSystem, record=pathlib.Path(record))
     with theirs:
-        pid = spawn.fork(lambda: fuse_filesystem.main(theirs, folder), keep=(theirs.fileno(),))
+        pid = spawn.fork(lambda: fuse_filesystem.main(theirs, folder, make=make), keep=(theirs.fileno(),))
     lab.on_exit(pid, lambda code: lab.note(f"the file system over {folder} ended with {code}"))
     reader, writer = await asyncio.open_connection(sock=ours)
     try:

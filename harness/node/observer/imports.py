@@ -79,7 +79,8 @@ class _Telling(Loader):
 
 
 def wait() -> None:
-    """Begins the observation at the next `import torch`, once that is done: all that the signals hook is there then."""
+    """Begins the observation at the next `import torch`, once that is done: all that the signals hook is there then. It
+    begins at once in a process that was forked with torch."""
     finder, process_began = Finder(), (time.time_ns(), time.monotonic_ns())
 
     def torch_imported(_: ModuleType) -> None:
@@ -97,6 +98,8 @@ def wait() -> None:
 
     finder.callbacks[ROOT] = [torch_imported]
     sys.meta_path.insert(0, finder)
+    if ROOT in sys.modules:
+        finder.imported(sys.modules[ROOT])
 
 
 def _place(finder: Finder, watch: Watch, name: str, module: str) -> None:

@@ -1,0 +1,66 @@
+"""Restarts of a job on saves that it left: each in a folder of its own, and only as long as it takes to know enough."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+from harness.backends.contract import Backend
+from harness.evidence.restarts import Restart, read_restart
+from harness.log import untrusted_files
+from harness.log.journal import JOURNAL
+from harness.plan.run_plan import Plan
+from harness.run import drill
+from harness.run.job import Outcome, execute
+from harness.run.observers import Silent, Status
+from harness.run.stop import StopRequest
+
+FOLLOWED_STEPS = 5  # steps after a restore that are compared
+
+
+def restart(
+    plan: Plan, folder: pathlib.Path, backend: Backend, stop: StopRequest, prepare: Callable[[pathlib.Path], None]
+) -> tuple[Restart, Outcome]:
+    """Restarts the job in a new folder, in which `prepare` puts the saves, until it has done some steps. The saves are
+    removed when it has ended. Raises what `prepare` raises."""
+    folder.mkdir(parents=True)
+    try:
+        prepare(folder)
+        until = Until(stop, some_steps_after())
+        outcome = execute(plan, folder, backend, until, until.end)
+    finally:
+        for saved in (*drill.saved_folders(plan.launch()), "kept"):
+            untrusted_files.remove_tree(folder, saved)
+    return read_restart(folder), outcome
+
+
+def own_folder(folder: pathlib.Path) -> None:
+    """Makes a folder that is to hold several runs. An empty file `undo.jsonl` marks the folder as the harness's own, so
+    that the nodes of a run write only into the folder of their run."""
+    folder.mkdir(parents=True)
+    (folder / JOURNAL).touch(0o600)
+
+
+class Until(Silent):
+    """Ends a job as soon as the function `enough` returns True or the user asks to stop."""
+
+    def __init__(self, users: StopRequest, enough: Callable[[Status], bool]):
+        self.end, self._users, self._enough = StopRequest(), users, enough
+
+    def status(self, status: Status) -> None:
+        if self._users.asked:
+            self.end.ask(self._users.reason)
+        elif not self.end.asked and self._enough(status):
+            self.end.ask("enough is known")
+
+
+def some_steps_after() -> Callable[[Status], bool]:
+    first: int | None = None
+
+    def enough(status: Status) -> bool:
+        nonlocal first
+        if status.phase == "training" and first is None:
+            first = status.step
+        return first is not None and status.step >= first + FOLLOWED_STEPS
+
+    return enough

@@ -1,0 +1,85 @@
+"""What a job made of a state of its checkpoint folder after a crash, and the verdict on all of its answers."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.evidence.restarts import Losses, Restart, apart
+
+
+class Came(enum.StrEnum):
+    """The class of a restore from a state that a crash may leave. A save is due if it was finished before the crash."""
+
+    RESUMED = "resumed"  # from a save that is due, or from a later one, with the losses of that save
+    FELL_BACK = "fell back"  # behind the last save that is due, with a word
+    CRASHED = "crashed"
+    SILENT = "loaded silently wrong"
+    LOST = "lost durable progress"  # behind the last save that is due, without a word
+    STALLED = "stalled"  # it neither restored anything in time nor ended
+    UNKNOWN = "not known"
+
+
+BAD = (Came.SILENT, Came.LOST, Came.CRASHED)
+OPEN = (Came.STALLED, Came.UNKNOWN)
+TOLERANCE = 10  # factor of the difference between the losses of two healthy runs, if that is not zero
+
+
+@dataclass(frozen=True)
+class Answer:
+    came: Came
+    step: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The healthy job: the losses of the run that saved, and for each save those of a restart from it undamaged.
+
+    A save without such a restart, or whose restart restored another step, is missing in `after`.
+    """
+
+    run: Losses
+    after: Mapping[int, Losses]
+
+    @property
+    def tolerance(self) -> float:
+        """Returns the relative difference of losses that is allowed; 0 for a job that repeats itself bit for bit."""
+        return TOLERANCE * max((apart(losses, self.run) or 0.0 for losses in self.after.values()), default=0.0)
+
+    def of(self, step: int) -> Losses:
+        return {**self.run, **self.after.get(step, {})}
+
+
+def answer(found: Restart, ended: str, due: int, usual: Usual) -> Answer:
+    """Classifies a restore. `ended` says how the job failed, or is empty. `due` is the step of the last save that the
+    job had called finished before the crash."""
+    if found.step is None:
+        if ended or found.failed_workers:
+            return Answer(Came.CRASHED, detail=ended or "its workers failed")
+        if found.losses:
+            return Answer(Came.UNKNOWN, detail="its ranks told different steps that they restored")
+        return Answer(Came.STALLED, detail="it restored nothing in time")
+    off = apart(found.losses, usual.of(found.step))
+    if off is None and ended:
+        return Answer(Came.CRASHED, found.step, f"it failed after the restore: {ended}")
+    if off is None and found.step >= due:
+        return Answer(Came.UNKNOWN, found.step, "it told no loss to compare after the restore")
+    if off is not None and off > usual.tolerance and found.step:
+        return _other_losses(found, off, usual)
+    if found.step >= due:
+        return Answer(Came.RESUMED, found.step)
+    missed = f"step {due} was saved before the crash"
+    if found.told:
+        return Answer(Came.FELL_BACK, found.step, f"{missed}; the job said that it passed it over")
+    if not found.tells:
+        return Answer(Came.UNKNOWN, found.step, f"{missed}; its trainer never says what it passes over")
+    return Answer(Came.LOST, found.step, f"{missed}, and the job said nothing")
+
+
+def _other_losses(found: Restart, off: float, usual: Usual) -> Answer:
+    differ = f"its losses differ from those after step {found.step} by up to {off:.2g} of their size"
+    if found.step not in usual.after:
+        return Answer(Came.UNKNOWN, found.step, f"{differ}; no restart from that save undamaged shows what is usual")
+    return Answer(Came.SILENT, found.step, differ)

@@ -1,0 +1,56 @@
+"""The operations of a job on its checkpoint folder, in the order in which the file system answered them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Kind(enum.StrEnum):
+    CREATE = "create"
+    MKDIR = "mkdir"
+    SYMLINK = "symlink"
+    LINK = "link"
+    WRITE = "write"
+    TRUNCATE = "truncate"
+    RENAME = "rename"
+    UNLINK = "unlink"
+    RMDIR = "rmdir"
+    FSYNC = "fsync"
+    FSYNC_DIR = "fsync_dir"
+    CLOSE = "close"
+
+
+ROOT = 0  # inode of the checkpoint folder
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation that succeeded. Paths are relative to the checkpoint folder, without a leading slash.
+
+    `inode` is a number that no other file or folder of the recording ever has. `other` is the new path of a rename or
+    link, and the target of a symbolic link. A write has `offset` and `size` in the file, and its bytes begin at byte
+    `data` of the recorded data; a truncation has the new `size`. `t_ns` is the time of the answer in Unix time.
+    """
+
+    kind: Kind
+    path: str
+    inode: int = ROOT
+    other: str = ""
+    offset: int = 0
+    size: int = 0
+    data: int = 0
+    t_ns: int = 0
+
+    def in_words(self) -> str:
+        if self.kind is Kind.WRITE:
+            return f"write bytes {self.offset} to {self.offset + self.size} of {self.path}"
+        if self.kind is Kind.TRUNCATE:
+            return f"truncate {self.path} to {self.size} bytes"
+        if self.kind is Kind.FSYNC_DIR:
+            return f"fsync the folder {self.path or '.'}"
+        if self.kind is Kind.RENAME:
+            return f"rename {self.path} to {self.other}"
+        if self.kind in (Kind.LINK, Kind.SYMLINK):
+            return f"{self.kind} {self.path} to {self.other}"
+        return f"{self.kind} {self.path}"

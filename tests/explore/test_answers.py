@@ -1,0 +1,130 @@
+"""How a restore from a crash state is classified, and the verdict on all of them. No job is started."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from harness.evidence.restarts import Losses, Restart
+from harness.explore import explore_report
+from harness.explore.answers import Answer, Came, Usual, answer
+from harness.explore.exploration import Exploration, Profile, Tried, states_of
+from harness.explore.operations import Kind, Operation
+from harness.explore.recorded_job import Recorded, Save
+from harness.judge.verdict import Verdict
+
+RUN: Losses = {(rank, step): 1.0 * step for rank in (0, 1) for step in range(1, 40)}
+USUAL = Usual(RUN, {10: {}, 20: {}})
+
+
+def losses(step: int, factor: float = 1.0) -> Losses:
+    return {(0, step + 1): factor * (step + 1), (1, step + 1): factor * (step + 1)}
+
+
+@pytest.mark.parametrize(
+    ("found", "ended", "came"),
+    [
+        (Restart(20, False, losses(20)), "", Came.RESUMED),
+        (Restart(30, False, losses(30)), "", Came.RESUMED),  # a save that was not finished yet
+        (Restart(20, False, losses(20)), "it failed later", Came.RESUMED),
+        (Restart(20, True, losses(20)), "", Came.RESUMED),  # it said that it passed over a torn later one
+        (Restart(10, True, losses(10)), "", Came.FELL_BACK),
+        (Restart(0, True, losses(0)), "", Came.FELL_BACK),
+        (Restart(10, False, losses(10)), "", Came.LOST),
+        (Restart(0, False, losses(0)), "", Came.LOST),
+        (Restart(0, False, losses(0, 2.0)), "", Came.LOST),  # two runs from scratch may differ
+        (Restart(0, False), "", Came.LOST),
+        (Restart(10, False, losses(10), tells=False), "", Came.UNKNOWN),
+        (Restart(20, False, losses(20, 1.01)), "", Came.SILENT),
+        (Restart(20, True, losses(20, 1.01)), "", Came.SILENT),
+        (Restart(20, False, losses(20, float("nan"))), "", Came.SILENT),
+        (Restart(30, False, losses(30, 1.01)), "", Came.UNKNOWN),  # no healthy restart from there
+        (Restart(20, False), "", Came.UNKNOWN),
+        (Restart(20, False), "rank 1 ended with 1", Came.CRASHED),
+        (Restart(None, False), "rank 1 ended with 1", Came.CRASHED),
+        (Restart(None, False, failed_workers=True), "", Came.CRASHED),
+        (Restart(None, False), "", Came.STALLED),
+        (Restart(None, False, losses(10)), "", Came.UNKNOWN),  # its ranks told different steps
+    ],
+)
+def test_a_restore_is_classified(found: Restart, ended: str, came: Came) -> None:
+    assert answer(found, ended, 20, USUAL).came is came
+
+
+def test_a_job_that_does_not_repeat_itself_may_differ_as_much_as_its_healthy_restarts_do() -> None:
+    usual = Usual(RUN, {20: losses(20, 1.001)})
+    assert answer(Restart(20, False, losses(20, 1.005)), "", 20, usual).came is Came.RESUMED
+    assert answer(Restart(20, False, losses(20, 1.05)), "", 20, usual).came is Came.SILENT
+
+
+def saved() -> Recorded:
+    """Two saves: each is a new file that is renamed over the old one, without a flush."""
+    operations = list[Operation]()
+    for number, step in enumerate((1, 2), 1):
+        operations += [
+            Operation(Kind.CREATE, "new", number),
+            Operation(Kind.WRITE, "new", number, size=4, data=4 * (step - 1)),
+            Operation(Kind.CLOSE, "new", number),
+            Operation(Kind.RENAME, "new", number, other="model"),
+        ]
+    return Recorded(operations, pathlib.Path("none"), [Save(1, 4), Save(2, 8)], {}, 1)
+
+
+def explored(came: list[Came], left: int = 0, **more: Any) -> Exploration:
+    recorded = saved()
+    profile = states_of(recorded, "posix")
+    states = profile.states[: len(came) + left]
+    told = [Tried(state, Answer(each, 2, "why"), 0.1) for state, each in zip(states, came, strict=False)]
+    counted = Profile("posix", profile.changes, profile.open_changes, profile.moments, states, len(states), 0)
+    return Exploration("explore-x", "a trainer", "forked", recorded, [counted], told, **more)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (explored([Came.RESUMED, Came.FELL_BACK]), Verdict.PASS),
+        (explored([Came.RESUMED], left=1), Verdict.INCONCLUSIVE),
+        (explored([]), Verdict.INCONCLUSIVE),
+        (explored([Came.RESUMED], why="the undamaged save was not restored"), Verdict.INCONCLUSIVE),
+        (explored([Came.RESUMED], interrupted=True), Verdict.INCONCLUSIVE),
+        (explored([Came.RESUMED, Came.STALLED]), Verdict.INCONCLUSIVE),
+        (explored([Came.RESUMED, Came.UNKNOWN]), Verdict.INCONCLUSIVE),
+        (explored([Came.RESUMED, Came.CRASHED]), Verdict.FAIL),
+        (explored([Came.LOST], left=1), Verdict.FAIL),
+        (explored([Came.SILENT, Came.UNKNOWN]), Verdict.FAIL),
+    ],
+)
+def test_the_verdict_is_never_pass_for_want_of_evidence(found: Exploration, verdict: Verdict) -> None:
+    assert found.verdict is verdict
+    assert f"Verdict: **{verdict.value}**" in explore_report.page(found)
+    assert json.loads(json.dumps(explore_report.plain(found)))["verdict"] == verdict.value
+
+
+def test_the_smallest_bad_state_is_shown_as_a_timeline() -> None:
+    found = explored([Came.RESUMED] * 99)
+    states = found.profiles[0].states
+    smallest = min((state for state in states if found.lost(state)), key=found.lost)
+    found.tried = [Tried(state, Answer(Came.SILENT, 2, "why"), 0.1) for state in states if found.lost(state)]
+    (worst,) = found.worst()
+    assert found.lost(worst.state) == found.lost(smallest) == 1
+    ((words, lines),) = explore_report.bad_states(found)
+    assert f"{worst.state.id} is the smallest" in words and lines[-1].endswith(
+        f"--state explore-x/{worst.state.id} --into FOLDER"
+    )
+    fates = {line.split()[1] for line in lines if line.strip()[:1].isdigit() and "operations" not in line}
+    assert fates & {"lost", "in"} and "kept" in " ".join(lines)
+
+
+def test_a_save_counts_as_due_only_after_the_job_called_it_finished() -> None:
+    recorded = saved()
+    assert [recorded.due(during) for during in (4, 7, 8)] == [1, 1, 2]
+    due = {state.crash.during: state.due for state in states_of(recorded, "ext4").states}
+    assert due == {during: recorded.due(during) for during in due} and 8 in due
+
+
+def test_states_with_the_same_files_are_tried_once() -> None:
+    profile = states_of(saved(), "posix")
+    assert profile.chosen == len(profile.states) + profile.equal
+    assert len({state.id for state in profile.states}) == len(profile.states)
+    assert not any(state.crash.during < 4 for state in profile.states)

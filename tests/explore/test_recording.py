@@ -1,0 +1,117 @@
+"""The record of what a process on a node changes in a folder, on a real file system of ours."""
+
+import json
+import os
+import pathlib
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+from waiting import until
+
+from harness.backends.contract import Launch, Verb
+from harness.backends.local.backend import BACKEND
+from harness.node.fuse.recording import DATA, OPERATIONS, Record
+
+NEEDS_FUSE = pytest.mark.skipif(
+    Verb.STORAGE not in BACKEND.probe().verbs, reason=BACKEND.probe().missing.get(Verb.STORAGE, "")
+)
+CHANGES = """
+    import os
+    os.mkdir("tmp")
+    with open("tmp/model", "wb") as file:
+        file.write(b"one")
+        file.flush()
+        os.fsync(file.fileno())
+    with open("tmp/model", "r+b") as file:
+        file.seek(2)
+        file.write(b"TWO")
+        file.flush()
+        os.ftruncate(file.fileno(), 4)
+    folder = os.open("tmp", os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+    os.rename("tmp", "step-1")
+    open("step-1/model", "rb").close()
+    os.link("step-1/model", "again")
+    os.symlink("step-1", "latest")
+    open("again", "wb").close()
+    with open("gone", "w") as file:
+        os.unlink("gone")
+        open("gone", "w").close()
+        file.write("late")
+    os.unlink("gone")
+    os.posix_fallocate(os.open("step-1/model", os.O_RDWR), 0, 100)
+    os.unlink("latest")
+"""
+
+
+def recorded(tmp_path: pathlib.Path, code: str) -> tuple[list[dict[str, Any]], bytes, pathlib.Path]:
+    done = tmp_path / "done"
+    done.mkdir()
+    code = textwrap.dedent(code) + f"\nopen({str(done / 'it')!r}, 'w').close()\n"
+    command = (
+        sys.executable,
+        "-S",
+        "-c",
+        f"import os; os.chdir({str(tmp_path / 'store')!r})\n{code}",
+        "{run_dir}/done",
+    )
+    workload = Launch(command, 1, 1, {}, None, ("store",), ("store",))
+    with BACKEND.open(workload, tmp_path, f"test-recording-{os.getpid()}") as cluster:
+        cluster.start()
+        until((done / "it").exists, "the end of the changes")
+    folder = tmp_path / "recorded" / "store"
+    return (
+        [json.loads(line) for line in (folder / OPERATIONS).read_text().splitlines()],
+        (folder / DATA).read_bytes(),
+        folder,
+    )
+
+
+@NEEDS_FUSE
+def test_every_change_is_recorded_in_its_order(tmp_path: pathlib.Path) -> None:
+    lines, data, _ = recorded(tmp_path, CHANGES)
+    told = [(line["kind"], line["path"], line["inode"], line.get("other", line.get("size"))) for line in lines]
+    assert told == [
+        ("mkdir", "tmp", 1, None),
+        ("create", "tmp/model", 2, None),
+        ("write", "tmp/model", 2, 3),
+        ("fsync", "tmp/model", 2, None),
+        ("close", "tmp/model", 2, None),
+        ("write", "tmp/model", 2, 3),
+        ("truncate", "tmp/model", 2, 4),
+        ("close", "tmp/model", 2, None),
+        ("fsync_dir", "tmp", 1, None),
+        ("rename", "tmp", 1, "step-1"),
+        ("link", "step-1/model", 2, "again"),
+        ("symlink", "latest", 3, "step-1"),
+        ("truncate", "again", 2, 0),
+        ("close", "again", 2, None),
+        ("create", "gone", 4, None),
+        ("unlink", "gone", 4, None),
+        ("create", "gone", 5, None),
+        ("close", "gone", 5, None),
+        ("write", "gone", 4, 4),
+        ("close", "gone", 4, None),
+        ("unlink", "gone", 5, None),
+        ("truncate", "step-1/model", 2, 100),
+        ("unlink", "latest", 3, None),
+        ("close", "step-1/model", 2, None),
+    ]
+    assert data == b"oneTWOlate"
+    assert [(line["offset"], line["data"]) for line in lines if line["kind"] == "write"] == [(0, 0), (2, 3), (0, 6)]
+    assert [line["t_ns"] for line in lines] == sorted(line["t_ns"] for line in lines)
+
+
+def test_a_record_ends_at_its_limit_and_says_so(tmp_path: pathlib.Path) -> None:
+    record = Record(tmp_path, operations_max=3, bytes_max=10)
+    record.add("create", "a", 1)
+    record.add("write", "a", 1, b"12345", offset=0)
+    record.add("write", "a", 1, b"123456", offset=5)
+    record.add("close", "a", 1)
+    lines = [json.loads(line) for line in (tmp_path / OPERATIONS).read_text().splitlines() if line]
+    assert [line.get("kind") for line in lines] == ["create", "write", None]
+    assert "more than 3 operations" in lines[-1]["ended"]
+    assert (tmp_path / DATA).read_bytes() == b"12345"
