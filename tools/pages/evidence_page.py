@@ -10,7 +10,7 @@ from pages.reference_pages import MADE
 
 from harness import api
 from harness.evidence import logs, usual
-from harness.evidence.reported import COLUMNS, EVENTS, ITEMS
+from harness.evidence.reported import EVENTS, ITEMS
 from harness.judge import assumption, guarantee
 from harness.judge.facts import analysis, known, restarts, saves, store
 from harness.judge.verdict import Figure, Ground, Kind
@@ -101,7 +101,7 @@ def _held(kind: str) -> str:
     if kind in EVENTS:
         return " or ".join(f"`{name}`" for name in EVENTS[kind])
     column = {"positions": "`first` and `count`", "digests": "`digest`"}.get(kind, f"`{kind}`")
-    return f"`step` with {column}" if kind in COLUMNS else {"steps": "`step`"}.get(kind, "`clock`, of each other host")
+    return f"`step` with {column}" if kind in timeline.KINDS_OF_STEPS else {"steps": "`step`"}.get(kind, "`clock`, of each other host")
 
 
 def _rows(of: type, defaults: bool = False) -> Iterator[tuple[str, str, str]]:
