@@ -51,7 +51,7 @@ CRASHED = {EXIT_ERROR, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal
 CRASHES_MAX = 5  # one after another, each
 SOON_S = 60.0  # after the start
 REPLACED = {*CRASHED, -signal.SIGKILL}  # ends after which peers of the worker may live on
-REPLACED_MAX, REPLACED_WITHIN_S = 10, 10.0  # workers replaced in so many seconds; more do not get any further
+REPLACED_MAX, REPLACED_WITHIN_S = 20, 10.0  # workers replaced in so many seconds; more do not get any further
 SPARE_AFTER_S = 1.0  # after a worker was replaced: by then the others have gone on
 
 
@@ -163,7 +163,11 @@ class ForkingAgent(SimpleElasticAgent):
         it did; if not, all workers start again."""
         now = time.monotonic()
         self._replaced = [at for at in self._replaced if now - at < REPLACED_WITHIN_S]
-        if not self._by_peers or not set(failed.values()) <= REPLACED or len(self._replaced) >= REPLACED_MAX:
+        if not self._by_peers or not set(failed.values()) <= REPLACED:
+            return False
+        if len(self._replaced) >= REPLACED_MAX:
+            count = f"{REPLACED_MAX} workers were replaced within {REPLACED_WITHIN_S:g} s"
+            print(f"launch: no recovery among peers: {count}; all start again", file=sys.stderr)
             return False
         try:
             for _ in failed:
