@@ -240,7 +240,7 @@ class ForkingAgent(SimpleElasticAgent):
         if spare:
             try:
                 with os.fdopen(spare.place, "w") as place:
-                    json.dump(environment, place)
+                    print(json.dumps(environment), file=place)
                 self._running[spare.pid] = local_rank
                 return spare.pid
             except BrokenPipeError:  # somebody has killed it
@@ -255,7 +255,7 @@ class ForkingAgent(SimpleElasticAgent):
         def wait() -> dict[str, str]:
             os.close(told)
             with os.fdopen(place) as file:
-                environment: dict[str, str] = json.load(file)
+                environment: dict[str, str] = json.loads(file.readline())  # nothing: the launcher is gone
             return environment
 
         with _held_signals():

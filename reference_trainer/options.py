@@ -97,7 +97,7 @@ class Options:
         "their state and give it to a new process; without a survivor that is a restart, too",
         choices=("restart", "peer"),
     )
-    peer_s: float = _option(6.0, "seconds that a recovery among peers may take; then all ranks start again")
+    peer_s: float = _option(10.0, "seconds that a recovery among peers may take; then all ranks start again")
     hang_floor_s: float = _option(5.0, "never call it a hang before so many seconds without a step")
     hang_factor: float = _option(20.0, "call it a hang after so many times the median step")
     section_s: float = _option(

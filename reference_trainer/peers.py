@@ -16,9 +16,10 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,7 @@ GENERATION = "generation"  # key of the store: number of the newest one
 NO_STATE = -1  # the step of a process that has none yet
 POLL_S = 0.001
 NO_WORD_S = 1.0  # without a launcher's word of a death, ranks that lost each other meet again by themselves
-CONNECT_S = 2.0  # in which ranks that have met must have connected
+CONNECT_S = 1.5  # in which ranks that have met must have connected
 TRIES_MAX = 3  # at one step
 
 
@@ -136,7 +137,7 @@ def _newest(store: dist.Store) -> int:
     return int(store.add(GENERATION, 0))
 
 
-def furthest(standings: list[Standing]) -> tuple[Standing, int]:
+def furthest(standings: Sequence[Standing]) -> tuple[Standing, int]:
     """The furthest standing, and the first rank that has it.
 
     >>> furthest([Standing(4), Standing(), Standing(5)])
@@ -157,10 +158,10 @@ def give(state: State, rank: int) -> None:
 
 def take(rank: int) -> State:
     """The state that another rank sends."""
-    received: list[dict[str, object]] = [{}, {}]
+    received: list[dict[str, Any]] = [{}, {}]
     dist.recv_object_list(received, rank)
     state, shapes = received
-    for name, (shape, dtype) in shapes.items():  # type: ignore[misc]
+    for name, (shape, dtype) in shapes.items():
         tensor = torch.empty(shape, dtype=dtype)
         dist.recv(tensor, rank)
         state[name] = tensor

@@ -142,7 +142,6 @@ class Worker:
         self.committed = Standing()
         self.under_way: UnderWay | None = None  # the step whose gradients are summed, but which is not committed
         self.taken: dict[str, Any] = {}  # what is told of the state that came from a peer
-        self.sync: GradientSync | None = None
         self.rejoined = False  # this process group is not the first one of the job's start
 
     def run(self) -> tuple[int, str]:
@@ -233,8 +232,8 @@ class Worker:
 
     def wrap(self) -> None:
         """Has DDP sum the gradients over the process group that there is now."""
-        if self.sync:
-            self.sync.close()
+        if sync := getattr(self, "sync", None):
+            sync.close()
         # DDP regroups its buckets after the first iteration of a process. With four or more ranks that changes the
         # order of summation, and a restarted run would differ from an undisturbed one in the last bits.
         # It does not regroup when told to look for unused parameters.
