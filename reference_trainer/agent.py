@@ -5,6 +5,9 @@ seconds, after each failure again. This agent has done both before the first wor
 they begin with everything there. Three rules make the fork safe: no backward pass and no CUDA call in the agent,
 and notice signals blocked, so that none is lost between the fork and the worker's own arrangements.
 
+With recovery among peers (`reference_trainer.peers`) it puts a new process in the place of a worker that dies, and the
+other workers live on. One spare is forked in advance: it waits for a place.
+
 Built on torch's `SimpleElasticAgent` (torch 2.13); what is ours is how processes are started and stopped.
 """
 
@@ -12,14 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import pathlib
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
@@ -46,6 +50,16 @@ HOPELESS = {EXIT_USAGE, EXIT_STOPPED}  # starting again would end the same way
 CRASHED = {EXIT_ERROR, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
 CRASHES_MAX = 5  # one after another, each
 SOON_S = 60.0  # after the start
+REPLACED = {*CRASHED, -signal.SIGKILL}  # ends after which peers of the worker may live on
+REPLACED_MAX, REPLACED_WITHIN_S = 20, 10.0  # workers replaced in so many seconds; more do not get any further
+SPARE_AFTER_S = 1.0  # after a worker was replaced: by then the others have gone on
+
+
+class Spare(NamedTuple):
+    """A forked process that waits for a place in the job, and where to write it."""
+
+    pid: int
+    place: int  # file descriptor
 
 
 class ForkingAgent(SimpleElasticAgent):
@@ -62,10 +76,12 @@ class ForkingAgent(SimpleElasticAgent):
         eviction: Eviction,
         drain_s: float,
         exclude_failing: int = 0,
+        by_peers: bool = False,
     ):
         """Each of the `workers` forked processes runs `worker(arguments)`, which returns its exit code.
 
         `exclude_failing`: after so many failures in a row, each soon after a start, the node leaves; 0: it never does.
+        `by_peers`: a worker that dies is replaced, and takes its state from its peers.
         """
         spec = WorkerSpec(
             role="trainer",
@@ -88,6 +104,10 @@ class ForkingAgent(SimpleElasticAgent):
         self._running: dict[int, int] = {}  # pid → local rank
         self.exit_codes: dict[int, int] = {}  # of the latest workers, by local rank; negative: killed by that signal
         self._crashes = 0
+        self._by_peers = by_peers
+        self._environments: dict[int, dict[str, str]] = {}  # of the latest workers, by local rank
+        self._spare: Spare | None = None
+        self._replaced: list[float] = []  # when
         self.excluded = False  # this node has failed too often
         self._started_at = 0.0
 
@@ -105,9 +125,7 @@ class ForkingAgent(SimpleElasticAgent):
         self.exit_codes = {}
         self._started_at = time.monotonic()
         self._lives_well = False
-        # Held until the workers are known, so that the notice that comes now reaches them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
-        try:
+        with _held_signals():
             for worker in worker_group.workers:
                 environment = {
                     "RANK": worker.global_rank,
@@ -121,24 +139,48 @@ class ForkingAgent(SimpleElasticAgent):
                     "TORCHELASTIC_RESTART_COUNT": worker_group.spec.max_restarts - self._remaining_restarts,
                     STORE_PREFIX_ENV: prefix,
                 }
-                pid = self._fork({key: str(value) for key, value in environment.items()})
-                self._running[pid] = worker.local_rank
+                self._environments[worker.local_rank] = {key: str(value) for key, value in environment.items()}
+                self._start(worker.local_rank)
             return {local_rank: pid for pid, local_rank in self._running.items()}
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._reap()
         self._eviction.check()
         failed = {rank: code for rank, code in self.exit_codes.items() if code != 0}
-        if failed:
+        if failed and not self._replace(worker_group, failed):
             return self._failure(worker_group, failed)
+        if self._by_peers and not self._spare and time.monotonic() - max(self._replaced, default=0) > SPARE_AFTER_S:
+            self._fork_spare()
         if self._running:
             if not self._lives_well and time.monotonic() - self._started_at > SOON_S:
                 self._lives_well = True
                 self._rendezvous_handler.forgive()
             return RunResult(WorkerState.HEALTHY)
         return RunResult(WorkerState.SUCCEEDED, return_values={w.global_rank: 0 for w in worker_group.workers})
+
+    def _replace(self, worker_group: WorkerGroup, failed: dict[int, int]) -> bool:
+        """Puts new processes in the places of workers that have died, if others may have their state. Returns whether
+        it did; if not, all workers start again."""
+        now = time.monotonic()
+        self._replaced = [at for at in self._replaced if now - at < REPLACED_WITHIN_S]
+        if not self._by_peers or not set(failed.values()) <= REPLACED:
+            return False
+        if len(self._replaced) >= REPLACED_MAX:
+            count = f"{REPLACED_MAX} workers were replaced within {REPLACED_WITHIN_S:g} s"
+            print(f"launch: no recovery among peers: {count}; all start again", file=sys.stderr)
+            return False
+        try:
+            for _ in failed:
+                self._rendezvous_handler.begin_generation(self._environments[0][STORE_PREFIX_ENV])
+        except RuntimeError:
+            return False  # without the store nobody can meet
+        for local_rank, code in failed.items():
+            with _held_signals():
+                worker_group.workers[local_rank].id = self._start(local_rank)
+            del self.exit_codes[local_rank]
+            self._replaced.append(now)
+            self._diagnose("crash", local_rank, "restart-in-place", f"exit code {code}")
+        return True
 
     def refuse_excluded(self) -> None:
         """Ends a node that comes back after it was excluded, or fails again. Raises `SignalException`."""
@@ -191,7 +233,38 @@ class ForkingAgent(SimpleElasticAgent):
 
     # Processes
 
-    def _fork(self, environment: dict[str, str]) -> int:
+    def _start(self, local_rank: int) -> int:
+        """Starts a worker, in the spare if there is one. Returns its pid."""
+        environment, spare = self._environments[local_rank], self._spare
+        self._spare = None
+        if spare:
+            try:
+                with os.fdopen(spare.place, "w") as place:
+                    print(json.dumps(environment), file=place)
+                self._running[spare.pid] = local_rank
+                return spare.pid
+            except BrokenPipeError:  # somebody has killed it
+                os.waitpid(spare.pid, 0)
+        pid = self._fork(lambda: environment)
+        self._running[pid] = local_rank
+        return pid
+
+    def _fork_spare(self) -> None:
+        place, told = os.pipe()
+
+        def wait() -> dict[str, str]:
+            os.close(told)
+            with os.fdopen(place) as file:
+                environment: dict[str, str] = json.loads(file.readline())  # nothing: the launcher is gone
+            return environment
+
+        with _held_signals():
+            pid = self._fork(wait)
+        os.close(place)
+        self._spare = Spare(pid, told)
+
+    def _fork(self, place: Callable[[], dict[str, str]]) -> int:
+        """Forks a worker with the environment that `place` returns in it. Returns its pid."""
         sys.stdout.flush()
         sys.stderr.flush()
         agent = os.getpid()
@@ -203,7 +276,7 @@ class ForkingAgent(SimpleElasticAgent):
             _die_with(agent)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.environ.update(environment)
+            os.environ.update(place())
             code = self._worker(self._arguments)
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else EXIT_ERROR
@@ -252,6 +325,16 @@ class ForkingAgent(SimpleElasticAgent):
         for pid in self._running:
             os.kill(pid, signal.SIGKILL)
         self._wait(10.0)
+
+
+@contextlib.contextmanager
+def _held_signals() -> Iterator[None]:
+    """Holds signals until the workers are known, so that a notice that comes now reaches them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
 
 
 def _is_stopped(pid: int) -> bool:

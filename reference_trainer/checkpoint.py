@@ -291,7 +291,7 @@ class Checkpoints:
         self._keep = keep
         self._emit = emit
         self._writer: threading.Thread | None = None
-        self.committed_step = -1
+        self.committed_step = self._begun_step = -1
 
     # Saving
 
@@ -301,6 +301,7 @@ class Checkpoints:
         A failure is an event, and the next save is the retry. Never two at once: while the previous one is still
         being written, this one fails.
         """
+        self._begun_step = step
         self._emit("checkpoint.started", step=step, kind=kind)
         if self._writer and self._writer.is_alive():
             reason = "skipped: the previous checkpoint is still being written"
@@ -309,6 +310,10 @@ class Checkpoints:
             target=self._write, args=(kind, step, state, metrics), name="checkpoint", daemon=True
         )
         self._writer.start()
+
+    def has_begun(self, step: int) -> bool:
+        """Whether this process has begun a save of this step, or one is there; rank 0 only."""
+        return step == self._begun_step or step in self._published()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until nothing is being written any more, or for so long."""
@@ -403,13 +408,16 @@ class Checkpoints:
         """Steps of which any rank sees a checkpoint, newest first. Collective."""
         mine: list[int] = []
         if dist.get_rank() == 0:
-            mine = self._remote.steps() if self._remote else [step_of(folder) for folder in published(self.root)]
+            mine = self._published()
         elif not self._remote:
             with contextlib.suppress(OSError):  # then the others know
                 mine = [step_of(folder) for folder in published(self.root)]
         seen: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(seen, mine)
         return sorted(set().union(*seen), reverse=True)
+
+    def _published(self) -> list[int]:
+        return self._remote.steps() if self._remote else [step_of(folder) for folder in published(self.root)]
 
     def _first_valid(
         self, candidates: Iterator[int], fallback: list[dict[str, str]]

@@ -96,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
             eviction=eviction,
             drain_s=launch.drain_s,
             exclude_failing=trainer_options.exclude_failing,
+            by_peers=trainer_options.recovery == "peer",
         )
         code = run(agent, rendezvous, eviction)
     except (RendezvousError, OSError, RuntimeError) as error:

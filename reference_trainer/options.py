@@ -91,6 +91,13 @@ class Options:
     check_replicas_every: int = _option(
         10, "steps between two comparisons of the ranks' weights; 0: they are never compared", may_be_zero=True
     )
+    recovery: str = _option(
+        "restart",
+        "what to do when a rank dies: start all ranks again from the newest checkpoint, or let the survivors keep "
+        "their state and give it to a new process; without a survivor that is a restart, too",
+        choices=("restart", "peer"),
+    )
+    peer_s: float = _option(10.0, "seconds that a recovery among peers may take; then all ranks start again")
     hang_floor_s: float = _option(5.0, "never call it a hang before so many seconds without a step")
     hang_factor: float = _option(20.0, "call it a hang after so many times the median step")
     section_s: float = _option(

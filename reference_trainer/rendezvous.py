@@ -19,7 +19,7 @@ import time
 from datetime import datetime, timedelta, tzinfo
 from types import FrameType
 
-from torch.distributed import TCPStore
+from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
@@ -37,6 +37,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 from harness.events import Emitter
+from reference_trainer import peers
 from reference_trainer.preemption import SLOW_SIGNAL
 
 POLL_S = 0.02  # of the rendezvous state; 1 s in torch
@@ -253,6 +254,11 @@ class Rendezvous(DynamicRendezvousHandler):
         super().__init__(self._this_node, self._settings, self._backend_name, store, Members(store, self._settings))
         self._store_lost = False
         self._emit("agent.store_found", host=host, port=port)
+
+    def begin_generation(self, prefix: str) -> None:
+        """Tells the workers at this part of the store that a new process is in a dead one's place. Raises
+        `RuntimeError` for a lost store."""
+        peers.begin_generation(PrefixStore(prefix, self._store))
 
     def tell_outcome(self, outcome: str) -> None:
         """How the job ended, for nodes that come too late. Closes the rendezvous."""

@@ -36,8 +36,10 @@ def capture(
     step: int,
     identity: dict[str, Any],
     divergence: dict[str, Any] | None = None,
+    alone: bool = False,
 ) -> State:
-    """The state after `step` steps, as a flat dictionary. Collective: gathers the random state of every rank."""
+    """The state after `step` steps, as a flat dictionary. Collective: gathers the random state of every rank, unless
+    `alone`; then the state holds none."""
     state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     of_optimizer = optimizer.state_dict()
     # One long vector for each kind of state: a file format that keeps an archive for each tensor reads four
@@ -45,7 +47,8 @@ def capture(
     per_parameter = of_optimizer["state"].values()
     for kind in next(iter(per_parameter), ()):
         state[f"optimizer/{kind}"] = torch.cat([entries[kind].flatten() for entries in per_parameter])
-    state["rng"] = gather(_rng_state())
+    if not alone:
+        state["rng"] = gather(_rng_state())
     progress = {
         "step": step,  # also the data cursor: the order of the data is a function of seed and step alone
         "param_groups": of_optimizer["param_groups"],
@@ -85,7 +88,8 @@ def apply(
     schedule.load_state_dict(progress["schedule"])
     take_rates(rates, optimizer, schedule)
     precision.restore(progress.get("precision", {}))
-    _restore_rng(state["rng"], identity["seed"], progress["step"])
+    if "rng" in state:
+        _restore_rng(state["rng"], identity["seed"], progress["step"])
     divergence: dict[str, Any] = progress.get("divergence", {})
     return divergence
 

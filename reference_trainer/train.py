@@ -18,13 +18,16 @@ if __name__ == "__main__":
 
 import contextlib
 import faulthandler
+import json
 import math
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,17 +37,18 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from harness.events import TELLS, Emitter, usage
-from reference_trainer import flight_recorder, shares
+from reference_trainer import flight_recorder, peers, shares
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.damage import Damage, Pause
-from reference_trainer.data import BadShard, Loader, Samples, load_corpus, share
+from reference_trainer.data import BadShard, Loaded, Loader, Samples, load_corpus, share
 from reference_trainer.divergence import Divergence, Spike
 from reference_trainer.gpu_watch import GpuWatch
 from reference_trainer.layers import LayerNorms
 from reference_trainer.memory_watch import MemoryWatch
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
+from reference_trainer.peers import NO_STATE, GaveUp, Peers, Standing
 from reference_trainer.pieces import Pieces
 from reference_trainer.precision import Precision
 from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
@@ -61,6 +65,7 @@ EXIT_STOPPED = 78  # sysexits' EX_CONFIG: by policy; starting again would end th
 
 ERROR_CHARS_MAX = 500
 SETBACKS_MAX = 3  # in a row, without getting further
+NOTICE, TIME_IS_UP, DIFFERENT_SAMPLES = 2, 4, 6  # places in the row that a rank tells of a step
 STORE_PREFIX_ENV = "REFERENCE_TRAINER_STORE_PREFIX"
 
 
@@ -106,6 +111,8 @@ def main(arguments: list[str] | None = None) -> int:
         said = {"error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]}
         lost_peer = isinstance(error, RuntimeError) and is_lost_peer(error)
         code, reason = (EXIT_PEER_LOST, "peer lost") if lost_peer else (EXIT_ERROR, "error")
+        if isinstance(error, GaveUp):
+            print(f"rank {rank}: no recovery among peers: {error}; all start again", file=sys.stderr)
         if lost_peer:
             usage.tell_peers(emit)
         if lost_peer and "timed out" in str(error).lower():
@@ -124,12 +131,18 @@ class Worker:
     """One rank: its model, its part of the data, its place among the others."""
 
     def __init__(self, options: Options, emit: Emitter, rank: int, local_rank: int, world_size: int):
+        self.place = rank, world_size
         self.options = options
         self.emit = emit
         self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
         self.step = 0
         self.metrics: dict[str, float] = {}  # of the last step
         self.setbacks, self.furthest = 0, 0  # setbacks since the furthest step was passed
+        self.peers: Peers | None = None  # with `--recovery peer`
+        self.committed = Standing()
+        self.under_way: UnderWay | None = None  # the step whose gradients are summed, but which is not committed
+        self.taken: dict[str, Any] = {}  # what is told of the state that came from a peer
+        self.rejoined = False  # this process group is not the first one of the job's start
 
     def run(self) -> tuple[int, str]:
         """Start up, meet the others, restore, train. Returns exit code and reason."""
@@ -150,16 +163,23 @@ class Worker:
             self.build()
         with self.phase("rendezvous", options.startup_s):
             self.meet()
-        emit("rendezvous", world_size=self.world_size, data_samples=self.samples.count)
+        self.tell_world()
         emit("coordinates", axes=[{"axis": "dp", "index": self.rank, "size": self.world_size}])
         with self.phase("restore"):
-            self.restore()
+            if self.taken:
+                emit("restored", **self.taken)
+            else:
+                self.restore()
         self.preemption.training_begins()
         while True:
             try:
                 return self.train()
             except Setback as setback:
                 self.go_back(setback)
+            except RuntimeError as error:
+                if self.peers is None or not is_lost_peer(error):
+                    raise
+                self.recover(error)
 
     @contextlib.contextmanager
     def phase(self, name: str, limit_s: float | None = None) -> Iterator[None]:
@@ -174,6 +194,8 @@ class Worker:
             least = f"needs at least one for each of {self.world_size} ranks"
             raise BadInput(f"--global-batch {options.global_batch}: {least}")
         self.device = pick_device(options.device, self.local_rank)
+        if options.recovery == "peer" and self.device.type != "cpu":
+            raise BadInput("--recovery peer: works on the CPU only; write --device cpu, or --recovery restart")
         corpus = load_corpus(options.data)
         self.samples = Samples(corpus, options.context, options.global_batch, options.seed)
         self.model = untrained_model(options).to(self.device)
@@ -201,12 +223,114 @@ class Worker:
         """Joins the process group and wraps the model."""
         self.emit.failpoint("rendezvous")
         timeout = timedelta(seconds=self.options.collective_timeout_s)
-        join_process_group(self.device, self.rank, self.world_size, timeout, self.tell_absent)
+        if self.options.recovery == "peer":
+            self.peers = Peers(open_store(timeout), *self.place)
+            self.regroup()
+        else:
+            join_process_group(self.device, *self.place, timeout, self.tell_absent)
+            self.wrap()
+
+    def wrap(self) -> None:
+        """Has DDP sum the gradients over the process group that there is now."""
+        if sync := getattr(self, "sync", None):
+            sync.close()
         # DDP regroups its buckets after the first iteration of a process. With four or more ranks that changes the
         # order of summation, and a restarted run would differ from an undisturbed one in the last bits.
         # It does not regroup when told to look for unused parameters.
-        self.parallel = DistributedDataParallel(self.model, find_unused_parameters=True, gradient_as_bucket_view=True)
+        self.parallel = DistributedDataParallel(
+            self.model, find_unused_parameters=True, gradient_as_bucket_view=True, init_sync=self.peers is None
+        )
         self.sync = GradientSync(self.parallel, self.emit, meanwhile=lambda: self.replicas.take(self.step))
+
+    def tell_world(self) -> None:
+        named = {"world": f"{os.environ[STORE_PREFIX_ENV]}/{self.peers.generation}"} if self.peers else {}
+        self.emit("rendezvous", world_size=self.world_size, data_samples=self.samples.count, **named)
+
+    # Recovery among peers
+
+    def recover(self, error: RuntimeError) -> None:
+        """A rank is gone: all meet again, with a new process in its place, and go on after the last committed step."""
+        assert self.peers is not None
+        print(
+            f"rank {self.rank}: lost a peer in step {self.step}: {error}"[:ERROR_CHARS_MAX], file=sys.stderr, flush=True
+        )
+        self.loader.close()
+        self.peers.leave()
+        self.peers.count(self.committed.step)
+        with self.phase("rendezvous", self.options.peer_s + self.options.section_s):
+            self.regroup()
+        self.optimizer.zero_grad()
+        self.under_way = None
+        self.tell_world()
+        self.step = self.committed.step
+        self.watchdog.allow("the start", self.options.startup_s)
+
+    def regroup(self) -> None:
+        """Meets the other ranks until all form one process group, and stand at one step where any of them has a state.
+        Raises `GaveUp`."""
+        assert self.peers is not None
+        timeout = timedelta(seconds=self.options.collective_timeout_s)
+        starts = self.peers.job_starts()
+        deadline = time.monotonic() + (timeout.total_seconds() if starts else self.options.peer_s)
+        while True:
+            try:
+                standings = self.peers.meet(self.committed, deadline, self.claim, self.is_told_to_leave)
+                self.catch_up(standings)
+                self.peers.join("gloo", timeout)
+                self.share_state(standings)
+                self.wrap()
+                self.rejoined = self.peers.generation > 0
+                return
+            except GaveUp:
+                if self.peers.absent and starts:
+                    self.tell_absent(self.peers.absent)
+                raise
+            except RuntimeError as error:  # another one has gone meanwhile
+                if not is_lost_peer(error):
+                    raise
+                self.peers.leave()
+
+    def catch_up(self, standings: Sequence[Standing]) -> None:
+        """Commits the step that others have committed already: this rank lacks only what they exchanged in it."""
+        best, _ = peers.furthest(standings)
+        if self.committed.step in (NO_STATE, best.step):
+            return
+        if self.under_way is None or self.under_way.step != best.step:
+            raise GaveUp(f"another rank has committed step {best.step}; this one is at {self.committed.step}")
+        self.commit(self.under_way, best.rows)
+
+    def share_state(self, standings: Sequence[Standing]) -> None:
+        """Gives this rank's state to those that have none, if it is the one to do so, or takes it from there."""
+        best, giver = peers.furthest(standings)
+        takers = [rank for rank, each in enumerate(standings) if each.step == NO_STATE]
+        parts = (self.model, self.optimizer, self.schedule, self.precision)
+        if best.step == NO_STATE:
+            return
+        if self.rank == giver and takers:
+            state = training_state.capture(*parts, best.step, self.identity, self.divergence.state(), alone=True)
+            for rank in takers:
+                peers.give(state | self.beside_state(), rank)
+        if self.rank in takers:
+            state = peers.take(giver)
+            self.divergence.load(training_state.apply(state, *parts, self.identity))
+            self.metrics, self.setbacks, self.furthest = state["metrics"], state["setbacks"], state["furthest"]
+            self.committed, self.step = best, best.step
+            mine = {"content": self.beside_state()["weights"], "saved": state["weights"]}
+            self.taken = {"step": json.loads(state["progress"])["step"], "source": "peer", "fallback": [], **mine}
+            if self.rank == 0:
+                self.checkpoints.sweep()
+
+    def beside_state(self) -> dict[str, Any]:
+        """What a new process takes over that no checkpoint holds."""
+        kept = {"metrics": self.metrics, "setbacks": self.setbacks, "furthest": self.furthest}
+        return kept | {"weights": f"{int(digest(self.model).item()):013x}"}
+
+    def claim(self, store: dist.Store) -> None:
+        claim_place(store, *self.place)
+
+    def is_told_to_leave(self) -> bool:
+        """By the launcher, which brings all ranks to a new rendezvous."""
+        return self.preemption.notice is not Notice.NONE
 
     def tell_absent(self, absent: Sequence[int]) -> None:
         """Other ranks did not come to the rendezvous in time. The first of those that did names them."""
@@ -232,6 +356,7 @@ class Worker:
             self.emit("diagnosis", kind="corruption", who=who, decision="roll-back", why=why)
         self.emit("restored", step=restored.step, source=restored.source, fallback=restored.fallback)
         self.step = restored.step
+        self.committed, self.under_way = Standing(restored.step), None
         return restored.step
 
     def go_back(self, setback: Setback) -> None:
@@ -261,73 +386,98 @@ class Worker:
         begin_ns, checkpoint_ns = time.monotonic_ns(), 0
         self.replicas.starts_at(self.step + 1)
         self.loader = self.load_from(self.step + 1)
+        self.save_again()
         for step in range(self.step + 1, options.steps + 1):
             self.step = step
+            if self.peers:  # a step that is done again draws the same numbers, and so does a new process
+                training_state.seed_everything(options.seed, self.rank, step)
             paused_ns = 0
             if self.damage:
                 self.damage.before_step(step, self.model, self.optimizer)
                 paused_ns = self.pause(self.damage.pauses)
             self.emit.failpoint("next_batch")
             loaded = self.damage.of_batch(self.loader.take()) if self.damage else self.loader.take()
-            batch, inputs, targets = loaded.batch, loaded.inputs.to(self.device), loaded.targets.to(self.device)
+            inputs, targets = loaded.inputs.to(self.device), loaded.targets.to(self.device)
             data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns - paused_ns
 
             loss_of_share, compute_s = self.forward_backward(inputs, targets)
             mine = shares.tally(loaded.indices)
             signs = self.preemption.notice, self.loader.waits_for_shard, self.rhythm.time_is_up()
+            self.under_way = UnderWay(step, begin_ns, checkpoint_ns, data_ns, loaded)
             rows = exchange([loss_of_share, compute_s, *signs, self.replicas.mine, *mine])
-            losses, compute_s_of_ranks, notices, late_shards, time_is_up, digests, *tallies = zip(*rows, strict=True)
-            shares.compare(step, batch, list(zip(*tallies, strict=True)), self.emit, self.rank)
-            self.replicas.compare(step, digests)
-            loss = sum(losses)
-            lr = float(self.optimizer.param_groups[0]["lr"])
-            grad_norm, seeks_scale = self.update(loss)
-            self.metrics = {"loss": loss, "grad_norm": grad_norm, "lr": lr}
-
-            # An iteration ends where the next one begins, so that the log accounts for every nanosecond.
-            began_ns = begin_ns
-            begin_ns = self.emit(
-                "step",
-                step=step,
-                begin_ns=begin_ns,
-                **self.metrics,
-                digest=batch.digest,
-                first=batch.first,
-                count=len(batch.indices),
-                rank_samples=int(mine[0]),
-                data_ns=data_ns,
-                checkpoint_ns=checkpoint_ns,
-                sync_ns=self.sync.waited_ns,
-                **({"applied": False} if seeks_scale else {}),
-                **self.replicas.told(),
-            )
-            self.watchdog.step_done(step)
-            if any(late_shards):  # a batch that comes late is no hang, and its rank's peers wait for it, too
-                self.watchdog.allow("waiting for data", options.hang_floor_s + options.data_patience_s)
-            self.stragglers.step_done(compute_s_of_ranks)
-            committed = self.checkpoints.committed_step  # told on rank 0, which saves
-            self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
-            if not seeks_scale:
-                self.divergence.step_done(step, loss, grad_norm)
-            if self.stragglers.excluded:
-                self.preemption.give_up("straggler")
-            if self.gpu and self.gpu.must_leave(step) and options.gpu_health == "leave":
-                self.preemption.give_up("gpu")
-            if options.memory_leak == "restart" and self.memory.runs_out(step):
-                self.preemption.start_again()
-            if self.rank == 0 and step % options.log_every == 0:
-                print(f"step {step}  loss {loss:.4f}  grad norm {grad_norm:.3f}  lr {lr:.2e}", flush=True)
+            begin_ns = self.commit(self.under_way, rows)
+            notices, time_is_up = [row[NOTICE] for row in rows], rows[0][TIME_IS_UP]
 
             if step == options.steps:
                 break  # done: whoever is told to leave now has nothing left to lose
             if any(notices):
                 return self.drain([Notice(int(notice)) for notice in notices])
             checkpoint_ns = 0
-            if self.rhythm.due(step, bool(time_is_up[0])):
+            if self.rhythm.due(step, bool(time_is_up)):
                 self.rhythm.saved()
                 self.save("periodic")
                 checkpoint_ns = time.monotonic_ns() - begin_ns
         return self.finish()
+
+    def commit(self, done: UnderWay, rows: list[list[float]]) -> int:
+        """Makes the update of this step from the summed gradients, and tells the step. Returns when it ended.
+
+        `rows`: what each rank told of the step, the same on all ranks. So all decide alike, and either all make the
+        update or none does.
+        """
+        step, batch = done.step, done.loaded.batch
+        losses, compute_s_of_ranks, _, late_shards, _, digests, *tallies = zip(*rows, strict=True)
+        shares.compare(step, batch, list(zip(*tallies, strict=True)), self.emit, self.rank)
+        self.replicas.compare(step, digests)
+        loss = sum(losses)
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        grad_norm, seeks_scale = self.update(loss)
+        self.metrics = {"loss": loss, "grad_norm": grad_norm, "lr": lr}
+        self.committed, self.under_way = Standing(step, rows), None
+
+        # An iteration ends where the next one begins, so that the log accounts for every nanosecond.
+        end_ns = self.emit(
+            "step",
+            step=step,
+            begin_ns=done.begin_ns,
+            **self.metrics,
+            digest=batch.digest,
+            first=batch.first,
+            count=len(batch.indices),
+            rank_samples=int(rows[self.rank][DIFFERENT_SAMPLES]),
+            data_ns=done.data_ns,
+            checkpoint_ns=done.checkpoint_ns,
+            sync_ns=self.sync.waited_ns,
+            **({"applied": False} if seeks_scale else {}),
+            **self.replicas.told(),
+        )
+        self.watchdog.step_done(step)
+        if any(late_shards):  # a batch that comes late is no hang, and its rank's peers wait for it, too
+            self.watchdog.allow("waiting for data", self.options.hang_floor_s + self.options.data_patience_s)
+        self.stragglers.step_done(compute_s_of_ranks)
+        saved = self.checkpoints.committed_step  # told on rank 0, which saves
+        self.trends.step_done(step, loss, grad_norm, end_ns - done.begin_ns, done.data_ns, saved)
+        if not seeks_scale:
+            self.divergence.step_done(step, loss, grad_norm)
+        self.look_around(step)
+        if self.rank == 0 and step % self.options.log_every == 0:
+            print(f"step {step}  loss {loss:.4f}  grad norm {grad_norm:.3f}  lr {lr:.2e}", flush=True)
+        return end_ns
+
+    def look_around(self, step: int) -> None:
+        """Gives up the node, or this process, if it is unfit to go on for long."""
+        if self.stragglers.excluded:
+            self.preemption.give_up("straggler")
+        if self.gpu and self.gpu.must_leave(step) and self.options.gpu_health == "leave":
+            self.preemption.give_up("gpu")
+        if self.options.memory_leak == "restart" and self.memory.runs_out(step):
+            self.preemption.start_again()
+
+    def save_again(self) -> None:
+        """A save that was due when a rank died, unless it had begun."""
+        due = self.rejoined and 0 < self.step < self.options.steps and self.rhythm.due(self.step, False)
+        if due and not self.agreed(self.rank == 0 and self.checkpoints.has_begun(self.step)):
+            self.save("periodic")
 
     def pause(self, ordered: Sequence[Pause]) -> int:
         """Does what is no step and takes long, as an evaluation does: declared, and all ranks go on together. Returns
@@ -458,6 +608,17 @@ class Worker:
         return (EXIT_COMPLETED, "completed") if saved else (EXIT_STOPPED, "the final checkpoint cannot be written")
 
 
+@dataclass(frozen=True)
+class UnderWay:
+    """A step whose gradients are summed: what is told of it once it is committed. Times are in ns."""
+
+    step: int
+    begin_ns: int
+    checkpoint_ns: int
+    data_ns: int
+    loaded: Loaded
+
+
 class GradientSync:
     """Sums the gradients of all ranks, bucket by bucket as they become ready, and takes the time.
 
@@ -471,7 +632,12 @@ class GradientSync:
         self.begun = False  # the forward pass is over after which DDP sums the gradients
         self._emit, self._meanwhile = emit, meanwhile
         parallel.register_comm_hook(None, lambda _, bucket: self._sum(bucket))
-        parallel.module.register_forward_hook(lambda *_: setattr(self, "begun", parallel.require_backward_grad_sync))
+        begun = lambda *_: setattr(self, "begun", parallel.require_backward_grad_sync)  # noqa: E731
+        self._hook = parallel.module.register_forward_hook(begun)
+
+    def close(self) -> None:
+        """Forgets the model: another one follows."""
+        self._hook.remove()
 
     def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         if bucket.index() == 0:
@@ -529,12 +695,10 @@ def join_process_group(
     """
     flight_recorder.switch_on()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    prefix = os.environ.get(STORE_PREFIX_ENV)
-    if prefix is None:
+    if STORE_PREFIX_ENV not in os.environ:
         dist.init_process_group(backend, timeout=timeout)
         return
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = dist.PrefixStore(prefix, dist.TCPStore(address, port, is_master=False, timeout=timeout))
+    store = open_store(timeout)
     claim_place(store, rank, world_size)
     try:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
@@ -542,6 +706,16 @@ def join_process_group(
         if absent := [each for each in range(world_size) if not store.check([f"place {each}"])]:
             tell_absent(absent)
         raise
+
+
+def open_store(timeout: timedelta) -> dist.Store:
+    """This start's part of the rendezvous store. Raises `BadInput` where another launcher than ours is at work."""
+    if STORE_PREFIX_ENV not in os.environ:
+        raise BadInput("--recovery peer: only python -m reference_trainer.launch puts new processes in a rank's place")
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.PrefixStore(
+        os.environ[STORE_PREFIX_ENV], dist.TCPStore(address, port, is_master=False, timeout=timeout)
+    )
 
 
 def claim_place(store: dist.Store, rank: int, world_size: int) -> None:

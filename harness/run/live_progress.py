@@ -28,7 +28,7 @@ class Worker:
     node: str
     incarnation: int
     pid: int
-    since_ns: int
+    since_ns: int  # when it started, or joined its newest process group
     last_step: int = 0
     restored_step: int | None = None
     seen_ns: int = 0  # when its last step was seen here, and when that step ended by its own clock
@@ -116,7 +116,7 @@ class LiveProgress:
         return f"{text}; {left[0]}{more} did not end as the others did"
 
     def reborn_since(self, moment_ns: int) -> bool:
-        """Tells whether all ranks of the world are processes that started after this moment."""
+        """Tells whether all ranks of the world have started, or joined a new process group, after this moment."""
         if self.world_size > len(self.workers):
             return False
         world = [self.workers.get(rank) for rank in range(self.world_size)]
@@ -130,6 +130,7 @@ class LiveProgress:
         if kind == "rendezvous":
             self.world_size = _whole(event.get("world_size", header.get("world_size", self.world_size)))
             self._behind.clear()
+            self.workers[rank].since_ns = now_ns  # a survivor of a lost peer goes on in the same process
         elif kind == "restored":
             self.phase = "restored"
             step = event.get("step", 0 if event.get("source") == "scratch" else None)

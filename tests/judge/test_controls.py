@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Bend, by_a_command, fault_free_of, verdict
-from simulator import Job, Logs, Outage, clocks, simulate, steps
+from simulator import Job, Logs, Outage, change, clocks, simulate, steps
 
 from harness.judge.verdict import Verdict
 from harness.report import figures as figures_of
@@ -89,6 +89,38 @@ def test_a_newcomer_tells_what_it_took_from_a_peer_as_it_told_its_start(told: bo
     card = verdict(history, lambda logs: None if told else logs.lose("restored", rank=1, life=-1), EXPECT)
     assert card.verdict is (Verdict.PASS if told else Verdict.INCONCLUSIVE), card.reasons
     assert told or "rank 1 began again with step 18 and did not report what it restored" in card.reasons[0]
+
+
+def older_loss(logs: Logs) -> None:
+    """The weights of another state than was told compute other losses; they are summed over the ranks."""
+    change(logs.steps(18), loss=lambda line: line["loss"] * 1.0001)
+
+
+def older_weights(logs: Logs) -> None:
+    change(logs.steps(), weights=lambda line: f"w{line['step']}")
+    change(logs.steps(18, rank=1, life=-1), weights=lambda line: f"w{line['step'] - 1}")
+
+
+def other_content(logs: Logs) -> None:
+    change(logs.all("restored", rank=1, life=-1), content="w16", saved="w17")
+
+
+@pytest.mark.parametrize(
+    ("bend", "found"),
+    [
+        (lambda logs: logs.lose("step", step=[17], rank=1, life=0), ""),  # it died in its update, before its word
+        (older_loss, "18"),
+        (older_weights, "at step 18 ranks 0, 1 each computed with other weights, and the trainer did not say so"),
+        (other_content, "rank 1 took another state from a peer than the peer gave"),
+    ],
+)
+def test_a_newcomer_that_took_another_state_than_it_says_does_not_pass(bend: Bend, found: str) -> None:
+    """The peer's state is that of step 17, and no step is lost."""
+    history = simulate(Job(nodes=2, steps=40, every=10), [Outage(17, "replica", victim=1)], 3)
+    card = verdict(history, bend, EXPECT)
+    alone = Verdict.INCONCLUSIVE if bend is other_content else Verdict.FAIL  # nobody else knows what it holds
+    assert card.verdict is (alone if found else Verdict.PASS), card.reasons
+    assert found in " ".join(card.reasons), card.reasons
 
 
 def test_a_job_that_shrinks_and_grows_without_a_word() -> None:

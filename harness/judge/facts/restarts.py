@@ -10,7 +10,7 @@ from harness.evidence.by_time import Window, touches
 from harness.judge.facts import tellers
 from harness.judge.facts.known import By, Word
 from harness.judge.facts.saves import Damage, Newest, Save, Saves
-from harness.timeline.joined_steps import SCRATCH
+from harness.timeline.joined_steps import PEER, SCRATCH
 from harness.timeline.lineage import NEVER, step_of
 from harness.timeline.lookups import Moments, grouped
 from harness.timeline.save_events import family
@@ -75,6 +75,8 @@ class Restore(NamedTuple):
         """Returns a text if the restored content differs from what was committed for this step; else an empty text."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
+        if self.source == PEER:
+            return f"rank {self.rank} took another state from a peer than the peer gave"
         where = self.source or "a state"
         return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
 

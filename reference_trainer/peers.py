@@ -1,0 +1,195 @@
+"""Peer recovery (`--recovery peer`): who survives a dead rank keeps its state, and gives it to the rank's new process.
+
+All ranks that live meet in the rendezvous store and form a new process group: a new *generation*. A launcher begins one
+when it has put a new process in a dead rank's place. Each rank brings the last step that it has committed, and what the
+ranks exchanged in that step. Ranks commit a step once they have exchanged its losses, so every rank has the summed
+gradients of a step that any rank has committed. A survivor that is one step behind therefore makes up for it alone. A
+new process takes the whole state from the first of the furthest ranks.
+
+Generations share no key of the store. A generation that fails for any reason is left for the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+from reference_trainer.checkpoint import State
+
+GENERATION = "generation"  # key of the store: number of the newest one
+NO_STATE = -1  # the step of a process that has none yet
+POLL_S = 0.001
+NO_WORD_S = 1.0  # without a launcher's word of a death, ranks that lost each other meet again by themselves
+CONNECT_S = 1.5  # in which ranks that have met must have connected
+TRIES_MAX = 3  # at one step
+
+
+class GaveUp(dist.DistError):
+    """Peer recovery did not come about. The process ends, and the job restarts from its newest checkpoint."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a rank brings to a meeting: its last committed step, and the rows that the ranks exchanged in it."""
+
+    step: int = NO_STATE
+    rows: list[list[float]] = field(default_factory=list)
+
+
+class Peers:
+    """One rank's way through the generations of its job."""
+
+    def __init__(self, store: dist.Store, rank: int, world_size: int):
+        self._store, self._rank, self._world_size = store, rank, world_size
+        self.generation = -1
+        self.absent: list[int] = []  # ranks that did not come to the last meeting
+        self._sockets: set[tuple[int, int]] = set()
+        self._broken: list[object] = []  # groups: to destroy one may wait for ever
+        self._last, self._tries = NO_STATE, 0
+
+    def job_starts(self) -> bool:
+        """Whether no rank has died yet, and this one has met no other."""
+        return self.generation < 0 and not _newest(self._store)
+
+    def count(self, step: int) -> None:
+        """Another recovery, at this step. Raises `GaveUp` after too many at the same one: its cause may be the step."""
+        self._tries = self._tries + 1 if step == self._last else 1
+        self._last = step
+        if self._tries > TRIES_MAX:
+            raise GaveUp(f"{TRIES_MAX} recoveries after step {step} did not get any further")
+
+    def meet(
+        self, mine: Standing, deadline: float, claim: Callable[[dist.Store], None], told_to_leave: Callable[[], bool]
+    ) -> list[Standing]:
+        """Waits until all ranks have come to the newest generation. Returns what each one brings.
+
+        `claim` claims this rank's place there. Raises `GaveUp` at the deadline (on the monotonic clock, in s).
+        """
+        since, announced = time.monotonic(), self.generation
+        while (now := time.monotonic()) < deadline and not told_to_leave():
+            newest = _newest(self._store)
+            if newest == self.generation and now - since > NO_WORD_S:
+                self._store.compare_set(GENERATION, str(newest), str(newest + 1))
+                continue
+            here = self._of(newest)
+            if newest != announced:
+                claim(here)
+                here.set(f"standing {self._rank}", json.dumps(asdict(mine)))
+                announced = newest
+            keys = [f"standing {rank}" for rank in range(self._world_size)]
+            if newest != self.generation and here.check(keys):
+                self.generation = newest
+                return [Standing(**json.loads(told)) for told in here.multi_get(keys)]
+            time.sleep(POLL_S)
+        if announced != self.generation:
+            here = self._of(announced)
+            self.absent = [rank for rank in range(self._world_size) if not here.check([f"standing {rank}"])]
+        why = (
+            f"rank {', '.join(map(str, self.absent))} did not come" if self.absent else "no other rank knows of a death"
+        )
+        raise GaveUp("the launcher stops this rank" if told_to_leave() else why)
+
+    def join(self, backend: str, timeout: timedelta) -> None:
+        """Forms the process group of the generation that was met last. Raises `RuntimeError`; then `leave`."""
+        distributed_c10d._world.group_count = 0  # of ranks whose group failed it is another, and with it their keys
+        before = _sockets()
+        store = dist.PrefixStore("group", self._of(self.generation))
+        patience = timedelta(seconds=CONNECT_S) if self.generation else timeout
+        try:
+            dist.init_process_group(
+                backend, store=store, rank=self._rank, world_size=self._world_size, timeout=patience
+            )
+        finally:
+            self._sockets = _sockets() - before
+        distributed_c10d._set_pg_timeout(timeout)
+
+    def leave(self) -> None:
+        """Closes the group's connections, so that no peer waits for this rank, and forgets the group."""
+        for descriptor, inode in self._sockets:
+            _shut(descriptor, inode)
+        self._sockets = set()
+        if dist.is_initialized():
+            self._broken.append(dist.group.WORLD)
+            dist.destroy_process_group()
+
+    def _of(self, generation: int) -> dist.Store:
+        return dist.PrefixStore(f"generation {generation}", self._store)
+
+
+def begin_generation(store: dist.Store) -> None:
+    """A launcher's word that it puts a new process in a dead rank's place. Raises `RuntimeError` for a lost store."""
+    store.add(GENERATION, 1)
+
+
+def _newest(store: dist.Store) -> int:
+    return int(store.add(GENERATION, 0))
+
+
+def furthest(standings: Sequence[Standing]) -> tuple[Standing, int]:
+    """The furthest standing, and the first rank that has it.
+
+    >>> furthest([Standing(4), Standing(), Standing(5)])
+    (Standing(step=5, rows=[]), 2)
+    """
+    first = max(range(len(standings)), key=lambda rank: (standings[rank].step, -rank))
+    return standings[first], first
+
+
+def give(state: State, rank: int) -> None:
+    """Sends a state to another rank."""
+    tensors = {name: value.contiguous() for name, value in state.items() if isinstance(value, Tensor)}
+    rest = {name: value for name, value in state.items() if name not in tensors}
+    dist.send_object_list([rest, {name: (each.shape, each.dtype) for name, each in tensors.items()}], rank)
+    for tensor in tensors.values():
+        dist.send(tensor, rank)
+
+
+def take(rank: int) -> State:
+    """The state that another rank sends."""
+    received: list[dict[str, Any]] = [{}, {}]
+    dist.recv_object_list(received, rank)
+    state, shapes = received
+    for name, (shape, dtype) in shapes.items():
+        tensor = torch.empty(shape, dtype=dtype)
+        dist.recv(tensor, rank)
+        state[name] = tensor
+    return state
+
+
+def _sockets() -> set[tuple[int, int]]:
+    """File descriptor and inode of each socket of this process."""
+    found = set[tuple[int, int]]()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add((int(name), int(target[8:-1])))
+    return found
+
+
+def _shut(descriptor: int, inode: int) -> None:
+    """Shuts a connection down, unless its descriptor is closed, or something else, by now."""
+    try:
+        mine = os.dup(descriptor)
+    except OSError:
+        return
+    if os.fstat(mine).st_ino != inode:
+        return os.close(mine)
+    with socket.socket(fileno=mine) as connection:
+        if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            with contextlib.suppress(OSError):  # gone by itself
+                connection.shutdown(socket.SHUT_RDWR)
