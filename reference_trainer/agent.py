@@ -255,7 +255,10 @@ class ForkingAgent(SimpleElasticAgent):
         def wait() -> dict[str, str]:
             os.close(told)
             with os.fdopen(place) as file:
-                environment: dict[str, str] = json.loads(file.readline())  # nothing: the launcher is gone
+                line = file.readline()
+            if not line:  # the launcher is gone
+                raise SystemExit(EXIT_ERROR)
+            environment: dict[str, str] = json.loads(line)
             return environment
 
         with _held_signals():

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import time
 
 import pytest
 import torch.distributed as dist
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job import Job, Nursery, completed
 
+from harness.events import Emitter
 from reference_trainer import peers, train
 from reference_trainer.agent import REPLACED, ForkingAgent
 from reference_trainer.options import Options
 from reference_trainer.peers import NO_STATE, GaveUp, Peers, Standing
+from reference_trainer.preemption import EXIT_DRAINED
 
 STEPS = 40
 PEER = ("--recovery", "peer", "--peer-s", "60", "--dropout", "0.1")
@@ -90,7 +93,7 @@ def test_nobody_in_a_dead_ranks_place_means_that_all_start_again(
 
 
 def test_a_rank_that_is_a_step_behind_commits_what_the_others_have_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = train.Worker(Options(), train.Emitter(None), 0, 0, 3)
+    worker = train.Worker(Options(), Emitter(None), 0, 0, 3)
     worker.committed, rows = Standing(4), [[0.5]]
     done = list[tuple[int, list[list[float]]]]()
     monkeypatch.setattr(worker, "commit", lambda step, rows: done.append((step.step, rows)))
@@ -116,8 +119,8 @@ def test_a_meeting_waits_for_all_and_names_the_absent() -> None:
     here, there = (Peers(store, rank, 2) for rank in range(2))
     assert here.job_starts()
     with pytest.raises(GaveUp, match="rank 1 did not come"):
-        here.meet(Standing(3), 0.01 + train.time.monotonic(), lambda _: None, nobody_stops)
-    soon = 10 + train.time.monotonic()
+        here.meet(Standing(3), 0.01 + time.monotonic(), lambda _: None, nobody_stops)
+    soon = 10 + time.monotonic()
     with pytest.raises(GaveUp, match="the launcher stops this rank"):
         there.meet(Standing(), soon, lambda _: None, lambda: True)
     peers.begin_generation(store)
@@ -126,7 +129,7 @@ def test_a_meeting_waits_for_all_and_names_the_absent() -> None:
     met = here.meet(Standing(3), soon, lambda _: None, nobody_stops)
     assert (met[0], met[1].step, repr(met[1].rows), here.generation) == (Standing(3), 3, "[[nan, 0.1]]", 1)
     with pytest.raises(GaveUp, match="rank 1 did not come"):
-        here.meet(Standing(3), 1.2 + train.time.monotonic(), lambda _: None, nobody_stops)
+        here.meet(Standing(3), 1.2 + time.monotonic(), lambda _: None, nobody_stops)
     assert store.get("generation") == b"2", "without a word of a death they meet again all the same"
 
 
@@ -139,7 +142,7 @@ def test_the_same_step_is_not_tried_for_ever() -> None:
 
 
 def test_only_a_death_is_made_good_by_peers() -> None:
-    ended_for_all = {train.EXIT_PEER_LOST, train.EXIT_STOPPED, train.EXIT_SET_BACK, train.EXIT_DRAINED}
+    ended_for_all = {train.EXIT_PEER_LOST, train.EXIT_STOPPED, train.EXIT_SET_BACK, EXIT_DRAINED}
     assert not REPLACED & ended_for_all and -signal.SIGKILL in REPLACED and train.EXIT_ERROR in REPLACED
     agent = ForkingAgent.__new__(ForkingAgent)
     agent._by_peers, agent._replaced = True, []
