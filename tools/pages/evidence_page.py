@@ -101,7 +101,11 @@ def _held(kind: str) -> str:
     if kind in EVENTS:
         return " or ".join(f"`{name}`" for name in EVENTS[kind])
     column = {"positions": "`first` and `count`", "digests": "`digest`"}.get(kind, f"`{kind}`")
-    return f"`step` with {column}" if kind in timeline.KINDS_OF_STEPS else {"steps": "`step`"}.get(kind, "`clock`, of each other host")
+    return (
+        f"`step` with {column}"
+        if kind in timeline.KINDS_OF_STEPS
+        else {"steps": "`step`"}.get(kind, "`clock`, of each other host")
+    )
 
 
 def _rows(of: type, defaults: bool = False) -> Iterator[tuple[str, str, str]]:
