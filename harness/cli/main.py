@@ -57,7 +57,7 @@ COMMANDS = {
         "matrix": ("matrix.matrix_command", "Restart a job on damaged saves, or from each save that matters."),
         "explore": (
             "explore.explore_command:explore_",
-            "Try the job's restore on the legal states of its checkpoint folder after a crash.",
+            "Try the job's restore on each state that a crash during a save may leave.",
         ),
     },
     "Before a run": {

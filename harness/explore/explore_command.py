@@ -47,7 +47,7 @@ def explore_(
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Try the job's restore on the legal states of its checkpoint folder after a crash at any moment of a save.
+    """Try the job's restore on each state that a crash during a save may leave.
 
     The job runs on the local backend until three saves are finished, and each operation on its checkpoint folder is
     recorded. The file system decides which of them a crash may lose. Exits 1 if a restore loads a wrong state, loses a

@@ -63,7 +63,7 @@ def test_every_verb_has_a_check_of_its_own_and_every_reason_is_a_reason() -> Non
 
 
 @pytest.mark.parametrize("name", backend_names())
-def test_a_request_knows_nothing_of_this_machine_and_a_run_has_an_absolute_place(
+def test_a_request_knows_nothing_of_this_machine(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     """The request of each backend is compared whole in the tests of that backend."""
@@ -75,5 +75,9 @@ def test_a_request_knows_nothing_of_this_machine_and_a_run_has_an_absolute_place
         monkeypatch.setenv(variable, "hush-hush")
     assert repr(backend.render(workload)) == before and json.dumps(before)
     assert "hush-hush" not in before and str(ROOT) not in before
+
+
+def test_a_run_has_an_absolute_place(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="absolute"):
-        backend.open(workload, pathlib.Path("reports/x"), "run")
+        place.backend.open(Launch(("true",), 1, 1), pathlib.Path("reports/x"), "run")
