@@ -13,10 +13,10 @@ class Came(enum.StrEnum):
     """The class of a restore from a state that a crash may leave. A save is due if it was finished before the crash."""
 
     RESUMED = "resumed"  # from a save that is due, or from a later one, with the losses of that save
-    FELL_BACK = "fell back"  # behind the last save that is due, with a word
+    FELL_BACK = "fell back"  # to an older save than the last one that is due, with a word
     CRASHED = "crashed"
     SILENT = "loaded silently wrong"
-    LOST = "lost durable progress"  # behind the last save that is due, without a word
+    LOST = "lost durable progress"  # to an older save without a word, or to no save at all
     STALLED = "stalled"  # it neither restored anything in time nor ended
     UNKNOWN = "not known"
 
@@ -68,9 +68,13 @@ def answer(found: Restart, ended: str, due: int, usual: Usual) -> Answer:
         return Answer(Came.UNKNOWN, found.step, "it told no loss to compare after the restore")
     if off is not None and off > usual.tolerance and found.step:
         return _other_losses(found, off, usual)
+    if ended:
+        return Answer(Came.UNKNOWN, found.step, f"it failed some steps after the restore: {ended}")
     if found.step >= due:
         return Answer(Came.RESUMED, found.step)
     missed = f"step {due} was saved before the crash"
+    if found.told and not found.step:
+        return Answer(Came.LOST, 0, f"{missed}; the job passed it over, and began from scratch")
     if found.told:
         return Answer(Came.FELL_BACK, found.step, f"{missed}; the job said that it passed it over")
     if not found.tells:

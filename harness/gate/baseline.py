@@ -78,9 +78,12 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the figures of one commit's runs, each judged again from its log. `source` names runs whose log cannot be
-    judged. If a scenario ran as several jobs, or on several kinds of hardware, only one group of its runs counts: a
-    group that fits one of `wanted`, else the largest. Raises `UsageError` if several commits begin with `commit`."""
+    """Returns the figures of one commit's runs, each judged again from its log.
+
+    A run whose log cannot be judged is named in `source`. A scenario may have run as several jobs, or on several kinds
+    of hardware. Then one group of its runs counts: one that fits `wanted`, else the largest. Raises `UsageError` if
+    several commits begin with `commit`.
+    """
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
         return any(not differences(each.identity, identity) for identity in wanted), len(each.runs)

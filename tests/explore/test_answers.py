@@ -27,10 +27,10 @@ def losses(step: int, factor: float = 1.0) -> Losses:
     [
         (Restart(20, False, losses(20)), "", Came.RESUMED),
         (Restart(30, False, losses(30)), "", Came.RESUMED),  # a save that was not finished yet
-        (Restart(20, False, losses(20)), "it failed later", Came.RESUMED),
+        (Restart(20, False, losses(20)), "it failed later", Came.UNKNOWN),
         (Restart(20, True, losses(20)), "", Came.RESUMED),  # it said that it passed over a torn later one
         (Restart(10, True, losses(10)), "", Came.FELL_BACK),
-        (Restart(0, True, losses(0)), "", Came.FELL_BACK),
+        (Restart(0, True, losses(0)), "", Came.LOST),  # with a word, and yet all is gone
         (Restart(10, False, losses(10)), "", Came.LOST),
         (Restart(0, False, losses(0)), "", Came.LOST),
         (Restart(0, False, losses(0, 2.0)), "", Came.LOST),  # two runs from scratch may differ
