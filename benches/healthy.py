@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benches import league
-from harness.errors import INTERRUPTED
+from harness.errors import INTERRUPTED, CannotRunError
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.report import markdown
 from harness.report.run_report import read
@@ -110,10 +110,13 @@ def make(number: int, name: str, seed: int, folder: pathlib.Path, busy: bool) ->
     before = set(reports.glob("*/plan.json"))
     command = [sys.executable, "-m", "harness", "run", str(path), "--seed", str(seed), "--reports", str(reports)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    run = Run(number, name, seed, code(name), "", busy)
+    if done.returncode == CannotRunError.exit_code:  # this machine cannot strike so
+        return replace(run, verdict="refused", reason=done.stderr.strip().removeprefix("error: "))
     new = sorted(set(reports.glob("*/plan.json")) - before)
     if not new or done.returncode == INTERRUPTED:
         raise SystemExit(f"{name}: no whole run; exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return told(Run(number, name, seed, code(name), str(new[-1].parent.relative_to(folder)), busy), folder)
+    return told(replace(run, folder=str(new[-1].parent.relative_to(folder))), folder)
 
 
 def judged(run: Run, folder: pathlib.Path) -> Run:
@@ -147,7 +150,7 @@ class Runs:
             run = make(number, name, seed, self.folder, busy)
         elif run is None:
             return None
-        elif (self.folder / run.folder).is_dir():
+        elif run.folder and (self.folder / run.folder).is_dir():
             run = judged(run, self.folder)
         with self.lock:
             self.kept[number] = run
