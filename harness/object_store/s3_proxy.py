@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import fnmatch
 import json
+import math
 import os
 import pathlib
 import random
@@ -52,6 +53,7 @@ class Proxy:
         self._upstream, self._key = upstream, key
         self._folder = folder
         self._dice = random.Random(0)
+        self._rows = self._left = self._place = 0  # rows of requests so far; in this one: those left, and the drawn one
         self._rule: dict[str, Any] | None = None
         self._counts = {"requests": 0, "matched": 0, "acted": 0, "delayed_ns": 0}
         self._written: dict[str, float] = {}  # path of an object → when it was last written
@@ -108,9 +110,22 @@ class Proxy:
         if kind != "stale_list" and not fnmatch.fnmatch(asked.path, rule["path"]):
             return False
         self._counts["matched"] += 1
-        acts: bool = self._dice.random() < rule["share"]
+        acts = self._drawn(rule["share"])
         self._count(acted=int(acts))
         return acts
+
+    def _drawn(self, share: float) -> bool:
+        """Draws one request of each 1/share in a row, or leaves one of each 1/(1 - share) alone: a rule acts on few
+        requests, too, where a coin would often leave all three alone."""
+        rare = min(share, 1 - share)
+        if rare == 0:
+            return True
+        if not self._left:
+            self._rows += 1
+            self._left = math.ceil(self._rows / rare) - math.ceil((self._rows - 1) / rare)
+            self._place = self._dice.randrange(self._left)
+        self._left -= 1
+        return (self._left == self._place) == (share <= 0.5)
 
     def _concerns(self, rule: dict[str, Any], asked: Asked) -> bool:
         if rule["kind"] == "reset":
@@ -132,6 +147,7 @@ class Proxy:
             rule = None
         if rule is not None and rule != self._rule:
             self._dice = random.Random(rule["seed"])
+            self._rows = self._left = 0
             self._counts = dict.fromkeys(self._counts, 0)
         self._rule = rule
 

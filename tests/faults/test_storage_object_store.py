@@ -5,8 +5,10 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -18,12 +20,14 @@ from typing import Any
 
 import pytest
 from faults.fault_context import means
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.api.testing import FaultContext
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault
 from harness.node.node_paths import KEY_ENV, KEY_NAME
-from harness.object_store import dialects, s3_signature
+from harness.object_store import dialects, s3_proxy, s3_signature
 from harness.object_store.dialects import Head
 from harness.object_store.s3_proxy import parse_head, read_list
 
@@ -155,6 +159,15 @@ def test_errors_come_as_s3_gives_them_and_end(store: Store, kind: str, status: i
 
     assert run(store, during, kind=kind, share=1.0) == (1, 1, "requests gone wrong", True)
     store.client().put_object(Bucket="checkpoints", Key="x", Body=b"x")
+
+
+@given(share=st.floats(0.01, 1), seed=st.integers(0, 99), requests=st.integers(1, 500))
+def test_a_rule_acts_on_its_share_of_few_requests_too(share: float, seed: int, requests: int) -> None:
+    proxy = s3_proxy.Proxy("", pathlib.Path(), s3_signature.Key("", ""))
+    proxy._dice = random.Random(seed)
+    drawn = sum(proxy._drawn(share) for _ in range(requests))
+    assert abs(drawn - share * requests) <= 2
+    assert drawn >= 1 or requests < math.ceil(1 / share)
 
 
 def test_a_client_that_tries_again_gets_through(store: Store) -> None:
