@@ -107,9 +107,11 @@ class Options:
     join_timeout_s: float = _option(
         600.0, "seconds a node waits until there are enough nodes; then the job ends, and says how many came"
     )
-    straggler_factor: float = _option(1.5, "a rank that computes so many times longer than usual reports itself")
+    straggler_factor: float = _option(
+        1.5, "a rank that computes so many times longer than usual, in two windows of 20 steps in a row, reports itself"
+    )
     exclude_stragglers: int = _option(
-        0, "after so many such reports in a row the slow rank's node leaves the job; 0: it never does", may_be_zero=True
+        0, "after so many such windows in a row the slow rank's node leaves the job; 0: it never does", may_be_zero=True
     )
     exclude_failing: int = _option(
         0,

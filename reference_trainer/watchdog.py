@@ -113,18 +113,19 @@ def _place() -> str:
 class StragglerReport:
     """Compares each rank's own compute time, without the waiting for others, over a window of steps.
 
-    Told once a window, by the slow rank itself: its median compute is above `factor` × the median of all ranks.
+    Told by the slow rank itself, once a window from the second slow one in a row on, or when its node is excluded: a
+    busy host slows one rank for a window now and then. Slow: its median is above `factor` × the median of all ranks.
     """
 
     def __init__(self, emit: Emitter, rank: int, factor: float, window: int = 20, excluded_after: int = 0):
-        """`excluded_after`: so many reports in a row end in the exclusion of the rank's node; 0: they never do."""
+        """`excluded_after`: so many slow windows in a row end in the exclusion of the rank's node; 0: they never do."""
         self._emit = emit
         self._rank = rank
         self._factor = factor
         self._window = window
         self._excluded_after = excluded_after
         self._seconds: list[Sequence[float]] = []
-        self.in_a_row = 0  # reports, up to now
+        self.in_a_row = 0  # slow windows, up to now
 
     @property
     def excluded(self) -> bool:
@@ -141,7 +142,7 @@ class StragglerReport:
         usual = statistics.median_low(medians)
         mine = medians[self._rank]
         self.in_a_row = self.in_a_row + 1 if mine > self._factor * usual else 0
-        if self.in_a_row:
+        if self.in_a_row > 1 or self.excluded:
             detail = f"rank {self._rank} computes {mine * 1e3:.0f} ms a step, usual is {usual * 1e3:.0f} ms"
             excess_ns = round((mine - usual) * 1e9)
             told = {"rank": self._rank, "slowdown": mine / usual, "excess_ns": excess_ns}
