@@ -3,6 +3,7 @@
 import importlib
 import json
 import pathlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +31,7 @@ from harness.report.next_steps import next_steps
 from harness.run import undo
 from harness.spec.expected_scores import wrong_expectations
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = {
     **dict.fromkeys(("contract.py", "empty.py", "shared/__init__.py", "engine/__init__.py"), ""),
     "slow.py": "IT = 'slow'",
@@ -71,6 +73,29 @@ def test_a_name_that_is_none_is_told_with_those_there_are(package: str) -> None:
         with pytest.raises(ValueError, match="unknown toy"):
             family.known(name)
         assert family.known(name, also=(name,)) == name
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("plan spot-evict", 0, "Nothing was launched."),
+        ("plan spot-evict --backend docker", 2, "unknown backend 'docker'; choose one of: local"),
+        ("gameday run strikes.yaml --attach slurm:7", 4, "lacks harness.backends.slurm, which the command needs"),
+    ],
+)
+def test_without_the_folders_of_engines_all_else_works(
+    words: str, code: int, said: str, tmp_path: pathlib.Path
+) -> None:
+    for folder in (ROOT / "harness", ROOT / "harness" / "backends"):
+        here = tmp_path / folder.relative_to(ROOT)
+        here.mkdir()
+        for each in folder.iterdir():
+            if each.name not in ("backends", "docker", "kubernetes", "slurm"):
+                (here / each.name).symlink_to(each)
+    (tmp_path / "strikes.yaml").write_text("version: 1\nname: a\ntitle: A\nentries: [{strike: pause}]\n")
+    command = [sys.executable, "-m", "harness", *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == code and said in done.stdout + done.stderr, done.stderr
 
 
 # Plug-ins of other packages

@@ -220,6 +220,7 @@ DENIED, NO_RIGHT, READ_ONLY = (
         (PermissionError(*DENIED), 3, "error: Permission denied: /runs/a.json\n"),
         (OSError(*NO_RIGHT), 3, "error: Operation not permitted: /runs/a.json\n"),
         (OSError(*READ_ONLY), 3, "error: Read-only file system: /runs/a.json\n"),
+        (ModuleNotFoundError(name="harness.gate"), 4, "this installation lacks harness.gate, which the command needs"),
     ],
 )
 def test_each_error_is_one_line_has_its_exit_code_and_steers_no_terminal(
