@@ -366,7 +366,14 @@ def test_what_a_game_day_cannot_do_is_told_before_it_begins(tmp_path: pathlib.Pa
 
 def here(monkeypatch: pytest.MonkeyPatch, *verbs: Verb) -> None:
     able = {"local": Capability(True, "here", frozenset(verbs)), "docker": Capability(False, "no daemon", frozenset())}
-    monkeypatch.setattr(machine, "examine", lambda: ([machine.Finding("Python", True, "")], able))
+    two_backends(monkeypatch, [machine.Finding("Python", True, "")], able)
+
+
+def two_backends(monkeypatch: pytest.MonkeyPatch, facts: list[machine.Finding], able: dict[str, Capability]) -> None:
+    """Both are the local one, as engines may not be there."""
+    local = load_backend("local")
+    monkeypatch.setattr(machine, "load_backend", lambda name: local)
+    monkeypatch.setattr(machine, "examine", lambda: (facts, able))
 
 
 def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +382,7 @@ def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     able = {"local": here_too, "docker": Capability(False, "no daemon", frozenset())}
     lacking = machine.Finding("programs", False, "one is missing", needed=False)
     facts = [machine.Finding("Python", True, ""), lacking, machine.Finding("torch", False, "not installed")]
-    monkeypatch.setattr(machine, "examine", lambda: (facts, able))
+    two_backends(monkeypatch, facts, able)
     monkeypatch.setattr(machine, "_undone", lambda reports, dry_run: ([], []))
     lines = chaos("doctor", "rank-kill", "--all").output.splitlines()
     assert lines[0] == "✗ 0 of 1 scenarios can run here on one backend or more"

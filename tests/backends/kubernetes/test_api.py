@@ -13,7 +13,7 @@ from http_servers import Asked, serving
 
 from harness.backends.kubernetes import api as apis
 from harness.backends.kubernetes.api import Api, Refused
-from harness.backends.kubernetes.backend import KubeCluster
+from harness.backends.kubernetes.backend import BACKEND, KubeCluster
 from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.settings import Settings
 from harness.errors import BackendError, CannotRunError
@@ -106,7 +106,7 @@ def test_kubernetes_tells_the_labels_of_the_machines_of_pods(monkeypatch: pytest
     monkeypatch.setattr(Api, "get", lambda self, path: told[path])
     pods = [SimpleNamespace(pod=SimpleNamespace(machine=name)) for name in ("m2", "m1", "m3")]
     cluster = cast(KubeCluster, SimpleNamespace(_api=api, _nodes=[*pods, SimpleNamespace(pod=None)]))
-    assert KubeCluster.node_labels(cluster, ZONE) == ["b", "a", "", ""]
+    assert BACKEND.labels and KubeCluster.node_labels(cluster, ZONE) == ["b", "a", "", ""]
     assert KubeCluster.node_labels(cluster, "nvidia.com/gpu.clique") == ["f3.1", "", "", ""]
 
     def refuse(self: Api, path: str) -> Any:
