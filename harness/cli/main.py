@@ -61,7 +61,7 @@ COMMANDS = {
         ),
     },
     "Before a run": {
-        "list": ("cli.listing:list_", "List scenarios, suites and game days; the faults; or the keys of `expect:`."),
+        "list": ("cli.listing:list_", "List scenarios, suites and game days, or the keys of `expect:`."),
         "faults": ("cli.listing", "List the faults, and which backends inject them here; with a name, its parameters."),
         "guarantees": ("cli.listing", "List the guarantees that each run must keep; with a name, its details."),
         "plan": ("cli.scenarios", "Say what a scenario would do, or print the engine's request. Launches nothing."),

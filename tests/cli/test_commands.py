@@ -82,7 +82,6 @@ NO_SCENARIO = "no scenario, but one of the suites: name one of the scenarios tha
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("list --bounds --faults", "--bounds"),
         ("run", "name a scenario"),
         ("run rank-kill --plan plan.json", "a stored plan has its own"),
         ("run --plan no-such-plan", "no-such-plan"),

@@ -73,7 +73,7 @@ def test_scenarios_and_stored_runs(reports: pathlib.Path) -> None:
 
 @pytest.mark.slow  # tries out what the engines can do
 def test_faults() -> None:
-    (fault, *_) = told("list", "--faults", "--json")
+    (fault, *_) = told("faults", "--json")
     assert sorted(fault) == ["about", "backends", "name", "parameters"]
     assert shape(fault["backends"])["local"] == {"lacking": "str", "works": "bool"}
     assert sorted(fault["parameters"][0]) == ["about", "choices", "default", "name", "required"]
