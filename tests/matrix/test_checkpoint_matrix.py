@@ -61,7 +61,7 @@ def test_a_trusting_trainer_loads_damage_silently(tmp_path: pathlib.Path) -> Non
     assert came["missing", "pointer"]["step"] == 0
     assert (found["verdict"], found["layout"], found["complete"]) == ("fail", "torch_file", True)
     page = (folder / "matrix.md").read_text()
-    assert "| bit_flip | tensor |" in page and "loaded silently wrong" in page
+    assert r"| bit\_flip | tensor |" in page and "loaded silently wrong" in page
     assert not list(folder.glob("cells/*/checkpoints")) and not (folder / "base" / "checkpoints").exists()
 
 
@@ -94,7 +94,7 @@ def test_a_careful_trainer_falls_back_each_time(tmp_path: pathlib.Path) -> None:
 def test_the_exit_code_is_that_of_the_worst_restart_and_a_matrix_that_was_stopped_is_no_pass(
     answer: Answer, stopped: bool, code: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = DamageRow(Cell("truncate", "tensor", "a.pt"), answer, 1.0)
+    row = DamageRow(Cell("truncate", "tensor", "<b>|a.pt"), answer, 1.0)
     (tmp_path / "matrix-x").mkdir()
     made = Matrix(
         "matrix-x", "torch_file", "train", 40, True, (row,), interrupted=stopped, planned=12 if stopped else 1
@@ -108,6 +108,7 @@ def test_the_exit_code_is_that_of_the_worst_restart_and_a_matrix_that_was_stoppe
     verdict = {0: "pass", 1: "fail"}.get(code, "inconclusive")
     assert json.loads((tmp_path / "matrix-x" / "matrix.json").read_text())["verdict"] == verdict
     assert ("PASS" in result.stdout) is (verdict == "pass")
+    assert r"| truncate | tensor | \<b\>\|a.pt |" in (tmp_path / "matrix-x" / "matrix.md").read_text()
 
 
 @pytest.mark.parametrize(
