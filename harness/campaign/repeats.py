@@ -168,6 +168,7 @@ def _rate(most: int, runs: int, probability: float) -> float:
 class Assessment:
     """One figure of all runs, in shares of its upper bound: 1 is all that is allowed."""
 
+    runs: int
     median: float
     interval: tuple[float, float]  # of the median
     tail: float
@@ -182,7 +183,7 @@ def assess(shares: Sequence[float]) -> Assessment:
     """Assesses shares of a bound (at least one)."""
     tail = tail_bound(shares)
     more = 0 if tail <= 1 else _more(shares)
-    return Assessment(float(np.median(shares)), median_interval(shares), tail, more)
+    return Assessment(len(shares), float(np.median(shares)), median_interval(shares), tail, more)
 
 
 def _more(shares: Sequence[float]) -> int | None:
