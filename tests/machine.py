@@ -13,7 +13,7 @@ import pytest
 from waiting import HANG_S
 
 from harness import programs
-from harness.backends.contract import backend_names, load_backend
+from harness.backends.contract import load_backend
 from harness.backends.local.backend import try_mode
 
 SLURM = pathlib.Path(__file__).resolve().parents[1] / "engines" / "slurm.sh"
@@ -36,13 +36,7 @@ refusal = functools.cache(try_mode)
 @functools.cache
 def docker_lack() -> str:
     """Why no container can be started here; "" where one can."""
-    return _lack("docker")
-
-
-def _lack(engine: str) -> str:
-    if engine not in backend_names():
-        return f"no folder harness/backends/{engine}"
-    capability = load_backend(engine).probe()
+    capability = load_backend("docker").probe()
     return "" if capability.available else capability.summary
 
 
@@ -51,7 +45,8 @@ def slurm_lack() -> str:
     """As `docker_lack`. Ours is started by the tests where it is installed."""
     if installed("slurm") and os.geteuid() == 0:
         return ""
-    return f"no Slurm: {lack}" if (lack := _lack("slurm")) else ""
+    capability = load_backend("slurm").probe()
+    return "" if capability.available else f"no Slurm: {capability.summary}"
 
 
 @contextlib.contextmanager
