@@ -68,7 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # Each engine is a wing with two rooms: its backend, and its side of `--attach`. The trunk finds both by name alone.
-ENGINES = ("docker", "kubernetes", "slurm")
+ENGINES = {path.parent.name for path in (ROOT / "harness" / "backends").glob("*/backend.py")} - {"local"}
 for engine in ENGINES:
     MAY_IMPORT[f"backends.{engine}"] = MAY_IMPORT["backends"] | {"backends"}
     MAY_IMPORT[f"attach.{engine}"] = {"log", "node", "backends", f"backends.{engine}"}
