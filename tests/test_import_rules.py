@@ -67,7 +67,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
 }
 
-MAY_IMPORT["attach"] = {"log", "node", "backends"}
+# Each engine is a wing with two rooms: its backend, and its side of `--attach`. The trunk finds both by name alone.
+ENGINES = {path.parent.name for path in (ROOT / "harness" / "backends").glob("*/backend.py")} - {"local"}
+for engine in ENGINES:
+    MAY_IMPORT[f"backends.{engine}"] = MAY_IMPORT["backends"] | {"backends"}
+    MAY_IMPORT[f"attach.{engine}"] = {"log", "node", "backends", f"backends.{engine}"}
+MAY_IMPORT["attach"] = set()
 MAY_IMPORT["object_store"] = {"node", "trainers"}
 MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
 MAY_IMPORT["explore.node_program"] = {"node.observer"}
@@ -193,6 +198,8 @@ def test_a_violation_is_seen() -> None:
         ("harness.timeline.sorted_events", "harness.judge.score"),
         ("harness.faults.hang", "harness.faults.oom"),
         ("harness.backends.slurm.place", "harness.backends.docker.container"),
+        ("harness.attach.slurm", "harness.backends.docker.engine"),
+        ("harness.run.job", "harness.backends.docker.backend"),
         ("harness.node.rpc", "harness.backends.contract"),
         ("harness.spec.scenario", "harness.plan.making"),
         ("harness.report.charts.loss_curves", "harness.timeline.timeline"),

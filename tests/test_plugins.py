@@ -3,20 +3,20 @@
 import importlib
 import json
 import pathlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from command_line import chaos
 from judge.test_whole import BOTH, RESTORED, drill_card
 from judging import EXPECT, expecting
-from typer.testing import CliRunner
 
 from harness.backends.contract import Capability, Verb
 from harness.campaign.checked_files import score_bounds
 from harness.campaign.experiment import run_experiment
 from harness.cli.machine import fault_table
-from harness.cli.main import make_app
 from harness.cli.plugins import LOADED, added
 from harness.errors import FaultError, UsageError
 from harness.faults.contract import fault_names, load_fault
@@ -30,6 +30,7 @@ from harness.report.next_steps import next_steps
 from harness.run import undo
 from harness.spec.expected_scores import wrong_expectations
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = {
     **dict.fromkeys(("contract.py", "empty.py", "shared/__init__.py", "engine/__init__.py"), ""),
     "slow.py": "IT = 'slow'",
@@ -71,6 +72,23 @@ def test_a_name_that_is_none_is_told_with_those_there_are(package: str) -> None:
         with pytest.raises(ValueError, match="unknown toy"):
             family.known(name)
         assert family.known(name, also=(name,)) == name
+
+
+def test_without_the_folders_of_engines_all_else_works(tmp_path: pathlib.Path) -> None:
+    for folder in (ROOT / "harness", ROOT / "harness" / "backends"):
+        (here := tmp_path / folder.relative_to(ROOT)).mkdir()
+        for each in folder.iterdir():
+            if each.name not in ("backends", "docker", "kubernetes", "slurm"):
+                (here / each.name).symlink_to(each)
+    (tmp_path / "strikes.yaml").write_text("version: 1\nname: a\ntitle: A\nentries: [{strike: pause}]\n")
+    for words, code, said in (
+        ("plan spot-evict", 0, "Nothing was launched."),
+        ("plan spot-evict --backend docker", 2, "unknown backend 'docker'; choose one of: local"),
+        ("gameday run strikes.yaml --attach slurm:7", 4, "lacks harness.backends.slurm, which the command needs"),
+    ):
+        command = [sys.executable, "-m", "harness", *words.split()]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == code and said in done.stdout + done.stderr, done.stderr
 
 
 # Plug-ins of other packages
@@ -167,7 +185,7 @@ def test_one_that_breaks_hinders_no_other(lacks: str, words: str, bringing: Brin
     here = {"local": Capability(True, "", frozenset(Verb))}
     rows = {name: can["local"] for name, _, can in fault_table(here)}
     assert rows["nap"].startswith(words) and rows["rank_kill"] == "yes"
-    shown = CliRunner().invoke(make_app(), ["faults", "--json"])
+    shown = chaos("faults", "--json")
     (nap,) = (each for each in json.loads(shown.stdout) if each["name"] == "nap")
     assert shown.exit_code == 0 and words in nap["backends"]["local"]["lacking"]
 

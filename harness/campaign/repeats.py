@@ -29,7 +29,7 @@ _FACTORS = (20.581, 6.155, 4.162, 3.407, 3.006, 2.755, 2.582, 2.454, 2.355)
 
 @dataclass(frozen=True)
 class RepeatVerdict:
-    """The verdict of several runs. `assessments`: every upper bound, with the values as shares of it."""
+    """The verdict of several runs. `assessments`: by the name of an upper bound."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -91,7 +91,7 @@ def _assessments(cards: Sequence[Scorecard]) -> dict[str, "Assessment"]:
     """Assesses the bounds that the scenario sets itself; defaults are not assessed by their tail."""
     lines = (line for card in cards for line in card.expectations if line.name.partition(".")[0] in _expected(card))
     shares = grouped((line.name, line.share) for line in lines if line.share is not None)
-    return {name: assess(values, limit=1.0) for name, values in shares.items() if len(values) == len(cards)}
+    return {name: assess(values) for name, values in shares.items() if len(values) == len(cards)}
 
 
 def _expected(card: Scorecard) -> Container[str]:
@@ -107,12 +107,12 @@ def _doubt(name: str, found: "Assessment") -> str:
     return f"{name}: {tail} ({typical}); about {counted(found.more, 'more run')} would settle it"
 
 
-def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """Returns the percentile bootstrap interval of the median of `values` (at least one)."""
     dice = np.random.default_rng(0)
     data = np.asarray(values, float)
     found = np.median(data[dice.integers(len(data), size=(RESAMPLES, len(data)))], axis=1)
-    low, high = np.percentile(found, [50 * (1 - confidence), 50 * (1 + confidence)])
+    low, high = np.percentile(found, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
     return float(low), float(high)
 
 
@@ -133,10 +133,13 @@ def tail_bound(values: Sequence[float]) -> float:
     so logarithms of positive values are taken as normal, else the values themselves. One value gives no bound."""
     if len(values) < 2:
         return math.inf
-    logs = min(values) > 0
-    scale = [math.log(value) for value in values] if logs else list(values)
+    scale = _scale(values)
     bound = statistics.fmean(scale) + tolerance_factor(len(values)) * statistics.stdev(scale)
-    return math.exp(min(bound, 700.0)) if logs else bound
+    return math.exp(min(bound, 700.0)) if min(values) > 0 else bound
+
+
+def _scale(values: Sequence[float]) -> list[float]:
+    return [math.log(value) for value in values] if min(values) > 0 else list(values)
 
 
 def failure_interval(failures: int, runs: int) -> tuple[float, float]:
@@ -163,36 +166,33 @@ def _rate(most: int, runs: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class Assessment:
-    """One figure of all runs, compared with its upper limit."""
+    """One figure of all runs, in shares of its upper bound: 1 is all that is allowed."""
 
-    values: tuple[float, ...]
-    limit: float
+    runs: int
     median: float
     interval: tuple[float, float]  # of the median
     tail: float
-    within: bool  # the tail bound is within the limit
-    more: int | None  # further runs that would settle it, if they scatter like these; `None`: no number would
+    more: int | None  # further runs like these that would bring the tail within the bound; `None`: no number would
+
+    @property
+    def within(self) -> bool:
+        return self.tail <= 1
 
 
-def assess(values: Sequence[float], limit: float) -> Assessment:
-    """Assesses values (at least one). A figure with a lower limit is assessed by its negative."""
-    tail = tail_bound(values)
-    within = tail <= limit
-    more = 0 if within else _more(values, limit)
-    return Assessment(tuple(values), limit, float(np.median(values)), median_interval(values), tail, within, more)
+def assess(shares: Sequence[float]) -> Assessment:
+    """Assesses shares of a bound (at least one)."""
+    tail = tail_bound(shares)
+    more = 0 if tail <= 1 else _more(shares)
+    return Assessment(len(shares), float(np.median(shares)), median_interval(shares), tail, more)
 
 
-def _more(values: Sequence[float], limit: float) -> int | None:
-    """Returns how many further runs of the same mean and scatter would bring the tail bound within the limit."""
-    if len(values) < 2:
+def _more(shares: Sequence[float]) -> int | None:
+    """Returns how many further runs of the same mean and scatter would bring the tail bound to 1 or below."""
+    if len(shares) < 2:
         return 2  # scatter is seen from two on, and bounded usefully from three
-    logs = min(values) > 0
-    if logs and limit <= 0:
-        return None
-    scale = [math.log(value) for value in values] if logs else list(values)
-    room = (math.log(limit) if logs else limit) - statistics.fmean(scale)
-    spread = statistics.stdev(scale)
-    for runs in range(len(values) + 1, RUNS_MAX):
+    scale = _scale(shares)
+    room, spread = (0 if min(shares) > 0 else 1) - statistics.fmean(scale), statistics.stdev(scale)
+    for runs in range(len(shares) + 1, RUNS_MAX):
         if tolerance_factor(runs) * spread <= room:
-            return runs - len(values)
+            return runs - len(shares)
     return None

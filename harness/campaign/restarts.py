@@ -9,13 +9,14 @@ from harness.backends.contract import Backend
 from harness.evidence.restarts import Restart, read_restart
 from harness.log import untrusted_files
 from harness.log.journal import JOURNAL
-from harness.plan.run_plan import Plan
+from harness.plan.run_plan import Abort, Plan
 from harness.run import drill
 from harness.run.job import Outcome, execute
 from harness.run.observers import Silent, Status
 from harness.run.stop import StopRequest
 
 FOLLOWED_STEPS = 5  # steps after a restore that are compared
+LIMITS = Abort(if_no_step_for_ns=60 * 10**9, wall_clock_ns=180 * 10**9)  # of each restart
 
 
 def restart(

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import operator
 import os
 import pathlib
 import re
@@ -19,7 +18,6 @@ from harness.errors import ChaosError, UsageError
 from harness.evidence.logs import load_evidence
 from harness.judge.score import judge
 from harness.judge.verdict import PRIORITY, Verdict
-from harness.log.journal import is_running
 from harness.plan.run_plan import CONTROL, FIRST_LOOK
 from harness.report import run_report
 from harness.report.commands import REHEARSALS
@@ -31,10 +29,6 @@ from harness.units import counted
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _NEWEST = 5
 PASSED_OVER_MAX = 100  # most runs that `last` looks at
-COMPARED = (  # values of a report that are compared with the log
-    *("verdict", "scenario", "commit", "begun_at", "recovery_time.seconds", "run.stuck_in"),
-    *(f"wasted_gpu_hours.gpu_seconds_{which}" for which in ("allocated", "wasted", "wasted_by_faults")),
-)
 EARLIEST_S = 1_577_836_800  # 2020-01-01: no run began earlier
 CLOCKS_APART_S = 86_400  # seconds by which another host's clock may be ahead
 _DATE = "2026-11-22T08:00:00+00:00"
@@ -84,9 +78,6 @@ class ByLog(NamedTuple):
     plan: Mapping[str, Any]
 
 
-_UNKNOWN = StoredRun("", 0, "", "", "", "", None, "", is_control=False)
-
-
 class NotARun(Exception):
     """The reason for which a folder is passed over."""
 
@@ -110,9 +101,10 @@ class Store:
     def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
         """Returns the judged runs that say something of the trainer, newest first; the worst of copies counts."""
         judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
-        return self._once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
+        return self.once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
 
-    def _once(self, runs: Iterable[StoredRun]) -> list[StoredRun]:
+    def once(self, runs: Iterable[StoredRun]) -> list[StoredRun]:
+        """Returns each run once, though it may have been copied; the worst verdict counts. Notes the copies."""
         once = dict[tuple[float, str, str, str], StoredRun]()
         for run in runs:
             kept = once.setdefault(key := (run.begun_s, run.scenario, run.backend, run.seed), run)
@@ -120,52 +112,6 @@ class Store:
                 once[key] = max(kept, run, key=lambda each: PRIORITY.index(each.verdict or Verdict.FAIL))
                 self.notes.append(f"{run.run_id} and {kept.run_id} are one run, which counts once")
         return list(once.values())
-
-    def by_logs(self, wanted: Wanted, most: int, since_s: float = 0) -> tuple[list[ByLog], list[StoredRun]]:
-        """Returns the newest `most` runs that fit, each judged again from its log, and runs that may fit but whose log
-        cannot be judged. `notes` names the latter, and each run whose stored report is missing or says otherwise. Runs
-        at work, and runs older than `since_s` by report and plan, are left out."""
-        stored = {run.run_id: run for run in self.runs()}
-        names = {*stored, *(path.parent.name for path in self.reports.glob("[!.]*/events") if path.is_dir())}
-        found, silent, older = dict[str, ByLog](), list[StoredRun](), 0
-        for folder in (self.reports / name for name in sorted(names)):
-            if folder.is_symlink() or stored_kind_of(folder) or is_running(folder):
-                continue
-            if (newest_s := _newest_s(folder, stored.get(folder.name))) < since_s:
-                older += 1
-                continue
-            try:
-                each = by_log(folder)
-                if not each.run.is_control and wanted.fits(each.run):
-                    found[folder.name] = each
-                    self.notes += _differences(folder, each.report)
-            except ReportError as error:
-                known = stored.get(folder.name, _UNKNOWN)
-                run = dataclasses.replace(known, run_id=folder.name, begun_s=newest_s)
-                asked = wanted if run.commit else dataclasses.replace(wanted, commit=None)
-                if not run.is_control and (asked.fits(run) or not run.scenario):
-                    silent.append(run)
-                    self.notes.append(f"{one_line(folder.name)}: {one_line(error)}")
-            except NotARun:
-                continue
-        newest = sorted((each.run for each in found.values()), key=lambda run: (run.begun_s, run.run_id), reverse=True)
-        self.notes += [f"{counted(older, 'run')} left out: too old"] if older else []
-        if len(newest) > most:
-            self.notes.append(f"only the newest {most:,} of {len(newest):,} runs were read")
-        return [found[run.run_id] for run in self._once(newest[:most])], silent
-
-    def judged(self, wanted: Wanted, most: int) -> list[tuple[StoredRun, run_report.Report]]:
-        """Returns the newest `most` judged runs that fit, with their reports."""
-        runs = self.evidence(wanted)
-        if len(runs) > most:
-            self.notes.append(f"only the newest {most:,} of {len(runs):,} runs were read")
-        found = []
-        for run in runs[:most]:
-            try:
-                found.append((run, run_report.read(self.reports / run.run_id / "report.json")))
-            except run_report.ReportError as error:
-                self.notes.append(str(error))
-        return found
 
     def find(self, name: str) -> pathlib.Path:
         """Returns a run's folder by path, id, its beginning, or `last`. Raises `UsageError`, also for a first look."""
@@ -231,7 +177,7 @@ def refuse_first_look(folder: pathlib.Path) -> None:
             "run a scenario that init wrote, by default: chaos run chaos/rank-kill.yaml"
         ) from None
     except NotARun:
-        pass
+        return  # the reader of this run says what is wrong with it
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
@@ -303,31 +249,13 @@ def by_log(folder: pathlib.Path) -> ByLog:
     report = run_report.from_scorecard(card)
     begun_s, told = _begun_s(report.begun_at, folder), (report.scenario, report.backend, str(report.seed))
     run = StoredRun(folder.name, begun_s, *told, report.commit or "", report.verdict, "", CONTROL in tags)
-    if not _is_possible(begun_s):
+    if not is_possible(begun_s):
         raise ReportError(f"it began {run.begun_at}; allowed: from 2020 until now")
     return ByLog(run, report, plan)
 
 
-def _differences(folder: pathlib.Path, by_log: Report) -> list[str]:
-    """Returns a note if the stored report is missing or differs from the report by the log; else none."""
-    try:
-        stored = run_report.read(folder / "report.json")
-    except ReportError as error:
-        return [f"{one_line(error)}; the verdict by its log: {by_log.verdict}"]
-    values = ((name, *(one_line(operator.attrgetter(name)(each)) for each in (stored, by_log))) for name in COMPARED)
-    differ = (f"{name} {said}, the log {right}" for name, said, right in values if said != right)
-    return [f"{one_line(folder.name)}: report.json says {words}; the log counts" for words in differ][:1]
-
-
-def _newest_s(folder: pathlib.Path, stored: StoredRun | None) -> float:
-    """Returns the latest possible begin of a run by its report and its plan file; the present if both are unknown."""
-    moments = [stored.begun_s] if stored else []
-    with contextlib.suppress(OSError):
-        moments.append(os.stat(folder / "plan.json", follow_symlinks=False).st_mtime)
-    return max(filter(_is_possible, moments), default=time.time())
-
-
-def _is_possible(begun_s: float) -> bool:
+def is_possible(begun_s: float) -> bool:
+    """Tells whether a run can have begun at this time, in seconds since 1970."""
     return EARLIEST_S <= begun_s <= time.time() + CLOCKS_APART_S
 
 

@@ -52,24 +52,19 @@ Since = Annotated[
 
 
 def list_(
-    of_faults: Annotated[bool, typer.Option("--faults", help="The faults, as `chaos faults`.")] = False,
     of_bounds: Annotated[bool, typer.Option("--bounds", help="Each key of `expect:`, with an example.")] = False,
     json: JsonOption = False,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """List scenarios, suites and game days; the faults; or the keys of `expect:`.
+    """List scenarios, suites and game days, or the keys of `expect:`.
 
     Example: chaos list --bounds
     """
-    if of_faults and of_bounds:
-        raise UsageError("--faults and --bounds exclude each other")
     if of_bounds and json:
         print_json([each._asdict() for each in bounds()])
     elif of_bounds:
         print_rows(("expect", "example", "default", "what it bounds"), bounds())
         say("recovery_time.max is written as  expect: {recovery_time: {max: 60s}}", "dim")
-    elif of_faults:
-        faults(json=json)
     else:
         _list_scenarios(scenarios, json)
 

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import INTERRUPTED, ChaosError, UsageError
+from harness.errors import INTERRUPTED, CannotRunError, ChaosError, UsageError
 
 if TYPE_CHECKING:
     import typer
@@ -61,7 +61,7 @@ COMMANDS = {
         ),
     },
     "Before a run": {
-        "list": ("cli.listing:list_", "List scenarios, suites and game days; the faults; or the keys of `expect:`."),
+        "list": ("cli.listing:list_", "List scenarios, suites and game days, or the keys of `expect:`."),
         "faults": ("cli.listing", "List the faults, and which backends inject them here; with a name, its parameters."),
         "guarantees": ("cli.listing", "List the guarantees that each run must keep; with a name, its details."),
         "plan": ("cli.scenarios", "Say what a scenario would do, or print the engine's request. Launches nothing."),
@@ -225,6 +225,9 @@ def _exit_code(error: BaseException) -> int:
         kept = "" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else _kept(error)
         _say(f"error: {error.strerror}: {os.fsdecode(error.filename)}{kept}")
         return UNEXPECTED
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("harness."):
+        _say(f"error: this installation lacks {error.name}, which the command needs; install the whole package")
+        return CannotRunError.exit_code
     _say(f"error: unexpected {type(error).__name__}: {error}{_kept(error)}")
     return UNEXPECTED
 

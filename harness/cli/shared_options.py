@@ -8,15 +8,17 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from harness.backends.contract import backend_names
 from harness.cli import default_folders, path_arguments
 from harness.errors import UsageError
 from harness.report import commands
 from harness.run.gpu_hours import GpuCap
 from harness.spec.scenario import Labels
+from harness.units import parse_duration_ns
 
 ScenarioArg = Annotated[str, typer.Argument(help="A name from `chaos list`, or a path to a YAML file.")]
 RunArg = Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it, or 'last'.")]
-BackendOption = Annotated[str, typer.Option(help="Where the nodes are: local, docker, slurm or kubernetes.")]
+BackendOption = Annotated[str, typer.Option(help=f"Where the nodes are; one of: {', '.join(backend_names())}.")]
 SeedOption = Annotated[int, typer.Option(help="The seed of every random choice.")]
 ProfileOption = Annotated[str | None, typer.Option(help="A profile of the scenario, e.g. cluster.")]
 REPORTS = default_folders.reports()
@@ -81,6 +83,14 @@ def labels_of(given: list[str] | None) -> dict[str, str]:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         raise UsageError(f"--label {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Parses a duration like 10m. Raises `UsageError`."""
+    try:
+        return parse_duration_ns(text) / 1e9
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}") from error
 
 
 def cap_of(gpu_hours: float | None) -> GpuCap | None:

@@ -9,6 +9,7 @@ too.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import pathlib
 import time
@@ -269,7 +270,8 @@ class _Explorer:
                 return
         usual = Usual(self.recorded.losses, {step: found.losses for step, found in self.after.items()})
         self.usual, self.found.tolerance = usual, usual.tolerance
-        mixed = [each for row in zip_longest([profile.states for profile in self.found.profiles]) for each in row]
+        in_turn = itertools.zip_longest(*(profile.states for profile in self.found.profiles))
+        mixed = [state for turn in in_turn for state in turn if state is not None]
         for state in mixed[: self.setting.states or None]:
             profile = self.found.profile(state.profile)
             make = functools.partial(make_state, self.recorded, profile, state)
@@ -321,9 +323,3 @@ class _Explorer:
             else each
             for each in self.found.tried
         ]
-
-
-def zip_longest(rows: Sequence[Sequence[State]]) -> Iterator[list[State]]:
-    """Makes lists of the first states of all rows, then of the second ones, and so on."""
-    for place in range(max(map(len, rows), default=0)):
-        yield [row[place] for row in rows if place < len(row)]

@@ -7,13 +7,20 @@ import pathlib
 from typing import Annotated, Literal
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
 from harness.backends.contract import load_backend
 from harness.cli.output import note, out, print_json, print_table, safe, say
 from harness.cli.scenarios import plan_of
-from harness.cli.shared_options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption, SeedOption
+from harness.cli.shared_options import (
+    REPORTS,
+    SCENARIOS,
+    JsonOption,
+    ReportsOption,
+    ScenariosOption,
+    SeedOption,
+    seconds_of,
+)
 from harness.errors import INTERRUPTED, UsageError
 from harness.explore import explore_report, recorded_job
 from harness.explore.exploration import Exploration, Setting, explore, make_state, states_of
@@ -24,7 +31,6 @@ from harness.plan.run_plan import Plan
 from harness.report import write_files
 from harness.report.strict_json import json_text
 from harness.run.stop import stop
-from harness.units import Duration
 
 USUAL = ["ext4", "nfs"]  # what most clusters save on; both promise more than POSIX does
 
@@ -68,7 +74,7 @@ def explore_(
     plan = plan.again(plan.run_id.replace(plan.scenario.name, f"explore-{plan.scenario.name}", 1))
     engine = load_backend("local")
     check_capabilities(plan.without_faults(plan.run_id), engine.probe())
-    found = explore(plan, Setting(reports, engine, stop, note, _seconds(budget), names, states))
+    found = explore(plan, Setting(reports, engine, stop, note, seconds_of("--budget", budget), names, states))
     folder = reports / found.run_id
     told = explore_report.plain(found)
     write_files({explore_report.JSON: json_text(told), explore_report.PAGE: explore_report.page(found)}, folder)
@@ -77,13 +83,6 @@ def explore_(
     else:
         _print(found, folder)
     raise typer.Exit(INTERRUPTED if found.interrupted else EXIT_CODES[found.verdict])
-
-
-def _seconds(text: str) -> float:
-    try:
-        return TypeAdapter(Duration).validate_python(text).ns / 1e9
-    except ValidationError as error:
-        raise UsageError(f"--budget {text}: {error.errors(include_url=False)[0]['msg']}") from error
 
 
 def _make_again(name: str, into: pathlib.Path, reports: pathlib.Path) -> pathlib.Path:

@@ -8,6 +8,7 @@ from typing import Any
 from harness.explore.answers import BAD, OPEN, TOLERANCE
 from harness.explore.exploration import Exploration, Profile, State, Tried
 from harness.explore.operations import Kind
+from harness.report import markdown
 from harness.report.words import one_line
 from harness.units import counted
 
@@ -150,23 +151,17 @@ def bad_states(found: Exploration) -> Iterator[tuple[str, list[str]]]:
 
 def page(found: Exploration) -> str:
     lines = ["# Crash states of the checkpoint folder", "", f"Verdict: **{found.verdict.value}**.", ""]
-    lines += [*(f"* {one_line(fact)}" for fact in facts(found)), ""]
-    lines += ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    lines += ["| " + " | ".join(map(_in_cell, row)) + " |" for row in cells(found)]
+    lines += [*(f"* {markdown.text(fact)}" for fact in facts(found)), "", markdown.table(HEAD, cells(found))]
     for words, told in bad_states(found):
-        lines += ["", f"## {one_line(words)}", "", "```", *map(one_line, told[:1]), *map(_visible, told[1:]), "```"]
+        lines += ["", f"## {markdown.text(words)}", "", "```", *map(_visible, told), "```"]
     unsure = [each for each in found.tried if each.answer.came in OPEN]
     if unsure:
         lines += ["", "## Not judged", ""]
         lines += [
-            f"* {each.state.id}: {each.answer.came}: {one_line(each.answer.detail)}" for each in unsure[:LINES_MAX]
+            f"* {each.state.id}: {each.answer.came}: {markdown.text(each.answer.detail)}" for each in unsure[:LINES_MAX]
         ]
     return "\n".join(lines) + "\n"
 
 
-def _in_cell(text: str) -> str:
-    return one_line(text).replace("|", "\\|")
-
-
 def _visible(text: str) -> str:
-    return " " * (len(text) - len(text.lstrip())) + one_line(text.strip())
+    return " " * (len(text) - len(text.lstrip())) + one_line(text.strip()).replace("```", "")

@@ -39,7 +39,6 @@ from harness.trainers.reference import ReferenceTrainer
 from harness.trainers.shared.scripted import ScriptTrainer
 from harness.trainers.torchrun import TorchrunTrainer
 
-NO_STEP_NS, WALL_CLOCK_NS = 60 * 10**9, 180 * 10**9  # of a whole restart
 FORKED_S_MAX = 45.0  # of the restore on one state
 SILENT_S_MAX = 120.0  # of our process on the node, beyond the limit of a restore
 FORKED_STEPS = 2  # after a restore: the first one shows wrong weights, the second one a wrong optimizer
@@ -90,8 +89,7 @@ class Restarts(Restores):
     def __init__(
         self, plan: Plan, base: pathlib.Path, folder: pathlib.Path, stop: StopRequest, backend: Backend
     ) -> None:
-        limits = Abort(if_no_step_for_ns=NO_STEP_NS, wall_clock_ns=WALL_CLOCK_NS)
-        super().__init__(plan.model_copy(update={"abort": limits}), base, folder, stop)
+        super().__init__(plan.model_copy(update={"abort": restarts.LIMITS}), base, folder, stop)
         self._backend = backend
 
     def do_all(self, next_one: Next) -> None:

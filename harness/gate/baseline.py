@@ -13,7 +13,7 @@ from msgspec import structs
 
 from harness.campaign.run_store import NotARun, Store, Wanted, by_log
 from harness.errors import UsageError, choice
-from harness.gate import stored_gate
+from harness.gate import stored_gate, stored_runs
 from harness.gate.baseline_comparison import FIGURES as COMPARED
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare, title
 from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures, figures_of, gathered, identity_of
@@ -129,7 +129,7 @@ def _run_by_log(run: RunFigures, identity: Identity, reports: pathlib.Path) -> R
 def _stored(commit: str, reports: pathlib.Path) -> tuple[list[tuple[Identity, RunFigures]], list[str]]:
     """Returns the figures of the commit's runs, and the names of runs that cannot be judged and may be of it."""
     # Uncommitted changes make another stack: only a commit written in full, with `-dirty`, includes them.
-    judged, silent = Store(reports).by_logs(Wanted(commit=commit), READ_MAX)
+    judged, silent = stored_runs.by_logs(Store(reports), Wanted(commit=commit), READ_MAX)
     judged = [each for each in judged if each.run.commit == commit or not each.run.commit.endswith("-dirty")]
     if len(commits := sorted({each.run.commit for each in judged})) > 1:
         raise UsageError(f"{commit!r} fits {len(commits)} commits; write more letters: {', '.join(commits)}")

@@ -21,6 +21,7 @@ from harness.cli.shared_options import (
     ReportsOption,
     ScenariosOption,
     SeedOption,
+    seconds_of,
 )
 from harness.cli.summary import SummaryOption, append_summary
 from harness.errors import UsageError
@@ -46,7 +47,7 @@ from harness.gate.suite_run import Gate, Stopped, run_gate
 from harness.judge.verdict import EXIT_CODES, Verdict
 from harness.report.commands import step_here
 from harness.run.stop import stop
-from harness.units import counted, parse_duration_ns
+from harness.units import counted
 
 INTERRUPTED = (
     "The gate was interrupted and gives no answer. Its runs that ended are kept in {reports}: `chaos history` lists"
@@ -101,13 +102,9 @@ def gate(
     if shard and against:
         raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
     with Display(err if json else out) as display:
-        try:
-            budget_s = parse_duration_ns(budget) / 1e9 if budget else None
-        except ValueError as error:
-            raise UsageError(f"--budget: {error}") from error
         setting = Gate(
             *(backend, seed, reports, scenarios, display, stop, against, repeat, tag, fail_fast),
-            budget_s=budget_s,
+            budget_s=seconds_of("--budget", budget) if budget else None,
             shard=parse_shard(shard) if shard else None,
             last_failed=last_failed,
             add=add,

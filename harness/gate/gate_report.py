@@ -262,7 +262,7 @@ def _json_row(row: SuiteRow) -> dict[str, object]:
     figures = {}
     for name, found in row.result.assessments.items():
         shares = {"median_share": found.median, "median_interval": list(found.interval), "tail_share": found.tail}
-        figures[name] = {"runs": len(found.values), **shares}
+        figures[name] = {"runs": found.runs, **shares}
     return {
         "scenario": row.name,
         "title": row.title,

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from harness.campaign.run_store import Store, StoredRun, Wanted
 from harness.gate.change_points import Change, changes
+from harness.gate.stored_runs import by_reports
 from harness.gate.trend_chart import Point, Step, sparkline, trend_chart
 from harness.judge.verdict import Verdict
 from harness.report import html_page, run_report
@@ -39,7 +40,7 @@ class Moment(StoredRun):
 def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[str]]:
     """Returns the judged runs that fit the filter `wanted`, newest first, and a message for each unusable folder."""
     store = Store(reports)
-    return [_moment(run, report) for run, report in store.judged(wanted, READ_MAX)], store.notes
+    return [_moment(run, report) for run, report in by_reports(store, wanted, READ_MAX)], store.notes
 
 
 def _moment(run: StoredRun, report: run_report.Report) -> Moment:

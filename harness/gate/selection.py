@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from harness.campaign.run_store import Store, Wanted
 from harness.errors import UsageError
 from harness.gate.stored_gate import Stored
+from harness.gate.stored_runs import by_reports
 from harness.gate.suite_file import SuiteEntry
 from harness.judge.verdict import Verdict
 from harness.spec.scenario import Scenario
@@ -78,7 +79,7 @@ def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> d
     store = Store(reports)
     seen: dict[str, Past] = {}
     for entry, spec in specs:
-        judged = store.judged(Wanted(scenario=spec.name, backend=backend), NEWEST)
+        judged = by_reports(store, Wanted(scenario=spec.name, backend=backend), NEWEST)
         took = [report.run.duration_s for _, report in judged if report.profile == entry.profile]
         if took := [seconds for seconds in took if seconds]:
             seen[entry.name] = Past(statistics.median(took), any(run.verdict is Verdict.FAIL for run, _ in judged))

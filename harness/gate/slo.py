@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.campaign.run_store import ByLog, Store, StoredRun, Wanted
-from harness.gate import objectives
+from harness.gate import objectives, stored_runs
 from harness.gate.objectives import Answer, Past
 from harness.gate.slo_file import RUNS_MIN, Objective, Slo
 from harness.judge.verdict import Verdict, merge
@@ -33,7 +33,7 @@ def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple
     """Returns the results of each objective, and a message for each folder or report that could not be read."""
     store = Store(reports)
     longest_s = max(objective.window.s for objective in slo.objectives)
-    judged, silent = store.by_logs(wanted, READ_MAX, now_s - longest_s)
+    judged, silent = stored_runs.by_logs(store, wanted, READ_MAX, now_s - longest_s)
     return [_held(objective, judged, silent, now_s) for objective in slo.objectives], store.notes
 
 

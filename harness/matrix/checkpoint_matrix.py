@@ -23,7 +23,7 @@ from harness.log import untrusted_files
 from harness.matrix import restart_log
 from harness.matrix.cells import Cell, cells
 from harness.matrix.restart_log import Answer, Came
-from harness.plan.run_plan import Abort, Plan
+from harness.plan.run_plan import Plan
 from harness.run import drill, second_restart
 from harness.run.job import Outcome, execute
 from harness.run.observers import Status
@@ -33,7 +33,6 @@ from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 LOOK_S = 0.3
-NO_STEP_NS, WALL_CLOCK_NS = 60 * 10**9, 180 * 10**9
 TOLERANCE = 10  # factor of the difference of an undamaged restart, if that is not zero
 
 
@@ -74,9 +73,8 @@ class _Matrix:
         self, plan: Plan, folder: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
     ):
         self.folder, self.backend, self.stop, self.tell = folder, backend, stop, tell
-        limits = Abort(if_no_step_for_ns=NO_STEP_NS, wall_clock_ns=WALL_CLOCK_NS)
         self.base_plan = plan.without_faults(f"{plan.run_id}-base")
-        self.plan = self.base_plan.model_copy(update={"abort": limits})
+        self.plan = self.base_plan.model_copy(update={"abort": restarts.LIMITS})
         self.base = folder / "base"
 
     def run(self) -> Matrix:

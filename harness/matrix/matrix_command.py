@@ -28,13 +28,12 @@ from harness.matrix.checkpoint_matrix import DamageRow, Matrix, run_matrix
 from harness.matrix.restart_log import Came
 from harness.plan.capabilities import check_capabilities
 from harness.plan.run_plan import Plan
-from harness.report import write_files
+from harness.report import markdown, write_files
 from harness.report.strict_json import json_text
-from harness.report.words import one_line
 from harness.run.stop import stop
-from harness.trainers.contract import build_trainer
 from harness.units import counted
 
+HEAD = ("damage", "to", "file", "result", "detail")
 _RED = (Came.SILENT, Came.WRONG, Came.SCRATCH)
 _BAD = {
     **dict.fromkeys(_RED, "bold red"),
@@ -50,7 +49,6 @@ def matrix(
         typer.Argument(help="checkpoint: on damaged saves; resume: from each save that matters."),
     ],
     scenario: Annotated[str, typer.Argument(help="The scenario whose workload is used.")] = "checkpoint-corrupt-latest",
-    trainer: Annotated[str | None, typer.Option(help="Another trainer for that workload, by its name.")] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="resume: number of steps, in place of the scenario's.")
     ] = None,
@@ -91,7 +89,7 @@ def matrix(
     Example: chaos matrix checkpoint my-scenario.yaml
     """
     _, plan = plan_of(scenario, backend, seed, None, scenarios)
-    plan = _of_trainer(plan.again(plan.run_id.replace(plan.scenario.name, f"matrix-{plan.scenario.name}", 1)), trainer)
+    plan = plan.again(plan.run_id.replace(plan.scenario.name, f"matrix-{plan.scenario.name}", 1))
     engine = load_backend(backend)
     check_capabilities(plan.without_faults(plan.run_id), engine.probe())
     if what == "resume":
@@ -131,21 +129,8 @@ def _cells(row: DamageRow) -> tuple[str, ...]:
 
 
 def _page(found: Matrix) -> str:
-    lines = ["# Damaged checkpoints", "", *(f"* {one_line(fact)}" for fact in _facts(found)), ""]
-    lines += ["| damage | to | file | result | detail |", "|---|---|---|---|---|"]
-    for row in found.rows:
-        lines.append("| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in _cells(row)) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _of_trainer(plan: Plan, name: str | None) -> Plan:
-    if name is None:
-        return plan
-    try:
-        workload = plan.workload.model_copy(update={"trainer": build_trainer(name)})
-    except ValueError as error:
-        raise UsageError(f"--trainer {name}: {error}") from error
-    return plan.model_copy(update={"workload": workload})
+    facts = "\n".join(f"* {markdown.text(fact)}" for fact in _facts(found))
+    return f"# Damaged checkpoints\n\n{facts}\n\n{markdown.table(HEAD, map(_cells, found.rows))}\n"
 
 
 def _verdict(found: Matrix) -> Verdict:
@@ -177,7 +162,7 @@ def _facts(found: Matrix) -> list[str]:
 
 
 def _print(found: Matrix, folder: pathlib.Path) -> None:
-    table = Table("damage", "to", "file", "result", "detail", box=None, header_style="bold")
+    table = Table(*HEAD, box=None, header_style="bold")
     for row in found.rows:
         kind, part, file, *told = _cells(row)
         table.add_row(*map(safe, (kind, part, file.rpartition("/")[2], *told)), style=_BAD.get(row.answer.came, ""))

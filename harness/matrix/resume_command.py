@@ -6,11 +6,11 @@ import pathlib
 import shlex
 from dataclasses import replace
 
-from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
 from harness.backends.contract import Backend
 from harness.cli.output import note, out, print_json, print_table, safe, say
+from harness.cli.shared_options import seconds_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.verdict import EXIT_CODES
 from harness.matrix import resume_report
@@ -18,7 +18,7 @@ from harness.matrix.resume_matrix import Setting, run_sweep
 from harness.matrix.sweep import Sweep
 from harness.plan.run_plan import Plan
 from harness.run.stop import stop
-from harness.units import Duration, counted
+from harness.units import counted
 
 
 def sweep(
@@ -36,7 +36,7 @@ def sweep(
     """Restarts the job from several of its saves, prints the results, and returns the exit code of the command."""
     _check_heard(plan, "--ranks-per-node", "{ranks_per_node}", _with(plan, ranks_per_node=ranks_per_node))
     further = [*dict.fromkeys(_words(plan, each) for each in also_with)]
-    setting = Setting(reports, engine, stop, note, _seconds(budget), files, ranks_per_node, further)
+    setting = Setting(reports, engine, stop, note, seconds_of("--budget", budget), files, ranks_per_node, further)
     found = run_sweep(_changed(plan, steps, save_every), setting)
     resume_report.write(found, reports / found.name)
     if json:
@@ -44,13 +44,6 @@ def sweep(
     else:
         _print(found, reports / found.name)
     return INTERRUPTED if found.interrupted else EXIT_CODES[found.verdict]
-
-
-def _seconds(text: str) -> float:
-    try:
-        return TypeAdapter(Duration).validate_python(text).ns / 1e9
-    except ValidationError as error:
-        raise UsageError(f"--budget {text}: {error.errors(include_url=False)[0]['msg']}") from error
 
 
 def _words(plan: Plan, given: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from harness.campaign.run_store import Store
 from harness.cli.output import STYLES, note, print_json, print_table, safe, say
-from harness.cli.shared_options import REPORTS, JsonOption, ReportsOption
+from harness.cli.shared_options import REPORTS, JsonOption, ReportsOption, seconds_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.verdict import EXIT_CODES, Verdict
 from harness.preflight.preflight_command import JunitOption
@@ -30,7 +30,7 @@ from harness.report.strict_json import strict
 from harness.report.words import DASH, size
 from harness.run.stop import stop
 from harness.trainers.checkpoints.contract import AUTO, check_layout
-from harness.units import counted, parse_duration_ns
+from harness.units import counted
 
 NAMED_MAX = 3  # findings of one save that are shown
 HEAD = ("save", "step", "written, UTC", "size", "loss", "verified")
@@ -76,10 +76,10 @@ def verify(
     Example: chaos checkpoint verify checkpoints/ --keep
     """
     try:
-        limit_s = parse_duration_ns(duration) / 1e9 if duration else math.inf
         check_layout(layout)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    limit_s = seconds_of("--for", duration) if duration else math.inf
     if (duration and not watch) or (python and not load):
         raise UsageError("--for is for --watch, and --python for --load")
     if not path.is_dir() and not path.is_file():

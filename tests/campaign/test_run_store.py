@@ -177,7 +177,6 @@ def test_a_run_of_a_broken_trainer_is_listed_and_is_no_evidence_of_any_other(rep
     store = Store(reports)
     assert next(run for run in store.runs() if run.run_id == "d-1").is_control and store.find("d-1") == control
     assert [run.run_id for run in store.evidence()] == ["b-1", "a-2", "a-1"]
-    assert [run.run_id for run, _ in store.judged(Wanted(), 3)] == ["b-1", "a-2", "a-1"]
     assert [run.run_id for run in store.evidence(Wanted(commit="aaaa1111"))] == ["a-1"]
 
 

@@ -59,22 +59,22 @@ def test_the_tail_bound_keeps_its_promise() -> None:
 @settings(max_examples=50, deadline=None)
 @given(FIGURES)
 def test_the_interval_holds_the_median_and_the_tail_is_above(values: list[float]) -> None:
-    found = repeats.assess(values, limit=1.0)
+    found = repeats.assess(values)
     low, high = found.interval
     assert min(values) <= low <= found.median <= high <= max(values)
     assert found.tail >= math.exp(sum(map(math.log, values)) / len(values)) * (1 - 1e-9)
 
 
 @settings(max_examples=50, deadline=None)
-@given(FIGURES, st.floats(0.1, 1e4), st.floats(1, 10))
-def test_a_stricter_limit_never_turns_out_into_within(values: list[float], limit: float, looser: float) -> None:
-    assert repeats.assess(values, limit).within <= repeats.assess(values, limit * looser).within
+@given(FIGURES, st.floats(1, 10))
+def test_a_stricter_bound_never_turns_out_into_within(values: list[float], looser: float) -> None:
+    assert repeats.assess(values).within <= repeats.assess([value / looser for value in values]).within
 
 
 @settings(max_examples=30, deadline=None)
 @given(FIGURES, st.floats(1, 1e5))
 def test_the_further_runs_it_asks_for_settle_it(values: list[float], limit: float) -> None:
-    found = repeats.assess(values, limit)
+    found = repeats.assess([value / limit for value in values])
     if found.more:
         logs = [math.log(value) for value in values]
         mean = sum(logs) / len(logs)
@@ -86,24 +86,19 @@ def test_the_further_runs_it_asks_for_settle_it(values: list[float], limit: floa
 def test_the_interval_of_the_median_is_always_the_same() -> None:
     values = [3.0, 1.0, 4.0, 1.5, 5.0, 9.0, 2.0, 6.0, 5.5, 3.5]
     assert repeats.median_interval(values) == pytest.approx((2.0, 5.5))
-    narrow, wide = (repeats.median_interval(values, confidence) for confidence in (0.5, 0.99))
-    assert wide[0] < narrow[0] < narrow[1] < wide[1]
     assert repeats.median_interval([4.0]) == (4.0, 4.0)
-    middle = repeats.median_interval(values, 0.0)
-    assert middle[0] == middle[1]
-    assert repeats.median_interval([1.0, 2.0], 1.0) == (1.0, 2.0), "every sample that was drawn"
 
 
 @pytest.mark.parametrize(
     ("values", "limit"),
-    [([1.0, 1.3, 1.1], 1.9), ([1.0, 1.3, 1.1], 2.0), ([2.0, 2.9], 4.0), ([0.0, 2.0, 1.0], 3.5), ([-3.0, -1.0, -2.2], -0.1)],
+    [([1.0, 1.3, 1.1], 1.9), ([1.0, 1.3, 1.1], 2.0), ([2.0, 2.9], 4.0), ([0.0, 2.0, 1.0], 3.5)],
 )  # fmt: skip
 def test_no_fewer_runs_than_it_asks_for_would_settle_it(values: list[float], limit: float) -> None:
     """By the definition: the first number of runs at which mean and scatter like these stay within the limit."""
-    found = repeats.assess(values, limit)
-    logs = min(values) > 0
-    scale = [math.log(value) for value in values] if logs else values
-    room = ((math.log(limit) if logs else limit) - fmean(scale)) / stdev(scale)
+    shares = [value / limit for value in values]
+    found, logs = repeats.assess(shares), min(values) > 0
+    scale = [math.log(share) for share in shares] if logs else shares
+    room = ((0 if logs else 1) - fmean(scale)) / stdev(scale)
     runs = next(n for n in range(2, 1000) if repeats.tolerance_factor(n) <= room)
     assert found.within == (runs <= len(values))
     assert found.more == max(0, runs - len(values))
@@ -113,12 +108,12 @@ def test_no_fewer_runs_than_it_asks_for_would_settle_it(values: list[float], lim
 def test_figures_with_a_zero_are_taken_as_they_are_one_bounds_nothing_and_no_number_settles_what_is_over() -> None:
     assert repeats.tail_bound([0.0, 0.0, 0.0]) == 0.0
     assert repeats.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
-    found = repeats.assess([0.0, 0.0, 0.0], limit=0.0)
+    found = repeats.assess([0.0, 0.0, 0.0])
     assert found.within and found.more == 0
-    one = repeats.assess([4.0], limit=60.0)
+    one = repeats.assess([0.1])
     assert not one.within and one.tail == math.inf and one.more == 2
-    for values, limit in (([1.0, 2.0], 0.0), ([1.0, 2.0], 0.5), ([9.0, 10.0, 12.0], 8.0)):
-        assert repeats.assess(values, limit).more is None
+    for shares in ([2.0, 4.0], [1.1, 1.25, 1.5], [0.0, 1.0, 3.0]):
+        assert repeats.assess(shares).more is None
 
 
 @pytest.mark.parametrize("failures", [0, 1, 5, 9, 10])

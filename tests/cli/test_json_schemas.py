@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import report_runs
+from command_line import chaos
 from gate.test_baseline import HERE, of, runs
-from typer.testing import CliRunner
 
 import harness.report
-from harness.cli import main
 from harness.gate import baseline
 
 Shape = Any
@@ -37,7 +36,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def told(*words: object) -> Any:
-    done = CliRunner().invoke(main.make_app(), [str(word) for word in words])
+    done = chaos(*words)
     assert done.exit_code in (0, 4), done.output
     return json.loads(done.stdout)
 
@@ -73,7 +72,7 @@ def test_scenarios_and_stored_runs(reports: pathlib.Path) -> None:
 
 @pytest.mark.slow  # tries out what the engines can do
 def test_faults() -> None:
-    (fault, *_) = told("list", "--faults", "--json")
+    (fault, *_) = told("faults", "--json")
     assert sorted(fault) == ["about", "backends", "name", "parameters"]
     assert shape(fault["backends"])["local"] == {"lacking": "str", "works": "bool"}
     assert sorted(fault["parameters"][0]) == ["about", "choices", "default", "name", "required"]
@@ -116,6 +115,6 @@ def test_baselines(reports: pathlib.Path) -> None:
 def test_pages_are_written_where_asked(reports: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for name, words in {"trend": ["history"], "beside": ["compare", "a-1", "a-2"]}.items():
         page = tmp_path / "new" / f"{name}.html"
-        done = CliRunner().invoke(main.make_app(), [*words, "--page", str(page), "--reports", str(reports)])
+        done = chaos(*words, "--page", page, "--reports", reports)
         assert done.exit_code == 0 and f"Page: {page}" in done.output.replace("\n", "")
         assert "<!doctype html>" in page.read_text()

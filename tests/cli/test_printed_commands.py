@@ -14,6 +14,7 @@ from simulator import Job, Logs, Outage, simulate
 from timeline.test_window import in_sequence
 from typer.testing import CliRunner
 
+from harness.backends.contract import backend_names
 from harness.campaign.checked_files import ASKED_PLAN, load_scenario
 from harness.campaign.wings import sections_of
 from harness.cli import default_folders, main
@@ -119,7 +120,8 @@ def shipped(reports: pathlib.Path, name: str = "spot-evict", run_id: str = "spot
 
 
 def own(reports: pathlib.Path, profile: str | None = None) -> Plan:
-    return make_plan(load_scenario(reports.parent / "mine.yaml", profile), 3, "docker", "silent-hang-3", profile)
+    engine = backend_names()[0]  # none of `chaos run` by default, where there is one
+    return make_plan(load_scenario(reports.parent / "mine.yaml", profile), 3, engine, "silent-hang-3", profile)
 
 
 KINDS: dict[str, tuple[Callable[[pathlib.Path], Plan], dict[str, Any]]] = {

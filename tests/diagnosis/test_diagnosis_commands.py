@@ -5,10 +5,9 @@ import pathlib
 from typing import Any
 
 import pytest
+from command_line import chaos
 from simulator import Job, Outage, simulate
-from typer.testing import CliRunner
 
-from harness.cli.main import make_app
 from harness.diagnosis.diagnose_command import diagnose
 from harness.diagnosis.explain_command import explain_failure
 from harness.errors import EventLogError, UsageError
@@ -26,8 +25,8 @@ def runs(tmp_path: pathlib.Path) -> list[str]:
 
 def in_json(*words: str) -> Any:
     """The answer of a command, as it is called."""
-    done = CliRunner().invoke(make_app(), [*words, "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    done = chaos(*words, "--json")
+    assert done.exit_code == 0, (done.output, done.exception)
     return json.loads(done.stdout)
 
 

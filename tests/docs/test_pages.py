@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command_line import chaos
 from jsonschema import Draft202012Validator
 from judging import bent
 from pages import incidents_page
@@ -21,13 +22,11 @@ from pages.__main__ import DOCS, PAGES
 from pages.events_page import page
 from pydantic import ValidationError, validate_call
 from simulator import Job, Outage
-from typer.testing import CliRunner
 
 from harness.api.testing import FaultContext
 from harness.backends import run_folder
 from harness.campaign.checked_files import load_scenario
 from harness.cli import listing
-from harness.cli.main import make_app
 from harness.evidence.logs import Evidence
 from harness.faults.contract import Target, fault_names, load_fault
 from harness.gameday.attach import attach_command
@@ -160,7 +159,7 @@ def test_every_declaration_is_on_the_page_and_in_the_schema() -> None:
         assert text.count(f"### `{event.name}`\n") == 1 and event.meaning in text
         names = [field.name for field in (*vocabulary.COMMON, *event.fields)]
         assert len(names) == len(set(names)), "a field is declared twice"
-    printed = CliRunner().invoke(make_app(), ["schema", "--events"])
+    printed = chaos("schema", "--events")
     assert printed.exit_code == 0
     assert json.loads(printed.stdout) == json.loads(json.dumps(json_schema()))
     Draft202012Validator.check_schema(json.loads(printed.stdout))
@@ -229,7 +228,7 @@ def test_the_page_finds_the_restart_that_took_a_replacement_in() -> None:
 
 
 def test_the_guarantee_of_the_page_and_its_test_do_what_it_says(tmp_path: pathlib.Path) -> None:
-    assert CliRunner().invoke(make_app(), ["new", "guarantee", NEW, "--folder", str(tmp_path)]).exit_code == 0
+    assert chaos("new", "guarantee", NEW, "--folder", str(tmp_path)).exit_code == 0
     place = tmp_path / "tests" / f"test_{NEW}.py"
     assert (tmp_path / f"chaos_{NEW}" / "guarantee.py").read_text() == CODE
     place.write_text(f"{place.read_text()}\n\n{BENT}\n\n{SLOW}")

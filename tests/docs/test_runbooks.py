@@ -7,9 +7,8 @@ import shutil
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from command_line import chaos
 
-from harness.cli.main import make_app
 from harness.faults.contract import load_fault
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -42,7 +41,7 @@ def test_the_commands_of_a_runbook_work(
             assert all((ROOT / "scenarios" / f"{each}.yaml").is_file() for each in arguments)
             continue
         more = [] if name == "plan" else ["--reports", str(tmp_path)]
-        done = CliRunner().invoke(make_app(), [name, *arguments, *more])
+        done = chaos(name, *arguments, *more)
         assert done.exit_code in CHEAP[name], (name, arguments, done.output)
 
 

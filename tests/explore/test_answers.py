@@ -105,13 +105,14 @@ def test_the_smallest_bad_state_is_shown_as_a_timeline() -> None:
     found = explored([Came.RESUMED] * 99)
     states = found.profiles[0].states
     smallest = min((state for state in states if found.lost(state)), key=found.lost)
-    found.tried = [Tried(state, Answer(Came.SILENT, 2, "why"), 0.1) for state in states if found.lost(state)]
+    found.tried = [Tried(state, Answer(Came.SILENT, 2, "why ```"), 0.1) for state in states if found.lost(state)]
     (worst,) = found.worst()
     assert found.lost(worst.state) == found.lost(smallest) == 1
     ((words, lines),) = explore_report.bad_states(found)
     assert f"{worst.state.id} is the smallest" in words and lines[-1].endswith(
         f"--state explore-x/{worst.state.id} --into FOLDER"
     )
+    assert explore_report.page(found).count("```") == 2, "what a trainer says does not end the block"
     fates = {line.split()[1] for line in lines if line.strip()[:1].isdigit() and "operations" not in line}
     assert fates & {"lost", "in"} and "kept" in " ".join(lines)
 

@@ -5,12 +5,10 @@ import pathlib
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command_line import chaos, ended, refused
 
 from harness.backends.contract import Verb
 from harness.backends.local.backend import BACKEND
-from harness.cli.main import make_app
-from harness.errors import UsageError
 
 TRAINER = pathlib.Path(__file__).with_name("planted_trainer.py")
 SCENARIO = """\
@@ -34,9 +32,7 @@ def explore(tmp_path: pathlib.Path, manner: str, *options: str) -> tuple[int, di
     root = str(TRAINER.parents[2])
     text = SCENARIO.replace("TRAINER", str(TRAINER)).replace("ROOT", root).replace("MANNER", manner)
     (tmp_path / "saves.yaml").write_text(text)
-    words = ["explore", "checkpoint", str(tmp_path / "saves.yaml"), "--reports", str(tmp_path / "reports")]
-    result = CliRunner().invoke(make_app(), [*words, *options])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    result = ended("explore", "checkpoint", tmp_path / "saves.yaml", "--reports", tmp_path / "reports", *options)
     (report,) = (tmp_path / "reports").glob("explore-saves-*/explore.json")
     return result.exit_code, json.loads(report.read_text())
 
@@ -60,10 +56,10 @@ def test_a_saver_that_renames_before_it_flushes_is_found_and_its_state_made_agai
     lost = [line for line in crashed["timeline"] if "  lost  " in line]
     assert len(lost) == 1 and lost[0].endswith("write new")
     words = ["--state", f"{found['run_id']}/{crashed['id']}", "--into", str(tmp_path / "made")]
-    result = CliRunner().invoke(make_app(), ["explore", "checkpoint", *words, "--reports", str(tmp_path / "reports")])
+    result = chaos("explore", "checkpoint", *words, "--reports", str(tmp_path / "reports"))
     assert result.exit_code == 0, result.output
     assert [(path.name, path.stat().st_size) for path in (tmp_path / "made").iterdir()] == [("model", 0)]
-    shown = CliRunner().invoke(make_app(), ["show", found["run_id"], "--reports", str(tmp_path / "reports")])
+    shown = chaos("show", found["run_id"], "--reports", str(tmp_path / "reports"))
     assert "crashed" in shown.output
 
 
@@ -97,5 +93,4 @@ def test_a_state_that_was_not_tried_is_no_pass(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_a_wrong_option_is_a_usage_error(words: list[str], why: str, tmp_path: pathlib.Path) -> None:
-    result = CliRunner().invoke(make_app(), ["explore", "checkpoint", *words, "--reports", str(tmp_path)])
-    assert isinstance(result.exception, UsageError) and why in str(result.exception)
+    assert why in refused("explore", "checkpoint", *words, "--reports", str(tmp_path))

@@ -7,15 +7,14 @@ import tracemalloc
 from dataclasses import replace
 from typing import Any
 
+import command_line
 import pytest
 from forecast.stored_runs import store
 from judging import verdict
 from report_pages import Page
 from simulator import Job, Outage, simulate
-from typer.testing import CliRunner
 
 from harness.campaign.wings import sections_of
-from harness.cli.main import make_app
 from harness.forecast.run_section import section_of
 from harness.judge.verdict import Verdict
 from harness.report import html_page, markdown, run_report, write_reports
@@ -25,7 +24,7 @@ EVIL = '<script>alert("x")</script>'
 
 
 def chaos(*words: object) -> Any:
-    return CliRunner().invoke(make_app(), ["forecast", *map(str, words)], env={"COLUMNS": "200"})
+    return command_line.chaos("forecast", *words)
 
 
 def answer(*words: object) -> dict[str, Any]:

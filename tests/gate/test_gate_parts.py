@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from command_line import chaos
 from judging import stored
 from msgspec import structs
 from scorecards import assert_verdict
-from typer.testing import CliRunner
 
 from harness.campaign.campaign_observers import CampaignObserver
 from harness.campaign.repeats import RepeatVerdict, repeat_verdict
-from harness.cli import main
 from harness.errors import ScenarioError, UsageError
 from harness.gate import baseline, gate_command, merging, run_figures, selection, stored_gate
 from harness.gate import suite_run as module
@@ -104,7 +103,7 @@ def test_what_is_left_out_is_named_and_without_what_is_required_it_is_no_full_pa
     with monkeypatch.context() as patch:
         patch.setattr(gate_command, "run_gate", lambda *_: answer)
         command = ["gate", str(tmp_path / "small.yaml"), "--reports", str(tmp_path / "reports")]
-        told = CliRunner().invoke(main.make_app(), command, env={"COLUMNS": "200"}).output
+        told = chaos(*command).output
     assert "INCONCLUSIVE  Not a full pass: 1 required scenario left out: node-loss (it takes about 2000 s" in told
     assert "\n  All 2 scenarios passed, and the blindness check was caught\n" in told, "one thought a line"
     with pytest.raises(UsageError, match="none of the selected scenarios is one of these: node-loss"):
@@ -263,7 +262,7 @@ def test_shards_together_are_the_whole_gate(
     assert json.loads((tmp_path / merged.run_id / "suite.json").read_text())["verdict"] == "pass"
     summary, files = tmp_path / "summary.md", [str(part / "suite.json") for part in whole]
     command = ["gate", "merge", *files, "--reports", str(tmp_path / "answer"), "--summary", str(summary)]
-    assert CliRunner().invoke(main.make_app(), command).exit_code == 0
+    assert chaos(*command).exit_code == 0
     assert "YES: all 3 scenarios passed" in summary.read_text()
 
 
@@ -493,7 +492,7 @@ def test_what_a_gate_prints_is_the_same_gate(
     for each in (held, whole):
         for step in next_steps(each):
             _, command = commands.split(step)
-            CliRunner().invoke(main.make_app(), shlex.split(command)[1:])
+            chaos(*shlex.split(command)[1:])
     again, all_of_it = (gate for _, gate in launched)
     assert {path.name for path, _ in launched} == {"small.yaml"}
     for gate in (again, all_of_it):
@@ -519,7 +518,7 @@ def test_an_interrupted_gate_has_ended_and_says_how_to_go_on(
 
     monkeypatch.setattr(gate_command, "run_gate", run_gate)
     words = ["gate", str(tmp_path / "small.yaml"), "--reports", str(reports)]
-    told = CliRunner().invoke(main.make_app(), words).output
+    told = chaos(*words).output
     assert f"kept in {reports}" in told and "chaos history" in told and "again for an answer" in told
 
 

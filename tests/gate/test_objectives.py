@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 
 import pytest
+from command_line import chaos
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import edit, stored
 from simulator import Logs
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from harness.cli.main import make_app
 from harness.errors import ScenarioError
 from harness.gate.objectives import Past, recovery_p95, runs_needed, success, waste
 from harness.gate.slo_file import load_slo, parse_slo
@@ -106,9 +106,7 @@ def fails(logs: Logs) -> None:
 def hold(tmp_path: pathlib.Path, bounds: str, *given: str) -> Result:
     path = tmp_path / "slo.yaml"
     path.write_text(HEAD + f"  - {{id: all, severity: page, runs_min: 3, {bounds}}}\n")
-    return CliRunner().invoke(
-        make_app(), ["history", "--slo", str(path), "--reports", str(tmp_path / "reports"), *given]
-    )
+    return chaos("history", "--slo", str(path), "--reports", str(tmp_path / "reports"), *given)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +170,7 @@ def test_a_run_with_an_impossible_date_or_without_a_log_is_told(tmp_path: pathli
 
 def test_without_any_run_nothing_is_met_though_the_example_is_right(tmp_path: pathlib.Path) -> None:
     path = ROOT / "examples" / "monitoring" / "slo.yaml"
-    done = CliRunner().invoke(make_app(), ["history", "--slo", str(path), "--reports", str(tmp_path), "--json"])
+    done = chaos("history", "--slo", str(path), "--reports", str(tmp_path), "--json")
     assert done.exit_code == 3
     assert {each["verdict"] for each in json.loads(done.stdout)} == {"inconclusive"}
     assert load_slo(ROOT / "examples" / "monitoring" / "slo.yaml").name == "resilience"

@@ -7,9 +7,8 @@ import sys
 from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner
+from command_line import chaos, ended
 
-from harness.cli.main import make_app
 from harness.evidence.restarts import Losses, Restart
 from harness.matrix.cells import Cell
 from harness.matrix.checkpoint_matrix import DamageRow, Matrix, _Matrix
@@ -38,9 +37,7 @@ def run(tmp_path: pathlib.Path, manner: str, *options: str, steps: int = 400) ->
     root = TRAINER.parent.parent.parent
     scenario = tmp_path / "saves.yaml"
     scenario.write_text(SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, manner=manner, steps=steps))
-    words = ["matrix", "checkpoint", str(scenario), "--reports", str(tmp_path / "reports"), *options]
-    result = CliRunner().invoke(make_app(), words)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    result = ended("matrix", "checkpoint", scenario, "--reports", tmp_path / "reports", *options)
     (folder,) = (tmp_path / "reports").glob("matrix-saves-*")
     return result.exit_code, result.stdout, folder
 
@@ -61,7 +58,7 @@ def test_a_trusting_trainer_loads_damage_silently(tmp_path: pathlib.Path) -> Non
     assert came["missing", "pointer"]["step"] == 0
     assert (found["verdict"], found["layout"], found["complete"]) == ("fail", "torch_file", True)
     page = (folder / "matrix.md").read_text()
-    assert "| bit_flip | tensor |" in page and "loaded silently wrong" in page
+    assert r"| bit\_flip | tensor |" in page and "loaded silently wrong" in page
     assert not list(folder.glob("cells/*/checkpoints")) and not (folder / "base" / "checkpoints").exists()
 
 
@@ -94,20 +91,21 @@ def test_a_careful_trainer_falls_back_each_time(tmp_path: pathlib.Path) -> None:
 def test_the_exit_code_is_that_of_the_worst_restart_and_a_matrix_that_was_stopped_is_no_pass(
     answer: Answer, stopped: bool, code: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = DamageRow(Cell("truncate", "tensor", "a.pt"), answer, 1.0)
+    row = DamageRow(Cell("truncate", "tensor", "<b>|a.pt"), answer, 1.0)
     (tmp_path / "matrix-x").mkdir()
     made = Matrix(
         "matrix-x", "torch_file", "train", 40, True, (row,), interrupted=stopped, planned=12 if stopped else 1
     )
     monkeypatch.setattr("harness.matrix.matrix_command.run_matrix", lambda *_: made)
     monkeypatch.setattr("harness.matrix.matrix_command.check_capabilities", lambda *_: None)
-    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--reports", str(tmp_path)])
+    result = chaos("matrix", "checkpoint", "--reports", str(tmp_path))
     assert result.exit_code == code, result.output
     assert ("1 restart reported no loss to compare" in result.stdout) is (not answer.judged)
     assert ("stopped after 1 of 12 damages" in result.stdout) is stopped
     verdict = {0: "pass", 1: "fail"}.get(code, "inconclusive")
     assert json.loads((tmp_path / "matrix-x" / "matrix.json").read_text())["verdict"] == verdict
     assert ("PASS" in result.stdout) is (verdict == "pass")
+    assert r"| truncate | tensor | \<b\>\|a.pt |" in (tmp_path / "matrix-x" / "matrix.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import pytest
 import small_jobs
+from command_line import chaos
 from report_pages import Page
-from typer.testing import CliRunner
 
 from harness.backends.contract import load_backend
-from harness.cli.main import make_app
 from harness.errors import ChaosError
 from harness.judge.verdict import Verdict
 from harness.log.journal import Journal
@@ -45,13 +44,13 @@ def unjudged(reports: pathlib.Path) -> None:
 
 
 def told(reports: pathlib.Path, *words: str) -> str:
-    result = CliRunner().invoke(make_app(), [*words, "--reports", str(reports)])
+    result = chaos(*words, "--reports", str(reports))
     assert result.exit_code == 0, (result.output, result.exception)
     return result.stdout
 
 
 def refused(reports: pathlib.Path, *words: str, code: int = 2) -> str:
-    result = CliRunner().invoke(make_app(), [*words, "--reports", str(reports)])
+    result = chaos(*words, "--reports", str(reports))
     assert isinstance(result.exception, ChaosError) and result.exception.exit_code == code, (result, result.exception)
     return str(result.exception)
 

@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from command_line import chaos
 from docs.test_metrics_doc import example
 from judging import Bend, bent
 from mutants.bent import JOB, KILL, stuck
 from simulator import Outage
-from typer.testing import CliRunner
 
-from harness.cli.main import make_app
 from harness.monitoring import perfetto
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
@@ -136,6 +135,6 @@ def test_the_command_writes_the_file(tmp_path: pathlib.Path) -> None:
     example(example_dir / "events")
     target = tmp_path / "trace.json"
     words = ["export", str(example_dir), "--perfetto", str(target), "--reports", str(tmp_path / "reports")]
-    done = CliRunner().invoke(make_app(), words)
+    done = chaos(*words)
     assert done.exit_code == 0, (done.output, done.exception)
     assert not problems(json.loads(target.read_text())["traceEvents"])

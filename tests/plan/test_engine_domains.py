@@ -1,8 +1,6 @@
 """Failure domains by the engine's own labels: the nodes of each are known when the job has them."""
 
 import pathlib
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import small_jobs
@@ -10,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.backends.contract import Capability, Verb
-from harness.backends.kubernetes.api import Api, Refused
-from harness.backends.kubernetes.backend import KubeCluster
 from harness.backends.local.backend import BACKEND, LocalCluster
-from harness.backends.slurm.engine import Slurm
 from harness.errors import CannotRunError, ScenarioError
 from harness.evidence.logs import load_evidence
 from harness.judge.facts.analysis import Analysis
@@ -76,11 +71,12 @@ def test_a_domain_that_the_job_does_not_have_is_refused(label: str, labels: list
     assert told in str(refusal.value)
 
 
-def test_a_backend_without_labels_refuses_the_plan() -> None:
+def test_a_backend_without_labels_refuses_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = Capability(True, "", frozenset(Verb))
-    check_capabilities(plan(), everything)
     with pytest.raises(CannotRunError, match=r"engine labels no nodes: write workload: \{node_labels"):
         check_capabilities(plan(backend="local"), everything)
+    monkeypatch.setattr(BACKEND, "labels", True)
+    check_capabilities(plan(backend="local"), everything)
 
 
 def test_the_labels_of_a_node_have_one_source() -> None:
@@ -106,64 +102,3 @@ def test_a_real_job_is_struck_where_its_engine_has_placed_it(
     evidence = load_evidence(tmp_path / "run")
     assert evidence.run.plan["workload"]["node_labels"] == {"a": [0], "b": [1, 2]}
     assert not list(fault_on_target.GUARANTEE.breaches(Analysis.of(evidence)))
-
-
-# What engines say
-
-
-TREE = """\
-SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[1-2]
-SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[3-4]
-SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[0-1]
-"""  # of Slurm 22.05 with topology/tree
-BLOCKS = "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n3 BlockSize=2\n"
-HOSTS = {"n[1-2]": "n1 n2", "n[3-4]": "n3 n4", "n[1-4]": "n1 n2 n3 n4", "n3": "n3"}
-
-
-def slurm(answer: str, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    def run(self: Slurm, *command: str, **_: Any) -> str:
-        return answer if command[-1] == "topology" else HOSTS[command[-1]].replace(" ", "\n")
-
-    monkeypatch.setattr(Slurm, "run", run)
-    return Slurm({}, (), "a Slurm")
-
-
-@pytest.mark.parametrize(
-    ("answer", "key", "labels"),
-    [
-        (TREE, "switch", ["leaf1", "leaf0", "leaf1"]),
-        (TREE, "switch:1", ["spine"] * 3),
-        (BLOCKS, "block", ["b2", "b1", ""]),
-    ],
-)
-def test_slurm_tells_its_switches_and_blocks(
-    answer: str, key: str, labels: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert slurm(answer, monkeypatch).labels(key, ["n3", "n1", "n4"]) == labels
-
-
-@pytest.mark.parametrize(
-    ("answer", "key", "told"),
-    [("", "switch", "has no switch with nodes"), (TREE, "switch:2", "has no switch:2"), (TREE, "rack", "Slurm tells")],
-)
-def test_slurm_without_such_a_label_is_told(answer: str, key: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CannotRunError, match=told):
-        slurm(answer, monkeypatch).labels(key, ["n1"])
-
-
-def test_kubernetes_tells_the_labels_of_the_machines_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = {"m1": {ZONE: "a"}, "m2": {"nvidia.com/gpu.clique": "f3.1", ZONE: "b"}, "m3": {}}
-    told = {f"/api/v1/nodes/{name}": {"metadata": {"labels": each}} for name, each in labels.items()}
-    api = object.__new__(Api)
-    monkeypatch.setattr(Api, "get", lambda self, path: told[path])
-    pods = [SimpleNamespace(pod=SimpleNamespace(machine=name)) for name in ("m2", "m1", "m3")]
-    cluster = cast(KubeCluster, SimpleNamespace(_api=api, _nodes=[*pods, SimpleNamespace(pod=None)]))
-    assert KubeCluster.node_labels(cluster, ZONE) == ["b", "a", "", ""]
-    assert KubeCluster.node_labels(cluster, "nvidia.com/gpu.clique") == ["f3.1", "", "", ""]
-
-    def refuse(self: Api, path: str) -> Any:
-        raise Refused(403, "nodes is forbidden")
-
-    monkeypatch.setattr(Api, "get", refuse)
-    with pytest.raises(CannotRunError, match=r"rbac-machines\.yaml has the right"):
-        KubeCluster.node_labels(cluster, ZONE)

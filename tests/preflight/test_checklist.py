@@ -6,12 +6,11 @@ import pathlib
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
+import command_line
 import pytest
 from judging import edit, stored
-from typer.testing import CliRunner
 
 from harness.campaign.wings import Item
-from harness.cli.main import make_app
 from harness.matrix import sweep
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
@@ -204,7 +203,7 @@ def test_ranks_with_far_fewer_samples_are_not_balanced_though_the_run_passed(
 
 def test_the_checklist_says_which_trainers_its_evidence_is_of(tmp_path: pathlib.Path) -> None:
     def said() -> str:
-        return CliRunner().invoke(make_app(), ["preflight", "--checklist", "--reports", str(tmp_path)]).output
+        return command_line.chaos("preflight", "--checklist", "--reports", str(tmp_path)).output
 
     run(tmp_path, "canary", faults=[])
     gate(tmp_path, "gate-1")
@@ -231,7 +230,7 @@ def test_what_cannot_be_read_is_no_evidence_nor_what_its_log_denies(tmp_path: pa
 
 def test_scripts_read_exit_codes_json_and_junit(tmp_path: pathlib.Path) -> None:
     def chaos(*words: str, code: int) -> str:
-        result = CliRunner().invoke(make_app(), ["preflight", "--checklist", "--reports", str(tmp_path), *words])
+        result = command_line.chaos("preflight", "--checklist", "--reports", str(tmp_path), *words)
         assert result.exit_code == code, (result.output, result.exception)
         return result.stdout
 

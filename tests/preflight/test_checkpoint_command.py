@@ -14,15 +14,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="torch is missing: make setup")
+import command_line
 import judging
 import torch
 from checkpoint_files import save
 from mutants.bent import JOB
 from preflight.damages import STEP, WRITERS, flip, tensors, write_all
-from typer.testing import CliRunner
 
-from harness.cli.main import make_app
-from harness.errors import UsageError
 from harness.preflight import framework, verifier
 from harness.preflight.stored_saves import StoredSaves
 from harness.preflight.verification import Place, State
@@ -34,7 +32,7 @@ from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFold
 
 
 def chaos(*words: object, code: int) -> str:
-    result = CliRunner().invoke(make_app(), ["checkpoint", "verify", *map(str, words)])
+    result = command_line.chaos("checkpoint", "verify", *words)
     assert result.exit_code == code, (result.output, result.exception)
     return result.stdout
 
@@ -72,8 +70,7 @@ def test_mistakes_are_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("fifo")
-    result = CliRunner().invoke(make_app(), ["checkpoint", "verify", *words, "--reports", str(tmp_path)])
-    assert isinstance(result.exception, UsageError) and told in str(result.exception)
+    assert told in command_line.refused("checkpoint", "verify", *words, "--reports", str(tmp_path))
 
 
 def test_programs_read_json_and_ci_reads_junit(tmp_path: pathlib.Path) -> None:

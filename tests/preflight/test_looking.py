@@ -9,16 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from command_line import chaos, refused
 from judging import EXACT
 from mutants.bent import JOB, Mutant, optimizer_lost
 from simulator import Logs, Outage, change, simulate
-from typer.testing import CliRunner
 
 from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import CampaignObserver
 from harness.campaign.run_store import Store
 from harness.campaign.wings import Item, stored_kind_of
-from harness.cli.main import make_app
 from harness.errors import UsageError
 from harness.evidence.logs import FAULT_FREE
 from harness.judge.verdict import Verdict
@@ -206,7 +205,7 @@ def test_only_a_fit_one_is_kept_and_only_of_the_same_engine(tmp_path: pathlib.Pa
     fit = found(made(tmp_path, ["storage"], name="preflight-fit"))
     with pytest.raises(UsageError, match="was made with --faults"):
         fitness.keep("x", msgspec.structs.replace(fit, faults=True), tmp_path)
-    result = CliRunner().invoke(make_app(), ["preflight", "--keep", "x", "--reports", str(tmp_path)])
+    result = chaos("preflight", "--keep", "x", "--reports", str(tmp_path))
     assert result.exit_code == 0, result.exception
     assert fitness.kept("x", tmp_path, "local").run_id == "preflight-fit", "the newest one"
     with pytest.raises(UsageError, match="backend local, this is docker"):
@@ -232,8 +231,7 @@ def test_only_a_fit_one_is_kept_and_only_of_the_same_engine(tmp_path: pathlib.Pa
     ],
 )
 def test_mistakes_are_told(tmp_path: pathlib.Path, words: list[str], told: str) -> None:
-    result = CliRunner().invoke(make_app(), ["preflight", *words, "--reports", str(tmp_path)])
-    assert isinstance(result.exception, UsageError) and told in str(result.exception)
+    assert told in refused("preflight", *words, "--reports", str(tmp_path))
 
 
 def healthy(logs: Logs, /) -> None: ...

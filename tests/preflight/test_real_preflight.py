@@ -5,10 +5,9 @@ import pathlib
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command_line import chaos, ended
 
 from harness.backends.contract import Verb, load_backend
-from harness.cli.main import make_app
 
 pytest.importorskip("torch", reason="torch is missing: make setup")
 pytestmark = pytest.mark.slow  # real jobs
@@ -23,9 +22,7 @@ def preflight(folder: pathlib.Path, workload: str, faults: str, *words: str) -> 
     scenario = folder / "scenario.yaml"
     head = "version: 1\nname: small\ntitle: A small job\nabort: {wall_clock: 5m}\n"
     scenario.write_text(f"{head}workload: {workload}\nfaults: [{faults}]\n")
-    command = ["preflight", str(scenario), "--reports", str(folder / "reports"), "--json", *words]
-    result = CliRunner().invoke(make_app(), command)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    result = ended("preflight", scenario, "--reports", folder / "reports", "--json", *words)
     return result.exit_code, json.loads(result.stdout)
 
 
@@ -62,5 +59,5 @@ def test_a_trainer_that_comes_back_is_fit_and_the_run_can_be_judged_again(tmp_pa
     drill = json.loads((tmp_path / "reports" / told["drill"] / "report.json").read_text())
     assert drill["verdict"] == "pass" and drill["faults"][0]["id"] == "kill"
     for command in ("show", "score"):
-        result = CliRunner().invoke(make_app(), [command, told["run_id"], "--reports", str(tmp_path / "reports")])
+        result = chaos(command, told["run_id"], "--reports", str(tmp_path / "reports"))
         assert result.exit_code == 0 and "PASS" in result.stdout, result.output

@@ -143,38 +143,11 @@ def test_what_is_put_back_stays_within_the_run(tmp_path: pathlib.Path, part: str
     assert (outside / "shard").read_text() == "outside"
 
 
-def test_the_environment_of_the_run_and_nothing_else_is_taken(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from harness.backends.docker import backend as docker
-
-    seen: list[str | None] = []
-
-    class Engine:
-        def __init__(self) -> None:
-            seen.append(os.environ.get("DOCKER_HOST"))
-
-        def remove_run(self, run_id: str) -> int:
-            return 0
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(docker, "Engine", Engine)
-    monkeypatch.setenv("DOCKER_HOST", "unix:///another.sock")
-    given = {"run_id": "a-run", "environment": {"DOCKER_HOST": "unix:///of-the-run.sock"}}
-    write(tmp_path, {"undo": "backends.docker", "arguments": given})
-    undo.undo_open(tmp_path)
-    assert seen == ["unix:///of-the-run.sock"] and os.environ["DOCKER_HOST"] == "unix:///another.sock"
-    write(tmp_path, {"undo": "backends.docker", "arguments": given | {"environment": {"LD_PRELOAD": "evil.so"}}})
-    with pytest.raises(FaultError, match="LD_PRELOAD"):
-        undo.undo_open(tmp_path)
-
-
 def test_every_undo_that_the_harness_writes_down_is_there() -> None:
     source = "".join(file.read_text() for file in (ROOT / "harness" / "faults").rglob("*.py"))
     named = set(re.findall(r'context\.undo\(\s*"([a-z_.]+)"', source))
     assert named == {action for action in undo.actions() if action.startswith("faults.")} != set()
-    assert {f"backends.{name}" for name in ("local", "docker", "slurm", "kubernetes")} < set(undo.actions())
+    assert "backends.local" in undo.actions()
     assert all(callable(undo.resolve(action)) for action in undo.actions())
 
 

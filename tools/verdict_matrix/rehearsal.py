@@ -17,9 +17,6 @@ from unittest import mock
 import yaml
 
 from harness.backends.contract import load_backend
-from harness.backends.docker.backend import IMAGE_ENV
-from harness.backends.docker.engine import Engine
-from harness.backends.docker.request import IMAGE
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
 from harness.campaign.resumed import Resumed, resize
@@ -237,6 +234,10 @@ def _image(backend: str) -> Iterator[None]:
     if backend != "docker":
         yield
         return
+    from harness.backends.docker.backend import IMAGE_ENV
+    from harness.backends.docker.engine import Engine
+    from harness.backends.docker.request import IMAGE
+
     name, engine = "chaos-test-mutants", Engine()
     recipe = f"FROM {IMAGE}\nCOPY {TRAINER.name} {IN_IMAGE}\n"
     build = ["docker", "--host", engine.address, "build", "--quiet", "--tag", name, "--file", "-", str(TRAINER.parent)]

@@ -3,8 +3,10 @@
 import gc
 import io
 import json
+import os
 import pathlib
 import socket
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -14,8 +16,10 @@ from hypothesis import strategies as st
 from harness.backends.contract import Launch
 from harness.backends.docker import backend, engine, request
 from harness.backends.docker.stream import AttachedStream
-from harness.errors import CannotRunError
+from harness.errors import CannotRunError, FaultError
+from harness.log.journal import JOURNAL
 from harness.node import container_storage
+from harness.run import undo
 
 SNAPSHOT = pathlib.Path(__file__).with_name("docker_request.yaml")
 TRAINING = Launch(
@@ -55,6 +59,22 @@ def test_no_run_id_can_break_out_of_a_name(run_id: str) -> None:
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-{}")
     assert set(name) <= allowed and len(name) < 128
     assert request.DockerRun(run_id="a/b").prefix != request.DockerRun(run_id="a b").prefix
+
+
+def test_a_run_is_undone_with_its_own_settings_of_the_engine_and_no_other_variable(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(backend, "Engine", lambda: seen.append(os.environ["DOCKER_HOST"]) or Mock())
+    monkeypatch.setenv("DOCKER_HOST", "unix:///another.sock")
+    given = {"run_id": "a-run", "environment": {"DOCKER_HOST": "unix:///of-the-run.sock"}}
+    (tmp_path / JOURNAL).write_text(json.dumps({"undo": "backends.docker", "arguments": given}))
+    undo.undo_open(tmp_path)
+    assert seen == ["unix:///of-the-run.sock"] and os.environ["DOCKER_HOST"] == "unix:///another.sock"
+    given["environment"] = {"LD_PRELOAD": "evil.so"}
+    (tmp_path / JOURNAL).write_text(json.dumps({"undo": "backends.docker", "arguments": given}))
+    with pytest.raises(FaultError, match="LD_PRELOAD"):
+        undo.undo_open(tmp_path)
 
 
 def test_where_the_daemon_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:

@@ -4,7 +4,8 @@ import contextlib
 import json
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from backends.kubernetes.clusters import kubeconfig
@@ -12,10 +13,12 @@ from http_servers import Asked, serving
 
 from harness.backends.kubernetes import api as apis
 from harness.backends.kubernetes.api import Api, Refused
+from harness.backends.kubernetes.backend import BACKEND, KubeCluster
 from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.settings import Settings
-from harness.errors import BackendError
+from harness.errors import BackendError, CannotRunError
 
+ZONE = "topology.kubernetes.io/zone"
 Answer = Callable[[str, str, int], tuple[int, dict[str, Any]]]  # of a method and a path, asked for the n-th time
 
 
@@ -94,3 +97,21 @@ def test_where_the_cluster_is_found_again(serve: Serve, tmp_path: pathlib.Path) 
         "CHAOS_KUBE_CONTEXT": "c",
         "CHAOS_KUBE_NAMESPACE": "team-a",
     }
+
+
+def test_kubernetes_tells_the_labels_of_the_machines_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = {"m1": {ZONE: "a"}, "m2": {"nvidia.com/gpu.clique": "f3.1", ZONE: "b"}, "m3": {}}
+    told = {f"/api/v1/nodes/{name}": {"metadata": {"labels": each}} for name, each in labels.items()}
+    api = object.__new__(Api)
+    monkeypatch.setattr(Api, "get", lambda self, path: told[path])
+    pods = [SimpleNamespace(pod=SimpleNamespace(machine=name)) for name in ("m2", "m1", "m3")]
+    cluster = cast(KubeCluster, SimpleNamespace(_api=api, _nodes=[*pods, SimpleNamespace(pod=None)]))
+    assert BACKEND.labels and KubeCluster.node_labels(cluster, ZONE) == ["b", "a", "", ""]
+    assert KubeCluster.node_labels(cluster, "nvidia.com/gpu.clique") == ["f3.1", "", "", ""]
+
+    def refuse(self: Api, path: str) -> Any:
+        raise Refused(403, "nodes is forbidden")
+
+    monkeypatch.setattr(Api, "get", refuse)
+    with pytest.raises(CannotRunError, match=r"rbac-machines\.yaml has the right"):
+        KubeCluster.node_labels(cluster, ZONE)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +17,9 @@ from hypothesis import strategies as st
 
 from harness.backends.contract import PLACEHOLDERS, Launch
 from harness.backends.slurm.backend import EXITS, read_exits
-from harness.backends.slurm.engine import SlurmJob, _read_job
+from harness.backends.slurm.engine import Slurm, SlurmJob, _read_job
 from harness.backends.slurm.script import render, shell_words
-from harness.errors import BackendError, UsageError
+from harness.errors import BackendError, CannotRunError, UsageError
 from harness.node import boot, slurm_storage, slurm_watch
 from harness.node.slurm_watch import LOOK_S
 
@@ -192,3 +193,43 @@ def test_the_address_of_a_file_system_cannot_be_guessed_and_another_users_is_not
         listener.listen()
         with pytest.raises(BackendError, match="another user of node0"):
             asyncio.run(slurm_storage.connect("node0.1", "/run/store"))
+
+
+TREE = """\
+SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[3-4]
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[0-1]
+"""  # of Slurm 22.05 with topology/tree
+BLOCKS = "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n3 BlockSize=2\n"
+HOSTS = {"n[1-2]": "n1 n2", "n[3-4]": "n3 n4", "n[1-4]": "n1 n2 n3 n4", "n3": "n3"}
+
+
+def slurm(answer: str, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    def run(self: Slurm, *command: str, **_: Any) -> str:
+        return answer if command[-1] == "topology" else HOSTS[command[-1]].replace(" ", "\n")
+
+    monkeypatch.setattr(Slurm, "run", run)
+    return Slurm({}, (), "a Slurm")
+
+
+@pytest.mark.parametrize(
+    ("answer", "key", "labels"),
+    [
+        (TREE, "switch", ["leaf1", "leaf0", "leaf1"]),
+        (TREE, "switch:1", ["spine"] * 3),
+        (BLOCKS, "block", ["b2", "b1", ""]),
+    ],
+)
+def test_slurm_tells_its_switches_and_blocks(
+    answer: str, key: str, labels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert slurm(answer, monkeypatch).labels(key, ["n3", "n1", "n4"]) == labels
+
+
+@pytest.mark.parametrize(
+    ("answer", "key", "told"),
+    [("", "switch", "has no switch with nodes"), (TREE, "switch:2", "has no switch:2"), (TREE, "rack", "Slurm tells")],
+)
+def test_slurm_without_such_a_label_is_told(answer: str, key: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CannotRunError, match=told):
+        slurm(answer, monkeypatch).labels(key, ["n1"])
