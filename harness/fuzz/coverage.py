@@ -54,6 +54,7 @@ class Coverage:
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
     reached: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     aimed: Counter[Aim] = field(default_factory=Counter)
+    harmless: Counter[str] = field(default_factory=Counter)  # in how many passed runs a fault struck
     known: list[frozenset[Aim]] = field(default_factory=list)  # the aims of each failure that was found
 
     def add(self, schedule: Schedule, strikes: Sequence[Strike]) -> int:

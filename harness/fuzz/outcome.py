@@ -27,5 +27,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     seconds: float = 0.0
 
+    @property
+    def cells(self) -> frozenset[tuple[str, str]]:
+        return frozenset((strike.kind, strike.phase) for strike in self.strikes)
+
     def is_same_failure(self, codes: frozenset[str]) -> bool:
         return self.verdict is Verdict.FAIL and not codes.isdisjoint(self.codes)

@@ -45,6 +45,7 @@ class Found:
     repeats: int = 0
     repeatable: bool = False
     whole: bool = False  # all smaller schedules were tried
+    cells: frozenset[tuple[str, str]] = frozenset()  # what struck in which phase when it failed
     again: int = 0  # later runs that failed so
 
     @property
@@ -52,8 +53,9 @@ class Found:
         """Returns the 95 % interval of the rate of this failure, 0 to 1."""
         return failure_interval(self.failed, self.repeats) if self.repeats else (0.0, 1.0)
 
-    def holds(self, schedule: Schedule, codes: frozenset[str]) -> bool:
-        return not self.codes.isdisjoint(codes) and set(aims_of(self.smallest)) <= set(aims_of(schedule))
+    def is_in(self, codes: frozenset[str], cells: frozenset[tuple[str, str]]) -> bool:
+        """Tells whether a run failed so, and everything struck in it that strikes in the smallest schedule."""
+        return not self.codes.isdisjoint(codes) and self.cells <= cells
 
 
 @dataclass
@@ -95,6 +97,8 @@ class Search:
         self._seen.add(key_of(schedule))
         if self.coverage.add(schedule, outcome.strikes):
             self._corpus.append(schedule)
+        if outcome.verdict is Verdict.PASS:
+            self.coverage.harmless.update(strike.kind for strike in outcome.strikes)
         if outcome.verdict is Verdict.FAIL:
             self._hear_failure(schedule, outcome)
 
@@ -148,11 +152,12 @@ class Search:
 
     def _hear_failure(self, schedule: Schedule, outcome: Outcome) -> None:
         codes = frozenset(outcome.codes)
-        known = next((each for each in self.found if each.holds(schedule, codes)), None)
+        known = next((each for each in self.found if each.is_in(codes, outcome.cells)), None)
         if known is not None:
             known.again += 1
             return
         found = Found(len(self.found) + 1, codes, outcome.reason, outcome.run, schedule, schedule)
+        found.cells = outcome.cells
         self.found.append(found)
         self.tell(f"found: {outcome.reason} ({_words(schedule)}); it is repeated")
         try:
@@ -172,12 +177,15 @@ class Search:
         found.repeatable = first.answer is True or (first.answer is None and first.failed > 1)
         if not found.repeatable:
             return
-        last = first
+        last, known = first, SequentialTest(failed=first.failed, passed=first.passed)
 
         def fails(candidate: Schedule) -> bool:
             nonlocal last
-            last = at_the_rate_of(first)
-            self._repeat(candidate, last, found.codes)
+            last = at_the_rate_of(known)
+            cells = self._repeat(candidate, last, found.codes)
+            if last.answer is True:
+                found.cells = cells
+                known.failed, known.passed = known.failed + last.failed, known.passed + last.passed
             return last.answer is True
 
         def smaller(schedule: Schedule) -> None:
@@ -185,7 +193,7 @@ class Search:
             note(last)
             self.tell(f"smaller: {_words(schedule)}")
 
-        shrink(found.first, self.space, fails, smaller)
+        shrink(found.first, self.space, fails, smaller, lambda entry: self.coverage.harmless[entry["fault"]])
         found.whole = True
 
     def _repeat(
@@ -194,21 +202,23 @@ class Search:
         test: SequentialTest,
         codes: frozenset[str],
         note: Callable[[SequentialTest], object] = lambda test: None,
-    ) -> None:
-        """Runs a schedule until the test knows enough, or too many runs say nothing."""
-        unclear = 0
+    ) -> frozenset[tuple[str, str]]:
+        """Runs a schedule until the test knows enough, or too many runs say nothing. Returns the cells of a failure."""
+        unclear, cells = 0, frozenset[tuple[str, str]]()
         while not test.over and unclear < UNCLEAR_MAX:
             outcome = self._tried("repeat", schedule)
             if outcome.verdict in (Verdict.PASS, Verdict.FAIL):
                 test.hear(outcome.is_same_failure(codes))
+                cells = outcome.cells if outcome.is_same_failure(codes) else cells
             else:
                 unclear += 1
             note(test)
+        return cells
 
     def _merge(self, found: Found) -> None:
         """Takes a failure back whose smallest schedule is one that was found before."""
         for other in self.found[: found.number - 1]:
-            if other.holds(found.smallest, found.codes) and found.repeatable:
+            if found.repeatable and other.is_in(found.codes, found.cells):
                 other.again += 1
                 self.found.remove(found)
                 return

@@ -11,20 +11,25 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
-from harness.fuzz.schedules import Schedule, key_of, parameters_of, without
+from harness.fuzz.schedules import Entry, Schedule, key_of, parameters_of, without
 from harness.fuzz.strategies import Space
 
 Candidate = list[dict[str, Any]]
 
 
 def shrink(
-    schedule: Schedule, space: Space, fails: Callable[[Schedule], bool], tell: Callable[[Schedule], object]
+    schedule: Schedule,
+    space: Space,
+    fails: Callable[[Schedule], bool],
+    tell: Callable[[Schedule], object],
+    harmless: Callable[[Entry], int] = lambda entry: 0,
 ) -> None:
-    """Tells each smaller schedule that fails as well, the last of them the smallest. `fails` may raise to end it."""
+    """Tells each smaller schedule that fails as well, the last of them the smallest. `fails` may raise to end it.
+    `harmless`: how often a fault did no harm in other runs; the least harmless one is tried alone first."""
     found: Schedule = schedule
     tried = {key_of(found)}
     while True:
-        for candidate in smaller(found, space):
+        for candidate in smaller(found, space, harmless):
             key = key_of(candidate)
             if key in tried or not space.base.allows(candidate):
                 continue
@@ -37,10 +42,13 @@ def shrink(
             return
 
 
-def smaller(schedule: Schedule, space: Space) -> Iterator[Candidate]:
+def smaller(
+    schedule: Schedule, space: Space, harmless: Callable[[Entry], int] = lambda entry: 0
+) -> Iterator[Candidate]:
     """Yields schedules that are simpler than this one in one respect, those with the fewest faults first."""
     for count in range(1, len(schedule)):
-        for kept in combinations(range(len(schedule)), count):
+        chosen = combinations(range(len(schedule)), count)
+        for kept in sorted(chosen, key=lambda places: sum(harmless(schedule[place]) for place in places)):
             yield _only(schedule, kept)
     for place, entry in enumerate(schedule):
         simplest = space.kinds[entry["fault"]]
