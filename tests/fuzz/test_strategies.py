@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
+from harness.backends.contract import Capability, Verb
 from harness.faults import contract
 from harness.faults.contract import Fault, build_fault, fault_names
 from harness.fuzz import strategies
@@ -114,6 +115,7 @@ def test_a_job_that_may_lose_a_node_is_not_left_without_one() -> None:
     assert base.allows([lose, {**lose, "id": "f2", "target": {"node": 1}, "replacement": {"after": "1s"}}])
 
 
-def test_nothing_can_be_drawn_without_a_verb() -> None:
-    with pytest.raises(strategies.UsageError, match="no fault can be drawn"):
-        space_of(stand_in.base(), strategies.Capability(True, "", frozenset()))
+def test_a_fault_whose_verb_is_not_there_is_not_drawn() -> None:
+    found = space_of(stand_in.base(), Capability(True, "", frozenset({Verb.KILL, Verb.REPLACE})))
+    assert "node_loss" in found.kinds and "hang" not in found.kinds
+    assert "'signal'" in found.undrawn["hang"]
