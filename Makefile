@@ -170,6 +170,10 @@ $(VENV)-site/.ready: tools/site/requirements.txt
 	@$(PYTHON) -m venv $(VENV)-site && $(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
+.PHONY: simulated-search
+simulated-search: $(VENV)/.ready-dev ## Simulated jobs under drawn faults, healthy and broken: all judged rightly? ARGS='10000 7'
+	@$(TOOL) simulated_search $(ARGS)
+
 .PHONY: damaged-inputs
 damaged-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='1000 7'
 	@$(TOOL) damaged_inputs $(ARGS)

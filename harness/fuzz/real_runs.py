@@ -82,14 +82,26 @@ def outcome_of(card: Scorecard) -> Outcome:
     codes = dict.fromkeys(each.code for each in card.findings if each.verdict is Verdict.FAIL)
     strikes = [Strike(fault.id, fault.kind, phase_at(run, at)) for fault in run.faults if (at := _acted(fault))]
     unacted = [fault.kind for fault in run.faults if fault.error or any(not each.get("ok") for each in fault.effects)]
+    verdict = card.verdict
+    if verdict is Verdict.FAIL and (late := _too_late(run)):
+        verdict, reason = Verdict.INCONCLUSIVE, f"{late}; the run fails: {reason}"
     return Outcome(
-        verdict=card.verdict,
+        verdict=verdict,
         codes=tuple(codes),
         reason=reason,
         strikes=tuple(strikes),
         unacted=tuple(dict.fromkeys(unacted)),
         run=card.run_id,
     )
+
+
+def _too_late(run: Timeline) -> str:
+    """Says which fault still acted when the job had done its last step, so that it could not show a recovery."""
+    steps = (run.plan.get("workload") or {}).get("steps")
+    acting = [fault.id for fault in run.faults if fault.injected is not None and fault.cancelled is not None]
+    if not acting or not isinstance(steps, int) or run.reached_step < steps:
+        return ""
+    return f"fault {acting[0]} still acted when the job had done its last step"
 
 
 def _acted(fault: FaultRecord) -> int | None:
