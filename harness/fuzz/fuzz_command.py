@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.backends.contract import load_backend
 from harness.campaign import restarts
-from harness.campaign.checked_files import load_scenario, score_bounds
+from harness.campaign.checked_files import PLAN, load_scenario, score_bounds
 from harness.cli.output import note, out, print_json, safe, say
 from harness.cli.shared_options import (
     REPORTS,
@@ -80,6 +80,7 @@ def fuzz(
     folder = reports.resolve() / f"{base.name}-{seed}"
     if not folder.exists():
         restarts.own_folder(folder)
+        write_files({PLAN: json_text(base.plan([], folder.name).to_json())}, folder)
     log = SearchLog(folder, base)
     try:
         made, until = RealRuns(base, reports.resolve(), engine, stop, note), time.monotonic() + seconds

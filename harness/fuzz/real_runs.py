@@ -98,8 +98,15 @@ def outcome_of(card: Scorecard) -> Outcome:
 def _too_late(run: Timeline) -> str:
     """Says which fault still acted when the job had done its last step, so that it could not show a recovery."""
     steps = (run.plan.get("workload") or {}).get("steps")
-    acting = [fault.id for fault in run.faults if fault.injected is not None and fault.cancelled is not None]
-    if not acting or not isinstance(steps, int) or run.reached_step < steps:
+    if not isinstance(steps, int) or run.reached_step < steps or not len(run.progress):
+        return ""
+    last = int(run.progress.end[-1])
+    acting = [
+        fault.id
+        for fault in run.faults
+        if fault.injected is not None and fault.injected <= last and (fault.healed is None or fault.healed > last)
+    ]
+    if not acting:
         return ""
     return f"fault {acting[0]} still acted when the job had done its last step"
 
@@ -118,11 +125,12 @@ def phase_at(run: Timeline, moment: int) -> str:
     phase = run.segments[place].phase if place < len(run.segments) else "finish"
     if moment <= first:
         return f"{phase} {BEFORE}"
+    phase = "running" if phase == "interrupted_step" else phase
     return SAVING if phase == "running" and _saves(run, moment) else phase
 
 
 def _saves(run: Timeline, moment: int) -> bool:
-    open_ = set()
+    open_: set[object] = set()
     for event in run.checkpoints:
         if event["at"] > moment:
             break

@@ -18,7 +18,7 @@ from harness.fuzz.schedules import Schedule, key_of
 from harness.fuzz.search_log import Replay, Run, SearchLog
 from harness.fuzz.sequential_test import SequentialTest, at_the_rate_of
 from harness.fuzz.shrinking import shrink
-from harness.fuzz.strategies import Space, Unsatisfiable, draw
+from harness.fuzz.strategies import Space, draw
 from harness.judge.verdict import Verdict
 
 CANDIDATES = 10  # schedules drawn anew, and as many changed ones, for one run
@@ -121,8 +121,8 @@ class Search:
         for kind in set(outcome.unacted):
             self.in_vain[kind] = self.in_vain.get(kind, 0) + 1
             if self.in_vain[kind] >= IN_VAIN and not self.acted[kind] and kind not in self.useless:
-                self.useless[kind] = outcome.reason
-                self.tell(f"{kind} is not drawn any more: it did not act in {IN_VAIN} runs: {outcome.reason}")
+                self.useless[kind] = f"it did not act as meant in {IN_VAIN} runs, the last one {outcome.run}"
+                self.tell(f"{kind} is not drawn any more: {self.useless[kind]}")
 
     # What to try next
 
@@ -143,10 +143,7 @@ class Search:
     def _changed(self, kinds: Collection[str], seed: int) -> list[list[dict[str, Any]]]:
         """Draws changes of a schedule that had covered something new."""
         parent = self._corpus[seed % len(self._corpus)]
-        try:
-            return draw(self.space.neighbours(parent, kinds), CANDIDATES, seed)
-        except Unsatisfiable:
-            return []
+        return draw(self.space.neighbours(parent, kinds), CANDIDATES, seed)
 
     # What was found
 

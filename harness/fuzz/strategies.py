@@ -57,7 +57,8 @@ def parameters(kind: str) -> st.SearchStrategy[dict[str, Any]]:
     """Returns a strategy of parameters of this fault, which its validators allow."""
     fault = load_fault(kind)
     schema = fault.model_json_schema()
-    required, optional = {}, {}
+    required: dict[str, st.SearchStrategy[Any]] = {}
+    optional: dict[str, st.SearchStrategy[Any]] = {}
     for name, part in schema.get("properties", {}).items():
         field = fault.model_fields[name]
         default = None if field.is_required() else field.get_default(call_default_factory=True)
@@ -123,7 +124,7 @@ def _numbers(schema: Values, default: object) -> st.SearchStrategy[Any]:
     if schema.get("pattern") == _PERCENT:
         tried = list(PERCENTS)
     elif isinstance(default, (int, float)) and default:
-        tried = [default, *(default * factor for factor in FACTORS)]
+        tried = [float(default), *(default * factor for factor in FACTORS)]
     elif low is not None:
         tried = [low, low + 1, low + 2]
     fit = [
@@ -295,12 +296,11 @@ def _simplest(kind: str, base: Base) -> Values | str:
 
 def _tried(kind: str) -> Iterator[Values]:
     yield {}
-    with contextlib.suppress(Unsatisfiable):
-        yield from sorted(draw(parameters(kind), TRIES, 0), key=lambda each: (len(each), key_of([each])))
+    yield from sorted(draw(parameters(kind), TRIES, 0), key=lambda each: (len(each), key_of([each])))
 
 
 def draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
-    """Draws at most so many values; the same ones for the same seed. Raises `Unsatisfiable` if there are none."""
+    """Draws at most so many values; the same ones for the same seed. Draws none if no value is valid."""
     found: list[T] = []
 
     @hypothesis.seed(seed)
@@ -319,7 +319,8 @@ def draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
     with tempfile.TemporaryDirectory() as home:  # else it leaves a folder where the user is
         set_hypothesis_home_dir(home)
         try:
-            collect()
+            with contextlib.suppress(Unsatisfiable):
+                collect()
         finally:
             set_hypothesis_home_dir(None)
     return found

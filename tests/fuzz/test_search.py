@@ -4,7 +4,7 @@ import pathlib
 from dataclasses import replace
 
 import pytest
-from stand_in import Bug, StandIn, base, search, space
+from fuzz.stand_in import Bug, StandIn, base, search, space
 
 from harness.errors import UsageError
 from harness.fuzz.fuzz_report import Result, rate
@@ -97,12 +97,17 @@ def test_a_fault_that_never_acts_is_soon_not_drawn_any_more(few: Space, tmp_path
 
     def run(schedule: Schedule) -> Outcome:
         if any(entry["fault"] == "hang" for entry in schedule):
-            return Outcome(verdict=Verdict.INVALID, reason="no such process", unacted=("hang",))
+            return Outcome(verdict=Verdict.INVALID, reason="no such process", unacted=("hang",), run="run-9")
         return inner(schedule)
 
     found = search(tmp_path, run, few, 40)
-    assert (found.useless, found.verdicts[Verdict.INVALID]) == ({"hang": "no such process"}, 3)
-    assert "not drawn: hang: no such process" in list(Result(found, tmp_path, False).lines())
+    assert (found.useless, found.verdicts[Verdict.INVALID]) == (
+        {"hang": "it did not act as meant in 3 runs, the last one run-9"},
+        3,
+    )
+    assert "not drawn: hang: it did not act as meant in 3 runs, the last one run-9" in list(
+        Result(found, tmp_path, False).lines()
+    )
 
 
 def test_an_interrupted_search_goes_on_as_if_it_had_never_ended(few: Space, tmp_path: pathlib.Path) -> None:

@@ -5,7 +5,7 @@ import pathlib
 from typing import Any
 
 import pytest
-import stand_in
+from fuzz import stand_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
