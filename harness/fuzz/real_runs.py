@@ -104,7 +104,8 @@ def _too_late(run: Timeline) -> str:
     acting = [
         fault.id
         for fault in run.faults
-        if fault.injected is not None and fault.injected <= last and (fault.healed is None or fault.healed > last)
+        if not fault.kills and fault.injected is not None and fault.injected <= last
+        if fault.healed is None or fault.healed > last
     ]
     if not acting:
         return ""

@@ -41,8 +41,10 @@ def chaos(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Chaos:
                 return super().__call__(schedule)
 
         monkeypatch.setattr(fuzz_command, "RealRuns", Runs)
-        result = CliRunner().invoke(make_app(), ["fuzz", *words, "--reports", str(tmp_path / "reports")])
-        monkeypatch.setattr(stop, "_asked_at", None)
+        try:
+            result = CliRunner().invoke(make_app(), ["fuzz", *words, "--reports", str(tmp_path / "reports")])
+        finally:
+            stop._asked_at = None  # it is the request of the whole process
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

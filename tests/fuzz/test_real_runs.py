@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import pytest
-from judging import verdict
+from judging import acted_as, verdict
 from simulator import Job, Logs, Outage, simulate
 from typer.testing import CliRunner
 
@@ -56,12 +56,10 @@ def test_a_fault_without_its_effect_is_no_strike() -> None:
 def test_a_fault_that_outlasts_the_last_step_accuses_nobody() -> None:
     def failed(logs: Logs) -> None:
         logs.told("run.finished").update(outcome="failed", reason="no space left")
-        logs.told("fault.healed").update(mono_ns=logs.told("fault.injected")["mono_ns"] + 2)
-        logs.put()
 
     def too_late(logs: Logs) -> None:
-        logs.told("run.finished").update(outcome="failed", reason="no space left")
-        logs.harness.remove(logs.told("fault.healed"))
+        failed(logs)
+        acted_as(logs, "storage_full", kills=False, stops=True, spoils=True)
 
     assert outcome(Outage(17, "rank"), bend=failed).verdict is Verdict.FAIL
     late = outcome(Outage(17, "rank"), bend=too_late)
