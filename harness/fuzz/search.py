@@ -14,7 +14,7 @@ from typing import Any
 from harness.campaign.repeats import failure_interval
 from harness.fuzz.coverage import Coverage, aims_of
 from harness.fuzz.outcome import Outcome
-from harness.fuzz.schedules import Schedule, key_of
+from harness.fuzz.schedules import Entry, Schedule, key_of
 from harness.fuzz.search_log import Replay, Run, SearchLog
 from harness.fuzz.sequential_test import SequentialTest, at_the_rate_of
 from harness.fuzz.shrinking import shrink
@@ -24,6 +24,7 @@ from harness.judge.verdict import Verdict
 CANDIDATES = 10  # schedules drawn anew, and as many changed ones, for one run
 DRAWS_MAX = 5  # until the search finds nothing that it has not tried
 IN_VAIN = 3  # so often a fault did not act, and never did: it is not drawn any more
+NOT_STRUCK = 10**6  # more than any number of runs: a fault that did not strike is the last to be tried alone
 UNCLEAR_MAX = 3  # repeats of one schedule that are inconclusive or invalid
 
 
@@ -190,7 +191,13 @@ class Search:
             note(last)
             self.tell(f"smaller: {_words(schedule)}")
 
-        shrink(found.first, self.space, fails, smaller, lambda entry: self.coverage.harmless[entry["fault"]])
+        struck = {kind for kind, _ in found.cells}
+
+        def harmless(entry: Entry) -> int:
+            kind = entry["fault"]
+            return self.coverage.harmless[kind] if kind in struck else NOT_STRUCK
+
+        shrink(found.first, self.space, fails, smaller, harmless)
         found.whole = True
 
     def _repeat(

@@ -11,6 +11,7 @@ from harness.fuzz.fuzz_report import Result, rate
 from harness.fuzz.outcome import Outcome, Strike
 from harness.fuzz.schedules import Schedule, key_of, parameters_of
 from harness.fuzz.search_log import NAME
+from harness.fuzz.shrinking import smaller
 from harness.fuzz.strategies import Space
 from harness.judge.verdict import Verdict
 from harness.spec.scenario import parse_scenario
@@ -195,3 +196,13 @@ def test_guided_covers_more_than_random_and_finds_more_planted_bugs(all_kinds: S
         assert len({key_of(schedule) for schedule in job.runs}) == 150
     assert found[True][0] > found[False][0]
     assert found[True][1] > 1.2 * found[False][1] and found[True][2] > 1.5 * found[False][2]
+
+
+def test_the_least_harmless_fault_is_tried_alone_first(few: Space) -> None:
+    schedule = [
+        {"id": f"f{number}", "fault": kind, "when": {"step": 9}, "target": {"rank": 0}}
+        for number, kind in enumerate(("hang", "partition", "rank_kill"), 1)
+    ]
+    for first in ("hang", "partition", "rank_kill"):
+        harmless = lambda entry, first=first: int(entry["fault"] != first)  # noqa: E731
+        assert [entry["fault"] for entry in next(smaller(schedule, few, harmless))] == [first]
