@@ -99,7 +99,7 @@ class Result:
         cells, pairs = len(search.coverage.cells), len(search.coverage.pairs)
         phases = {phase for _, phase in search.coverage.cells}
         yield (
-            f"covered: {counted(cells, 'fault')} in one of {counted(len(phases), 'phase')}, "
+            f"covered: {counted(cells, 'combination')} of a fault and one of {counted(len(phases), 'phase')}, "
             f"{counted(pairs, 'pair')} of faults"
         )
         if unclear := sum(search.verdicts[each] for each in UNCLEAR):

@@ -133,7 +133,7 @@ def _numbers(schema: Values, default: object) -> st.SearchStrategy[Any]:
         if (low is None or each >= low) and (high is None or each <= high)
         if (above is None or each > above) and (below is None or each < below)
     ]
-    return st.sampled_from(list(dict.fromkeys(fit)) or [default])
+    return st.sampled_from(list(dict.fromkeys(fit))) if fit else st.just(default)
 
 
 def _durations(default: object) -> list[str]:
