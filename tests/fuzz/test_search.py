@@ -180,8 +180,8 @@ def test_a_log_that_is_a_link_or_in_use_is_refused(few: Space, tmp_path: pathlib
 
 @pytest.mark.slow
 def test_guided_covers_more_than_random_and_finds_planted_bugs(all_kinds: Space, tmp_path: pathlib.Path) -> None:
-    """Ten bugs, each of which shows under one fault in one phase. They do not stop the search. Five seeds together
-    32 of 50 guided and 23 of 50 random ones, in 150 runs each; one seed alone says little, so coverage is compared."""
+    """Ten bugs, each of which shows under one fault in one phase; they do not stop the search. With five seeds, 32 of 50
+    showed when guided and 23 of 50 at random, in 150 runs each. One seed says little, so coverage is compared."""
     kinds = sorted(all_kinds.kinds)[1::4]
     bugs = [Bug(kind, phase) for kind, phase in zip(kinds, PLACES, strict=True)]
     found = {}
