@@ -15,7 +15,7 @@ ENGINES ?= docker slurm
 export PYTHONDONTWRITEBYTECODE :=  # one run starts dozens of programs: they share what was compiled
 WORKERS ?= 6
 QUICK = -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
-FAST := $(addprefix tests/,adopt campaign cli diagnosis docs explore forecast gameday gate judge log matrix plan preflight report run spec theory timeline trainers test_import_rules.py test_plugins.py)
+FAST := $(addprefix tests/,adopt campaign cli diagnosis docs explore forecast fuzz gameday gate judge log matrix plan preflight report run spec theory timeline trainers test_import_rules.py test_plugins.py)
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help
@@ -33,7 +33,7 @@ help-all: ## All targets
 PIP := $(PY) -m pip --disable-pip-version-check
 # What takes long is said; PyTorch is large.
 TELL_PIP := awk '/\([0-9.]+ MB\)$$/ || sub(/^Installing collected.*/, "Installing") {sub(/^ */, "  "); print; fflush()}'
-EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow,gpu
+EXTRAS := trainer,docker,kubernetes,load,s3,fuzz,gameday,metrics,otel,mlflow,gpu
 
 # An environment holds the path of the checkout that it was made in: in its scripts, and where it finds this package.
 # .ready tells that path. In a copied or moved checkout it is another one, and all of that is written again.
@@ -103,9 +103,9 @@ coverage: $(VENV)/.ready-dev ## Which lines of harness/ the tests of `make fast`
 	@mkdir -p build/coverage && $(PY) -m coverage run -m pytest $(QUICK)
 	@$(PY) -m coverage html --quiet && $(PY) -m coverage report --format=total
 
-.PHONY: explore
-explore: $(VENV)/.ready-dev ## The properties, with other examples each time: what fails is kept, and fails again
-	@$(PY) -m pytest -m hypothesis --hypothesis-profile explore --numprocesses $(WORKERS) $(ARGS)
+.PHONY: properties
+properties: $(VENV)/.ready-dev ## The properties, with other examples each time: what fails is kept, and fails again
+	@$(PY) -m pytest -m hypothesis --hypothesis-profile other-examples --numprocesses $(WORKERS) $(ARGS)
 
 .PHONY: format
 format: $(VENV)/.ready-dev ## Formats the code and mends what can be mended by itself
@@ -170,9 +170,13 @@ $(VENV)-site/.ready: tools/site/requirements.txt
 	@$(PYTHON) -m venv $(VENV)-site && $(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-.PHONY: fuzz-inputs
-fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='1000 7'
-	@$(TOOL) fuzz $(ARGS)
+.PHONY: simulated-search
+simulated-search: $(VENV)/.ready-dev ## Simulated jobs under drawn faults, healthy and broken: all judged rightly? ARGS='10000 7'
+	@$(TOOL) simulated_search $(ARGS)
+
+.PHONY: damaged-inputs
+damaged-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='1000 7'
+	@$(TOOL) damaged_inputs $(ARGS)
 
 .PHONY: heal
 heal: $(VENV)/.ready ## Undoes whatever killed runs left behind: ARGS=--dry-run only names it

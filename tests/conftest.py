@@ -24,10 +24,10 @@ from harness.report import commands
 gc.disable()  # until all is collected: what is made by then stays, and looking through it takes a third of the time
 
 # A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.
-# `make explore` tries others.
+# `make properties` tries others.
 NO_CLOCK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 settings.register_profile("same", NO_CLOCK, derandomize=True)
-settings.register_profile("explore", NO_CLOCK, max_examples=1000)
+settings.register_profile("other-examples", NO_CLOCK, max_examples=1000)
 settings.load_profile("same")
 
 

@@ -24,6 +24,7 @@ WINGS = {
     "diagnosis": ("injected", "grading", "scores", "built_in", "bounds", "question"),
     "explore": ("operations", "file_systems", "crash_states", "disk", "answers"),
     "forecast": ("spot_policies",),
+    "fuzz": ("outcome", "sequential_test", "coverage"),
     "gameday": ("codes", "day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
     "matrix": ("restart_log", "resume_comparison", "moments", "told_saves"),

@@ -37,6 +37,7 @@ LONGEST = (  # the longest first: groups, and how the names of files begin
     "forecast/test_campaigns",
     "matrix/",
     "explore/",
+    "fuzz/",
     "run/",
     "cli/test_wheel",
     "gate/test_comparison",

@@ -59,6 +59,7 @@ COMMANDS = {
             "explore.explore_command:explore_",
             "Try the job's restore on each state that a crash during a save may leave.",
         ),
+        "fuzz": ("fuzz.fuzz_command", "Search for schedules of faults that a job does not survive."),
     },
     "Before a run": {
         "list": ("cli.listing:list_", "List scenarios, suites and game days, or the keys of `expect:`."),

@@ -5,7 +5,7 @@ import time
 import tracemalloc
 
 import pytest
-from fuzz.yaml_files import BOMB, run
+from damaged_inputs.yaml_files import BOMB, run
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,6 +1,6 @@
 """Hostile scenario, suite and plan files: whatever they hold, reading one ends soon, in a value or in one clear error.
 
-`run(count, seed)` tries so many; `python -m fuzz.yaml_files 10000` does it by hand (with `PYTHONPATH=tests:tools`).
+`run(count, seed)` tries so many; `python -m damaged_inputs.yaml_files 10000` does it by hand (with `PYTHONPATH=tests:tools`).
 """
 
 import json

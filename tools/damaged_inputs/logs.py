@@ -2,7 +2,7 @@
 raises on a log that can be read: one that did would be inconclusive with a crash for its reason.
 
 `run(count, seed)` tries so many: first every field of every event with every odd value, in an order that the seed
-decides; then as many random changes as are left. `python -m fuzz.logs 20000` does it by hand (with `PYTHONPATH=tests:tools`).
+decides; then as many random changes as are left. `python -m damaged_inputs.logs 20000` does it by hand (with `PYTHONPATH=tests:tools`).
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""Some seconds of damaged event logs in every test run; `make fuzz-inputs` is the long one."""
+"""Some seconds of damaged event logs in every test run; `make damaged-inputs` is the long one."""
 
 from unittest.mock import Mock
 
 import pytest
-from fuzz import logs
+from damaged_inputs import logs
 
 
 def test_whatever_a_log_holds_it_is_judged_or_refused_with_its_place() -> None:

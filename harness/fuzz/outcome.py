@@ -1,0 +1,35 @@
+"""What one run of a schedule came to, as the search log keeps it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.judge.verdict import Verdict
+
+
+class Strike(msgspec.Struct, frozen=True):
+    """A fault that acted. `phase`: the phase of the job at that moment."""
+
+    fault: str
+    kind: str
+    phase: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """`codes`: what failed, as the findings of the judge name it. `unacted`: kinds of the faults that did not act as
+    meant. `run`: the id of the stored run. `seconds`: the duration, with its fault-free runs and restarts."""
+
+    verdict: Verdict
+    codes: tuple[str, ...] = ()
+    reason: str = ""
+    strikes: tuple[Strike, ...] = ()
+    unacted: tuple[str, ...] = ()
+    run: str = ""
+    seconds: float = 0.0
+
+    @property
+    def cells(self) -> frozenset[tuple[str, str]]:
+        return frozenset((strike.kind, strike.phase) for strike in self.strikes)
+
+    def is_same_failure(self, codes: frozenset[str]) -> bool:
+        return self.verdict is Verdict.FAIL and not codes.isdisjoint(self.codes)
