@@ -25,9 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from benches import environments
+from harness.explore.answers import BAD
+from harness.parameters import Parameters
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "bugs"
@@ -48,14 +50,10 @@ the command fails on the released code, with the guarantee named here broken, an
 `requirements.txt`.
 """
 VAIN = "\n## Tried and not shown\n\n"
-KINDS = {"samples": "samples", "schedule": "learning rate", "computed": "losses", "saved": "tensors of a save"}
+KINDS = {"schedule": "learning rate", "computed": "losses", "saved": "tensors of a save", "end": "end of the job"}
 
 
-class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Fixed(Part):
+class Fixed(Parameters):
     """The form that passes: other releases, or a patch of ours for the packages or for the script."""
 
     pins: dict[str, str] = Field({}, description="Package → the release without the bug.")
@@ -70,7 +68,7 @@ class Fixed(Part):
         return self
 
 
-class Bug(Part):
+class Bug(Parameters):
     """The content of a `bug.yaml`."""
 
     title: str = Field(description="What goes wrong, in a few words.")
@@ -80,14 +78,14 @@ class Bug(Part):
     trainer: str = Field(".", description="The folder of the script, seen from here.")
     start: str = Field(description="The command for `chaos init`; $BIN is the environment's folder of programs.")
     look: int = Field(20, description="Steps that `chaos init` watches.")
-    command: Literal["matrix resume", "matrix checkpoint", "explore checkpoint", "run"]
+    command: Literal["matrix resume", "explore checkpoint", "run"]
     options: tuple[str, ...] = ()
     scenario: str = Field("rank-kill", description="One that `chaos init` writes.")
     breaks: str = Field(description="What the command must call broken, by its name in the JSON answer.")
     fixed: Fixed
 
 
-class NotShown(Part):
+class NotShown(Parameters):
     """A public bug that no shipped command showed."""
 
     source: str
@@ -110,23 +108,22 @@ def versions(name: str, bug: Bug) -> dict[str, str]:
 
 
 def digest(name: str, bug: Bug) -> str:
-    """Returns a digest of all files that a row depends on."""
+    """Returns a digest of all that a row depends on: its files, and what is done with them."""
     folders = {FOLDER / name, (FOLDER / name / bug.trainer).resolve()}
-    files = sorted(path for folder in folders for path in folder.iterdir() if path.is_file())
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    files = sorted(path for each in folders for path in each.iterdir() if path.suffix in (".py", ".txt", ".patch"))
+    done = bug.model_dump_json(include={"start", "command", "options", "scenario", "breaks"}).encode()
+    return hashlib.sha256(b"".join([done, *(path.read_bytes() for path in files)])).hexdigest()[:12]
 
 
 def broken(command: str, told: Mapping[str, Any]) -> Iterator[str]:
     """Yields what a JSON answer calls broken, with repetitions."""
     match command:
         case "matrix resume":
-            yield from (kind for each in told["tried"] if not each["right"] for kind in each["differs"])
+            yield from (kind for each in told["tried"] if not each["right"] for kind in each["differs"] or ["end"])
         case "explore checkpoint":
-            yield from (each["came"] for each in told["states"])
-        case "matrix checkpoint":
-            yield from (each["came"] for each in told["cells"])
+            yield from (each["came"] for each in told["states"] if each["came"] in BAD)
         case _:
-            yield from (each["name"] for each in told["guarantees"] if each["state"] == "broken")
+            yield from (each["name"] for each in told.get("guarantees", ()) if each["state"] == "broken")
             yield from (each["name"] for each in told["expectations"] if each["verdict"] == "fail")
 
 
@@ -146,37 +143,27 @@ def show(name: str, bug: Bug) -> dict[str, Any]:
     shutil.rmtree(place, ignore_errors=True)
     scenarios = place / "scenarios"
     start = shlex.split(bug.start.replace("$BIN", str(pathlib.Path(python).parent)))
-    seen = _chaos(
-        trainer, "init", "--folder", scenarios, "--steps", bug.look, "--reports", place / "runs", "--", *start
-    )
+    look = "--folder", scenarios, "--steps", bug.look, "--reports", place / "runs"
+    seen = _chaos(trainer, "init", *look, "--", *start)
     path = scenarios / f"{bug.scenario}.yaml"
     if not path.exists():
         sys.exit(f"{name}: chaos init wrote no {path.name}\n{seen.stdout}{seen.stderr}")
     short = ("--budget", BUDGET) if bug.command == "matrix resume" else ()
     released = _play(bug, trainer, place, path, *short)
-    text = path.read_text()
     if bug.fixed.script:
         copy = shutil.copytree(trainer, place / "script")
-        patch = ["patch", "--silent", "--fuzz=0", "-p1", "-d", str(copy), "-i", str(FOLDER / name / bug.fixed.script)]
-        subprocess.run(patch, check=True)
-        data = yaml.safe_load(text)
-        data["workload"]["trainer"] = _in_copy(data["workload"]["trainer"], trainer, copy)
-        text = yaml.safe_dump(data, sort_keys=False)
+        environments.patch(copy, FOLDER / name / bug.fixed.script)
+        old, new = (os.path.relpath(each, scenarios) for each in (trainer, copy))
     else:
-        text = text.replace(python, _fixed_python(name, bug, python))
+        old, new = (str(pathlib.Path(each).parent) for each in (python, _fixed_python(name, bug, python)))
+    text = path.read_text()
+    if old not in text:
+        sys.exit(f"{path}: {old} is not in it, so the fixed form cannot be put in its place")
+    text = text.replace(old, new)
     path.with_stem("fixed").write_text(text)
     fixed = _play(bug, trainer, place, path.with_stem("fixed"))
     about = {"files": digest(name, bug), "date": datetime.date.today().isoformat(), "versions": versions(name, bug)}
     return about | {"released": released, "fixed": fixed}
-
-
-def _in_copy(value: Any, old: pathlib.Path, new: pathlib.Path) -> Any:
-    """Returns the trainer's part of a scenario with each path into one folder put into another one."""
-    if isinstance(value, dict):
-        return {key: _in_copy(each, old, new) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_in_copy(each, old, new) for each in value]
-    return re.sub(rf"(\{{scenario_dir\}}/)?[./\w-]*{re.escape(str(old)[1:])}(?=/)", str(new), str(value))
 
 
 def _fixed_python(name: str, bug: Bug, python: str) -> str:

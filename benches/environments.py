@@ -24,15 +24,20 @@ def environment(requirements: str, place: pathlib.Path, title: str) -> str:
     return str(made / "bin" / "python3")
 
 
-def patched(python: str, patch: pathlib.Path) -> str:
-    """Returns the interpreter of a copy of an environment whose packages have this patch. Equal files are links."""
+def patched(python: str, change: pathlib.Path) -> str:
+    """Returns the interpreter of a copy of an environment whose packages have this change. Equal files are links."""
     origin = pathlib.Path(python).parents[1]
-    made = origin.with_name(f"{origin.name}-{hashlib.sha256(patch.read_bytes()).hexdigest()[:12]}")
+    made = origin.with_name(f"{origin.name}-{hashlib.sha256(change.read_bytes()).hexdigest()[:12]}")
     if not (made / "complete").exists():
         shutil.rmtree(made, ignore_errors=True)
         without = shutil.ignore_patterns("complete")
         shutil.copytree(origin, made, symlinks=True, copy_function=os.link, ignore=without)
         (packages,) = (made / "lib").glob("python*/site-packages")
-        subprocess.run(["patch", "--silent", "--fuzz=0", "-p1", "-d", str(packages), "-i", str(patch)], check=True)
+        patch(packages, change)
         (made / "complete").touch()
     return str(made / "bin" / "python3")
+
+
+def patch(folder: pathlib.Path, change: pathlib.Path) -> None:
+    """Changes files as a patch says. Raises `subprocess.CalledProcessError` if it does not fit exactly."""
+    subprocess.run(["patch", "--silent", "--fuzz=0", "-p1", "-d", str(folder), "-i", str(change)], check=True)

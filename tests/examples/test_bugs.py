@@ -4,14 +4,13 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 from typing import Any
 
 import pytest
 import yaml
 from pydantic import ValidationError
 
-from benches import bugs
+from benches import bugs, environments
 
 KNOWN, STORED = bugs.bugs(), bugs.kept()
 GONE = {"verdict": "pass", "broken": [], "reason": ""}
@@ -69,8 +68,7 @@ def test_a_fixed_form_is_one_thing() -> None:
 def test_the_patch_of_a_script_fits_it(name: str, tmp_path: pathlib.Path) -> None:
     bug = KNOWN[name]
     copy = shutil.copytree(bugs.FOLDER / name / bug.trainer, tmp_path / "script")
-    patch = ["patch", "--silent", "--fuzz=0", "-p1", "-d", str(copy), "-i", str(bugs.FOLDER / name / bug.fixed.script)]
-    subprocess.run(patch, check=True)
+    environments.patch(copy, bugs.FOLDER / name / bug.fixed.script)
 
 
 def test_what_an_answer_calls_broken() -> None:

@@ -36,9 +36,6 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     cosine = CosineAnnealingLR(optimizer, options.steps)
     scheduler = GradualWarmupScheduler(optimizer, multiplier=1, total_epoch=10, after_scheduler=cosine)
-    optimizer.zero_grad()
-    optimizer.step()  # as its README does, before the first step of the scheduler
-    scheduler.step()
     step = 0
     saved = max(options.checkpoints.glob("*.pt"), key=lambda path: int(path.stem), default=None)
     if saved:
