@@ -37,7 +37,7 @@ PLACE = ROOT / "reports" / "bugs"
 PAGE, KEPT = ROOT / "docs" / "track-record.md", ROOT / "docs" / "track-record.json"
 NOT_SHOWN = FOLDER / "not-shown.yaml"
 RUN_LIMIT_S = 1500
-BUDGET = "3m"  # of a sweep over the released code: one finding is enough
+BUDGET = "2m"  # of a sweep over the released code: one finding is enough
 HEAD = ("Bug", "Versions", "When", "Command", "What broke", "Last shown", "Passes with")
 INTRODUCTION = """\
 # Track record
