@@ -71,6 +71,12 @@ def test_the_patch_of_a_script_fits_it(name: str, tmp_path: pathlib.Path) -> Non
     environments.patch(copy, bugs.FOLDER / name / bug.fixed.script)
 
 
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_fixed_release_is_another_one_of_a_locked_package(name: str) -> None:
+    locked = dict(re.findall(r"^([\w-]+)==(\S+)$", bugs.requirements(name), re.M))
+    assert all(locked[package] != version for package, version in KNOWN[name].fixed.pins.items())
+
+
 def test_what_an_answer_calls_broken() -> None:
     resumed = {"tried": [{"right": True, "differs": ["computed"]}, {"right": False, "differs": ["samples"]}]}
     assert list(bugs.broken("matrix resume", resumed)) == ["samples"]
