@@ -3,14 +3,13 @@
 import json
 import pathlib
 import re
-import shutil
 from typing import Any
 
 import pytest
 import yaml
 from pydantic import ValidationError
 
-from benches import bugs, environments
+from benches import bugs
 
 KNOWN, STORED = bugs.bugs(), bugs.kept()
 GONE = {"verdict": "pass", "broken": [], "reason": ""}
@@ -62,13 +61,6 @@ def test_a_fixed_form_is_one_thing() -> None:
     data["fixed"] = {"pins": {"torch": "2.14.1"}, "packages": "fix.patch", "words": "both"}
     with pytest.raises(ValidationError, match="write one of pins, packages and script"):
         bugs.Bug(**data)
-
-
-@pytest.mark.parametrize("name", [name for name, bug in KNOWN.items() if bug.fixed.script])
-def test_the_patch_of_a_script_fits_it(name: str, tmp_path: pathlib.Path) -> None:
-    bug = KNOWN[name]
-    copy = shutil.copytree(bugs.FOLDER / name / bug.trainer, tmp_path / "script")
-    environments.patch(copy, bugs.FOLDER / name / bug.fixed.script)
 
 
 @pytest.mark.parametrize("name", KNOWN)

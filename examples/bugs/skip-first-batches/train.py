@@ -35,10 +35,10 @@ def main() -> None:
     loader = DataLoader(dataset(), batch_size=256, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     step = 0
-    saved = max(options.checkpoints.glob("*"), key=lambda path: int(path.name), default=None)
+    saved = max(options.checkpoints.glob("step_*"), key=lambda path: int(path.name[5:]), default=None)
     if saved:
         accelerator.load_state(saved)
-        step = int(saved.name)
+        step = int(saved.name[5:])
 
     while step < options.steps:
         epoch, skip = divmod(step, len(loader))
@@ -50,7 +50,7 @@ def main() -> None:
             optimizer.step()
             step += 1
             if step % options.save_every == 0:
-                accelerator.save_state(options.checkpoints / str(step))
+                accelerator.save_state(options.checkpoints / f"step_{step}")
                 print(f"step {step} loss {loss.item():.4f}", flush=True)
             if step == options.steps:
                 break
