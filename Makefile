@@ -155,7 +155,11 @@ bench: $(VENV)/.ready ## Scoring at three sizes, a forecast, restarts beside tor
 
 .PHONY: league
 league: $(VENV)/.ready ## Known training stacks against faults: ARGS='--stacks dcp --tries 1'
-	@$(PY) benches/league.py $(ARGS)
+	@$(PY) -m benches.league $(ARGS)
+
+.PHONY: bug
+bug: $(VENV)/.ready ## Public bugs in released code, found by the shipped commands: NAME=lookahead-weights shows one again; no NAME lists them
+	@$(PY) -m benches.bugs $(NAME)
 
 .PHONY: healthy
 healthy: $(VENV)/.ready ## Healthy jobs over all scenarios and stacks: is one accused? Takes hours, and goes on where it ended: ARGS='--busy --at-once 2'

@@ -1,6 +1,6 @@
 """`make league`: how well known training stacks survive, each unchanged, as its own documentation sets it up.
 
-    python benches/league.py [--stacks dcp,lightning] [--scenarios rank-kill] [--tries 10] [--again] [--render]
+    python -m benches.league [--stacks dcp,lightning] [--scenarios rank-kill] [--tries 10] [--again] [--render]
 
 A stack is a folder of `examples/trainers/` with `train.py`, `stack.yaml` and `requirements.txt`; it gets an
 environment of its own under `reports/league/environments/`. What each run showed is kept in docs/league.json, and a run
@@ -20,13 +20,13 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import venv
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import yaml
 
+from benches import environments
 from harness.adopt.first_look import Facts
 from harness.adopt.proposal import REHEARSALS, propose
 from harness.node.emitter import TELLS
@@ -108,15 +108,8 @@ def _stack(folder: pathlib.Path) -> Stack:
 
 def environment(stack: Stack) -> str:
     """The interpreter with what the stack requires; made once for each content of requirements.txt."""
-    requirements = stack.folder / "requirements.txt"
-    place = PLACE / "environments" / hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
-    if not (place / "complete").exists():
-        print(f"Making the environment of {stack.title}", flush=True)
-        venv.create(place, clear=True, with_pip=True)
-        pip = [str(place / "bin" / "pip"), "--quiet", "--disable-pip-version-check", "install", "-r", str(requirements)]
-        subprocess.run(pip, check=True)
-        (place / "complete").touch()
-    return str(place / "bin" / "python3")
+    text = (stack.folder / "requirements.txt").read_text()
+    return environments.environment(text, PLACE / "environments", stack.title)
 
 
 def scenario(stack: Stack, column: str) -> pathlib.Path:

@@ -41,7 +41,10 @@ from harness.report.words import BEYOND
 from harness.run.drill import FOLDER
 
 ROOT = DOCS.parent
-MADE = {*["bounds", "commands", "events", "evidence", "fault-api", "faults", "guarantees", "league", "verdict-matrix"]}
+MADE = {
+    *["bounds", "commands", "events", "evidence", "fault-api", "faults", "guarantees", "league", "track-record"],
+    "verdict-matrix",
+}
 SCENARIOS = {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
 ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reports" / "README.md", *DOCS.rglob("*.md")]
 NUMBER = r"\b(?:\d+|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve) "

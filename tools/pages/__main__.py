@@ -11,7 +11,7 @@ from conformance import table as backends
 from pages import events_page, evidence_page, fault_api_page, incidents_page, reference_pages
 from verdict_matrix.__main__ import stored as verdict_matrix
 
-from benches import gates, league
+from benches import bugs, gates, league
 from harness.forecast import published_vectors
 from harness.monitoring import metrics
 
@@ -43,6 +43,7 @@ PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a
     "guarantees.md": reference_pages.guarantees,
     "league.md": lambda: league.markdown(league.stacks(()), league.Kept()),
     "live-metrics.md": lambda: _with_table("live-metrics.md", metrics.table()),
+    "track-record.md": bugs.markdown,
     "verdict-matrix.md": verdict_matrix,
 }
 

@@ -1,0 +1,66 @@
+"""A warm-up, then a decay, by torch's SequentialLR that is told where it was by `last_epoch`.
+
+    python train.py --steps 65 --checkpoints checkpoints
+
+It goes on from the newest checkpoint that is there.
+"""
+
+import argparse
+import itertools
+import os
+import pathlib
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(12800, 32, generator=generator)
+    return TensorDataset(inputs, inputs[:, :4].sin().sum(1, keepdim=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=65)
+    parser.add_argument("--save-every", type=int, default=20)
+    parser.add_argument("--checkpoints", type=pathlib.Path, default=pathlib.Path("checkpoints"))
+    options = parser.parse_args()
+    options.checkpoints.mkdir(parents=True, exist_ok=True)
+
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(32, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    saved = max(options.checkpoints.glob("*.pt"), key=lambda path: int(path.stem), default=None)
+    step = int(saved.stem) if saved else 0
+    parts = [LinearLR(optimizer, 0.1, total_iters=10), CosineAnnealingLR(optimizer, options.steps)]
+    scheduler = SequentialLR(optimizer, parts, milestones=[10], last_epoch=step - 1)
+    if saved:
+        state = torch.load(saved)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+
+    order = torch.Generator()
+    loader = DataLoader(dataset(), batch_size=256, shuffle=True, generator=order)
+    while step < options.steps:
+        epoch, skip = divmod(step, len(loader))
+        order.manual_seed(epoch)
+        for inputs, targets in itertools.islice(loader, skip, skip + options.steps - step):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            step += 1
+            if step % options.save_every == 0:
+                path = options.checkpoints / f"{step}.pt"
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save(state, path.with_suffix(".tmp"))
+                os.replace(path.with_suffix(".tmp"), path)
+                print(f"step {step} loss {loss.item():.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""A warm-up before a cosine, as the README of pytorch-gradual-warmup-lr shows it.
+
+    python train.py --steps 65 --checkpoints checkpoints
+
+It goes on from the newest checkpoint that is there.
+"""
+
+import argparse
+import itertools
+import os
+import pathlib
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader, TensorDataset
+from warmup_scheduler import GradualWarmupScheduler
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(12800, 32, generator=generator)
+    return TensorDataset(inputs, inputs[:, :4].sin().sum(1, keepdim=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=65)
+    parser.add_argument("--save-every", type=int, default=20)
+    parser.add_argument("--checkpoints", type=pathlib.Path, default=pathlib.Path("checkpoints"))
+    options = parser.parse_args()
+    options.checkpoints.mkdir(parents=True, exist_ok=True)
+
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(32, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    cosine = CosineAnnealingLR(optimizer, options.steps)
+    scheduler = GradualWarmupScheduler(optimizer, multiplier=1, total_epoch=10, after_scheduler=cosine)
+    step = 0
+    saved = max(options.checkpoints.glob("*.pt"), key=lambda path: int(path.stem), default=None)
+    if saved:
+        state = torch.load(saved, weights_only=False)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        scheduler.load_state_dict(state["scheduler"])
+        step = int(saved.stem)
+
+    order = torch.Generator()
+    loader = DataLoader(dataset(), batch_size=256, shuffle=True, generator=order)
+    while step < options.steps:
+        epoch, skip = divmod(step, len(loader))
+        order.manual_seed(epoch)
+        for inputs, targets in itertools.islice(loader, skip, skip + options.steps - step):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            step += 1
+            if step % options.save_every == 0:
+                path = options.checkpoints / f"{step}.pt"
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                state["scheduler"] = scheduler.state_dict()
+                torch.save(state, path.with_suffix(".tmp"))
+                os.replace(path.with_suffix(".tmp"), path)
+                print(f"step {step} loss {loss.item():.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
