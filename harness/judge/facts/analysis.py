@@ -27,7 +27,7 @@ from harness.judge.facts.saves import Saves
 from harness.judge.facts.times import impossible
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.sorted_events import key_of
-from harness.timeline.timeline import Floats, Ints, Process, saving_like
+from harness.timeline.timeline import Floats, Ints, Process, Stretch, saving_like
 
 B = TypeVar("B", bound=Bounds)
 F = TypeVar("F")
@@ -150,13 +150,9 @@ class Analysis(Evidence):
         return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
     @cached_property
-    def jumps(self) -> Ints:
-        """Counts for each process the pairs of consecutive logged steps whose numbers do not grow by exactly one."""
-        order, begins = self.run.rows_by_process
-        far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
-        before = np.append(0, np.cumsum(far))
-        found: Ints = before[np.maximum(begins[1:] - 1, begins[:-1])] - before[begins[:-1]]
-        return found
+    def stretches_of(self) -> Mapping[int, Sequence[Stretch]]:
+        """Maps each process that did steps to its stretches, in order of time."""
+        return grouped((each.process, each) for each in self.run.stretches)
 
     @cached_property
     def rows_by_step(self) -> tuple[Ints, Ints]:

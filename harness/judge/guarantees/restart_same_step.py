@@ -11,7 +11,7 @@ def breaches(evidence: Analysis) -> Breaches:
         stride = strides.get(member.rank, 0)
         for each in member.restores if stride and not member.lost else ():
             if each.step is not None and not each.step < each.went_on <= each.step + stride:
-                absent = Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))
+                absent = Ground(Kind.ABSENCE, (each.process,), (each.step + stride,))
                 grounds = [absent] if each.went_on == each.step + 2 * stride else []  # a line may be lost
                 yield breach(f"{each.said}, but went on with step {each.went_on}", each, grounds=grounds)
     for restart in evidence.restarts:
