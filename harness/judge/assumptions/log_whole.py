@@ -3,20 +3,18 @@
 Gaps in the line numbers of a log show which lines are missing. No process is blamed for lines that were lost to a full
 disk. Without line numbers, one line that a single log lacks counts as lost, unless its process had no time for the
 step. The same step of several logs counts as lost only if all ranks have equal weights afterwards, and a commit only if
-the store after the run is unknown. The run is inconclusive if the harness's own log lacks lines; a fault-free run that
-lacks lines is not used. Copies of a log or line count once, and lines count in order of time. A log without a complete
-line is no flaw if its process was killed, and the job completed no step while it ran.
+no look into the store shows that the checkpoint is missing. The run is inconclusive if the harness's own log lacks
+lines; a fault-free run that lacks lines is not used. Copies of a log or line count once, and lines count in order of
+time. A log without a complete line is no flaw if its process was killed, and the job completed no step while it ran.
 """
 
 from collections.abc import Sequence
 
+from harness.evidence.time_spent import time_spent
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
-from harness.judge.facts.time_spent import time_spent
 from harness.judge.thresholds import SPENT_SHARE
 from harness.log.line_numbers import LineGap
-from harness.timeline.timeline import Timeline
 
-LACKING = "the log lacks lines there, by their numbers"
 NO_NUMBERS = "the log has no line numbers, so a line may be lost"
 
 
@@ -33,7 +31,7 @@ def _broken(evidence: Analysis) -> Reasons:
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
     """Returns a text if each process that should have written the missing lines lost as many to a full disk."""
     run = evidence.run
-    if _all_numbered(run):
+    if run.numbered:
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
     known = [run.processes[row].dropped for row in ground.processes]
     lost = all(dropped >= ground.lines for dropped in known) if known else run.dropped
@@ -44,25 +42,27 @@ def _lines_lost(evidence: Analysis, ground: Ground) -> str:
     """Returns a text if lost lines explain the missing events: by gaps in line numbers, where lines have numbers."""
     run, rows = evidence.run, _tellers(evidence, ground)
     older = tuple(row for row in rows if run.processes[row].gaps is None)
-    numbered = len(older) < len(rows) or _all_numbered(run)
+    numbered = len(older) < len(rows) or run.numbered
     if numbered and not _lacks_lines(evidence, ground):
         return ""
-    return _one_line_each(evidence, older, ground) if older else LACKING * numbered
+    by_numbers = "the log lacks lines there, by their numbers" if numbered else ""
+    return _one_line_each(evidence, older, ground) if older else by_numbers
 
 
 def _commit_lost(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if nothing shows whether one line on a commit was lost: neither line numbers nor the store."""
-    unknown = ground.lines == 1 and evidence.saves.store.left is None and not _all_numbered(evidence.run)
-    return f"its commit may have been logged; {NO_NUMBERS}" if unknown else ""
+    """Returns a text if neither line numbers nor the store show whether one line on a commit was lost."""
+    saves, seen = evidence.saves, evidence.saves.seen_steps
+    none = seen is not None and max(seen, default=0) <= max(saves.steps, default=0)
+    lost = ground.lines == 1 and saves.store.left is None and not none and not evidence.run.numbered
+    return f"its commit is not told, and {NO_NUMBERS}" if lost else ""
 
 
 def _last_line_lost(evidence: Analysis, ground: Ground) -> str:
     """Returns a text if one process alone did not log the last step, without line numbers, but had the time for it."""
-    run, last = evidence.run, evidence.run.last_told_step
-    ends = [each for each in run.stretches if each.epoch == len(run.epochs) - 1 and each.last < (last or 0)]
-    if last is None or len(ends) != 1 or ends[0].last != last - run.stride:
-        return ""
-    return _one_line_each(evidence, (ends[0].process,), Ground(Kind.REACHED, steps=(last,)))
+    run, last = evidence.run, evidence.run.last_told_step or 0
+    short = [each for each in run.stretches if each.epoch == len(run.epochs) - 1 and each.last < last]
+    lone = [each.process for each in short] if [each.last for each in short] == [last - run.stride] else ()
+    return _one_line_each(evidence, lone, Ground(Kind.REACHED, steps=(last,))) if lone else ""
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
@@ -103,10 +103,6 @@ def _may_hold(gap: LineGap, ground: Ground) -> bool:
     return ground.since is None or gap.until > ground.since
 
 
-def _all_numbered(run: Timeline) -> bool:
-    return bool(run.processes) and all(each.gaps is not None for each in run.processes)
-
-
 def _one_line_each(evidence: Analysis, rows: Sequence[int], ground: Ground) -> str:
     """Returns a text if each process had the time for the step that its log, without line numbers, lacks. Several logs
     may lack it only if all weights are told and equal afterwards."""
@@ -114,15 +110,15 @@ def _one_line_each(evidence: Analysis, rows: Sequence[int], ground: Ground) -> s
     if not ground.steps or ground.lines > 1 or any(run.processes[row].gaps is not None for row in rows):
         return ""
     first, last = ground.steps[0], ground.steps[-1]
-    spent = (time_spent(evidence, row, first, last) for row in rows)
-    if any(sum(len(each.jumps) for each in evidence.stretches_of[row]) > 1 for row in rows) or min(spent) < SPENT_SHARE:
+    spent = (time_spent(run, row, first, last) for row in rows)
+    holes = (sum(len(each.jumps) for each in run.stretches if each.process == row) for row in rows)
+    if max(holes) > 1 or min(spent) < SPENT_SHARE:
         return ""
     mine = [order[begins[row] : begins[row + 1]] for row in rows]
     told = all(run.steps.weights[each][run.steps.step[each] > last].any() for each in mine)
     right = all(each.step <= last for each in evidence.weights_apart[1])
-    if told and right:
-        return "its time was spent, and the weights are right afterwards: a line may be lost"
-    return f"its time was spent; {NO_NUMBERS}" if right and len(rows) == 1 else ""
+    why = "the weights are right afterwards: a line may be lost" if told else NO_NUMBERS
+    return f"its time was spent, and {why}" if right and (told or len(rows) == 1) else ""
 
 
 ASSUMPTION = Assumption(

@@ -27,7 +27,7 @@ from harness.judge.facts.saves import Saves
 from harness.judge.facts.times import impossible
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.sorted_events import key_of
-from harness.timeline.timeline import Floats, Ints, Process, Stretch, saving_like
+from harness.timeline.timeline import Floats, Ints, Process, saving_like
 
 B = TypeVar("B", bound=Bounds)
 F = TypeVar("F")
@@ -148,17 +148,6 @@ class Analysis(Evidence):
         """Returns True if each rank of the fault-free run logs its own loss, so that losses differ between ranks."""
         usual = getattr(self.fault_free or self.before_change, "steps", None)
         return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
-
-    @cached_property
-    def stretches_of(self) -> Mapping[int, Sequence[Stretch]]:
-        """Maps each process that did steps to its stretches, in order of time."""
-        return grouped((each.process, each) for each in self.run.stretches)
-
-    @cached_property
-    def rows_by_step(self) -> tuple[Ints, Ints]:
-        """Returns two arrays: the row numbers of `run.steps`, sorted by step, and the step of each of these rows."""
-        order = np.argsort(self.run.steps.step, kind="stable")
-        return order, self.run.steps.step[order]
 
     @cached_property
     def seams(self) -> frozenset[int]:
