@@ -74,6 +74,7 @@ def run_of(**other: Any) -> Any:
         "finished": True,
         "planned_steps": 40,
         "last_told_step": 40,
+        "stride": 1,
         "numbered": False,
         "faults": [FAULT],
         "host_load": [{"at": 20, "others": 0.5}],
