@@ -249,6 +249,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
         "checkpoint_rhythm.min_percent",
         "drill.last_step",
         "job.finished",
+        "restart.same_step",
         "steps.all",
         "steps.together",
     },
