@@ -251,7 +251,7 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Returns the slow intervals that show a fault's whole effect. By the job's own steps, only standstills do."""
+        """Returns the slow intervals that show a fault's whole effect: if times are the job's own, only standstills."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
