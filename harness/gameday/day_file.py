@@ -1,4 +1,4 @@
-"""YAML → GameDay, typed: one job that keeps running, and what is done to it, in order. Mistakes carry their place."""
+"""Reads the plan file of a game day: a job, and what happens to it, in order. Errors give the place of a mistake."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class DayPlan(_Model):
         return plan.model_copy(update={"faults": tuple(faults)})
 
     def losses_unproven(self) -> tuple[str, list[str]]:
-        """Returns the first rehearsal that does not expect the fault-free losses, and those beside or after it that do.
+        """Returns the first rehearsal that may change losses, and those beside or after it that expect none.
 
         Losses prove nothing in the latter."""
         for number, scene in enumerate(self.scenes):
@@ -256,10 +256,10 @@ class _Making:
         return scenario.model_copy(update=of_the_day)
 
     def _expected(self, scenario: Scenario, each: Rehearse) -> dict[str, Any]:
-        """Returns the scenario's expectations, without its shares of wasted GPU time, which are of its own job.
+        """Returns the scenario's expectations, without its limits on wasted GPU shares, which concern a job of its own.
 
-        A rehearsal's window ends with the recovery, so an outage may fill it. The day's budget counts, and a share that
-        the entry names itself. Without a fault-free run the job's losses are compared with its own."""
+        A rehearsal's time ends with the recovery, so an outage may fill it. The day's budget counts instead, and limits
+        of the entry itself. Without a fault-free run, losses are compared with the job's own."""
         expect = dict(scenario.expect)
         if isinstance(bounds := expect.pop("wasted_gpu_hours", None), dict):
             named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}

@@ -143,7 +143,7 @@ class DayResult:
 
     @property
     def to_fix(self) -> list[ActResult]:
-        """Returns rehearsals that did not pass, then passes that cost GPU time; the dearest of each first."""
+        """Returns rehearsals that did not pass, then passed ones that wasted GPU time, both the costliest first."""
         found = [act for act in self.acts if act.card and (act.wasted_gpu_s > 0 or act.verdict is not Verdict.PASS)]
         return sorted(found, key=lambda act: (act.verdict is Verdict.PASS, -act.wasted_gpu_s))
 

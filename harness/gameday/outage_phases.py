@@ -27,7 +27,7 @@ class Span:
 
 
 def newest_word(progress: LiveProgress) -> str:
-    """Returns the trainer's newest phase. Once every rank has its state back, a step comes next."""
+    """Returns the trainer's newest phase. Once every rank has restored its state, this phase is `restored`."""
     if progress.phase != "restore":
         return progress.phase
     workers = list(progress.workers.values())

@@ -78,7 +78,7 @@ class Asking:
             return any(n for (name, when), n in self._open.items() if when == moment and probe in (None, name))
 
     def _ask(self, probe: Probe, moment: str, rehearsal: str) -> None:
-        """Asks in a thread, with one deadline: a server that sends a byte now and then would answer for ever."""
+        """Asks a probe in a thread with one deadline, as a server that sends single bytes could answer for ever."""
         found: list[tuple[bool, str]] = []
 
         def tried() -> None:

@@ -189,7 +189,7 @@ class Director:
             self._leave(job, now_ns)
 
     def _over(self, job: LiveJob, now_ns: int) -> None:
-        """Ends the job once no fault acts and the job is steady again, or if it never was steady."""
+        """Ends the job once no fault acts and the job is steady again, or has not become steady in time."""
         if self.day.when_done == "wait" or self.outcome == "job_ended" or self.done:
             return
         if any(cue.rehearsal.going for cue in self.cues):

@@ -33,7 +33,7 @@ class Course:
     _last_step: int = 0
 
     def note_outage(self, progress: LiveProgress, at_work: bool, now_ns: int, missing: bool = False) -> None:
-        """Notes the phase of an outage. `at_work`: a fault acts, or the job has not recovered. `missing`: a node is."""
+        """Records an outage's phase. `at_work`: a fault acts or the job is not recovered. `missing`: a node is gone."""
         if at_work and not self.outage_open:
             self.outage.clear()
         if self.outage and self.outage_open:

@@ -91,7 +91,7 @@ def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:
-    """Checks that the job went on: it ended with 0 everywhere, or its number passed the highest one."""
+    """Checks that the job went on: each node ended with code 0, or the job's number rose above the highest before."""
     codes = record["codes"]
     for node, code in codes.items():
         if code != 0:

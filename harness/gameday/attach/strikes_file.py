@@ -86,7 +86,7 @@ class AttachedDay(Parameters):
     entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
 
     def nodes_max(self, nodes: int) -> int:
-        """Returns how many nodes may be struck at once. A job's only node may be struck only if all nodes may be."""
+        """Returns how many of a job's nodes may be struck at once; 0 of a single node, unless the limit is 100 %."""
         return int(nodes * self.limits.nodes / 100 + 1e-9)
 
 

@@ -178,7 +178,7 @@ class AttachedRun:
         self._hear(number)
 
     def _hold(self, number: int, seconds: float) -> None:
-        """Keeps the strike for this many seconds, or until a probe fails."""
+        """Keeps the strike for this many seconds. Raises `_Over` if a probe fails meanwhile."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             self._questions.ask_due("")

@@ -1,4 +1,4 @@
-"""Calls something once when training goes on: before the next forward pass of a module in training, or else before the
+"""Calls a function once when training goes on: before the next forward pass of a module in training, or else before the
 next step of an optimizer."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.node.observer.watch import Watch
 
 
 class Next:
-    """Calls `callback` once after each `expect`, however often that was called."""
+    """Calls `callback` once when training goes on after `expect`, however often `expect` was called."""
 
     def __init__(self, watch: Watch, callback: Callable[[], None]):
         self._watch, self._callback = watch, callback
@@ -30,7 +30,7 @@ class Next:
             self._forward = modules.register_module_forward_pre_hook(self._before_forward)
 
     def now(self) -> None:
-        """Runs the callback now if it is still expected, and removes the hook."""
+        """Calls `callback` now if a call is still requested, and removes the hook."""
         forward, self._forward = self._forward, None
         if forward is not None:
             forward.remove()
