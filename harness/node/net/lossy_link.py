@@ -48,7 +48,7 @@ class Fate:
         self._knots = ((0.0, 0.0), (0.0, 0.0))  # the jitter at two moments, interpolated in between
 
     def lost(self) -> bool:
-        """Draws a loss by Gilbert's model: lossy spells of `burst` packets on average (1: independent packets)."""
+        """Draws whether a packet is lost, by Gilbert's model: in bursts of `burst` packets on average."""
         share, burst = self._impairment.loss_percent / 100, self._impairment.burst
         if burst <= 1:
             return self._random.random() < share

@@ -40,7 +40,7 @@ class Content:
 
 
 def lineage(path: str) -> str | None:
-    """Returns a text that identifies the save a file or DCP folder comes from, or "" if it cannot be read."""
+    """Returns a text that identifies the save which a file or DCP folder comes from; `None` if it is unreadable."""
     try:
         where = pathlib.Path(path)
         if where.is_dir():
@@ -88,7 +88,7 @@ def files_below(path: str) -> list[str]:
 
 
 def _checksums(file: IO[bytes]) -> str | None:
-    """Returns the archive's own table of checksums, without the first folder's name; empty for other files."""
+    """Returns the archive's own table of checksums, without the first folder's name; `None` for other files."""
     file.seek(0)
     if file.read(2) != b"PK":
         return None
@@ -99,7 +99,7 @@ def _checksums(file: IO[bytes]) -> str | None:
 
 
 def tensors(files: Iterable[str]) -> str | None:
-    """Returns a text for the tensors in `torch.save` archives, whatever their order; empty if no file is one."""
+    """Returns a text for the tensors in `torch.save` archives, whatever their order; `None` if no file is one."""
     found: list[str] = []
     for path in files:
         with contextlib.suppress(Exception), _opened(path) as file, zipfile.ZipFile(file) as archive:

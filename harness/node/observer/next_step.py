@@ -23,7 +23,7 @@ class Next:
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._before_step)
 
     def expect(self) -> None:
-        """Arms the callback. From another thread the next forward pass is too early: its hooks may just be called."""
+        """Requests a call. Another thread adds no forward hook, because forward hooks may be running now."""
         self._expected = True
         if self._forward is None and threading.current_thread() is threading.main_thread():
             modules = sys.modules["torch.nn.modules.module"]
