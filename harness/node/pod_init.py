@@ -105,7 +105,7 @@ class PodInit(node_init.Init):
         self._die(0)  # with any other code a job would bring it back for no use
 
     async def _configure(self, url: str, token: str, shared: str) -> None:
-        """Sets up its checkpoints: `shared` is the run's folder on a volume; else a vault's address is given."""
+        """Sets up checkpoints: in `shared`, the run's folder on a volume, or else as copies in the vault at `url`."""
         checkpoints = self._root / "checkpoints"
         if shared:
             folder = pathlib.Path(SHARED) / shared

@@ -128,7 +128,7 @@ def result(answer: Message) -> Any:
 
 
 class ChildStream:
-    """A socket to a child that ends with it: `close` waits for the child's end, and forces it after `end_s_max`."""
+    """A socket to a child process that ends with it: `close` waits for the child's end, and kills after `end_s_max`."""
 
     def __init__(self, link: socket.socket, process: subprocess.Popen[bytes], end_s_max: float):
         self._link, self._process, self._end_s_max = link, process, end_s_max

@@ -49,7 +49,7 @@ class Sidecar:
         return lambda place, **params: verb(self._lab, self._host(place), **params)
 
     def _host(self, place: dict[str, Any]) -> Wired:
-        """Returns the node for the lab's disturbances. `place`: own address, control's, other nodes'."""
+        """Returns the node for the lab's disturbances. `place`: addresses of node, control host and other nodes."""
         self._lab.control_address = place["control"]
         gone = asyncio.Event()
         others = [SimpleNamespace(address=address, gone=gone) for address in place["others"]]

@@ -26,7 +26,7 @@ from harness.node.node_init import Init
 
 
 async def until_told(serving: Coroutine[Any, Any, None]) -> None:
-    """Serves until `serve` ends, or until Slurm ends the job, because Slurm then waits for all our processes to end."""
+    """Serves until `serving` ends, or until Slurm ends the job, as Slurm then waits for all our processes to end."""
     task = asyncio.ensure_future(serving)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

@@ -1,5 +1,5 @@
-"""Forking from a process that runs an event loop, executing a command whose failure can be read in its log, and hearing
-of the end of children."""
+"""Forks from a process that runs an event loop, runs commands whose failure shows in their log, and waits for the end
+of children."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 126, 127
 
 
 def fork(main: Callable[[], None], keep: Collection[int] = ()) -> int:
-    """Runs `main` in a child that keeps only the descriptors `keep` and 0–2, and then ends."""
+    """Runs `main` in a child, which keeps only the descriptors `keep` and 0–2, and ends after `main`."""
     pid, held = -1, signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
         pid = os.fork()

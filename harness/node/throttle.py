@@ -14,7 +14,7 @@ TURN_S_MIN = 0.002  # shorter turns are lost in the scheduler's own
 
 
 class DutyCycle:
-    """The turns. `tick` is called whenever it says, or earlier; `send` signals everything on the node."""
+    """The cycle of stops and continuations. Call `tick` when it says, or earlier; `send` signals the node."""
 
     def __init__(self, send: Callable[[int], object]):
         self._send = send

@@ -18,7 +18,7 @@ THREAD_END_S = 15.0
 
 
 class Before(Protocol):
-    """A condition for a rehearsal to begin: another rehearsal is over, or a game day says so."""
+    """The condition for a rehearsal to begin: another rehearsal is over, or a game day allows it."""
 
     @property
     def over(self) -> bool: ...
@@ -49,16 +49,16 @@ class Rehearsal:
 
     @property
     def busy(self) -> bool:
-        """Tells whether a fault is at work."""
+        """Returns True if a fault of this rehearsal is active."""
         return any(thread.is_alive() for thread in self._threads)
 
     def place(self, labels: Sequence[str]) -> None:
-        """Aims at the nodes that its domains mean, by the engine's label of each node. Before it begins."""
+        """Chooses the nodes of its failure domains, by the engine's label of each node, before the rehearsal begins."""
         self.plan = self.plan.placed(labels)
         self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(self.plan.faults)}
 
     def begin(self, job: LiveJob, now_ns: int) -> None:
-        """Lets its faults fire from now on, unless it has begun already or the rehearsal before it is not over."""
+        """Begins the rehearsal, unless it has begun already or the rehearsal before it is not over."""
         if self.begun_ns is not None or self.over or (self.follows is not None and not self.follows.over):
             return
         self.begun_ns = now_ns
@@ -89,18 +89,18 @@ class Rehearsal:
             injection.cancel(job_goes_on)
 
     def give_up(self, outcome: str, reason: str) -> None:
-        """Ends it, healed, while the job goes on. One that has not begun never will."""
+        """Ends the rehearsal with its faults healed, while the job goes on. If it has not begun, it never will."""
         if not self.over and not self._given_up[0]:
             self._given_up = (outcome, reason)
             self.cancel(job_goes_on=True)
 
     @property
     def waiting(self) -> list[Firing]:
-        """Returns its faults that wait for their moment, and not for another fault."""
+        """Returns the faults that wait for their moment, but not for another fault."""
         return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
 
     def fire_at_once(self, job: LiveJob, now_ns: int) -> str:
-        """Lets all waiting faults act now. If none of them may, returns the reason; empty: they act."""
+        """Injects all waiting faults now. Returns the reason if none of them may act, or else an empty text."""
         reasons = [obstacle(each, job.firings.values(), self.plan.limits, now_ns) for each in self.waiting]
         if reasons and all(reasons):
             return str(reasons[0])
@@ -124,7 +124,7 @@ class Rehearsal:
         return [FaultStatus(firing.planned.id, firing.newest_moment) for firing in fired]
 
     def _let_trainers_go(self, job: LiveJob, now_ns: int) -> None:
-        """Releases trainers after a limit, though an effect is still measured: else it looks like a hang."""
+        """Releases waiting trainers after a limit, even if an effect is still measured, lest it looks like a hang."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is not None and not firing.let_go and now_ns - injected_ns >= HELD_S_MAX * 1e9:
@@ -132,7 +132,7 @@ class Rehearsal:
                 job.holds.release(firing.planned.id)
 
     def _note_recoveries(self, job: LiveJob, now_ns: int) -> None:
-        """Notes recovered faults: processes born after it took every rank beyond the furthest step."""
+        """Marks faults as recovered if new processes on all ranks went beyond the furthest step before."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is None or "recovered" in firing.moments_ns:

@@ -99,7 +99,7 @@ def _meshes(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _sharding(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Reads the mesh of both kinds of FSDP; the first of two dimensions replicates. No mesh: the whole world shards."""
+    """Hooks both kinds of FSDP to read their mesh, whose first of two axes replicates. No mesh: all ranks shard."""
 
     @watch.guard("coordinates")
     def given(_: Any, *__: Any, mesh: Any = None, **___: Any) -> None:
