@@ -321,7 +321,7 @@ class RunningJob:
         return Outcome("done", self.director.done) if self.director and self.director.done else None
 
     def _capped(self, now_ns: int) -> Outcome | None:
-        """Counts the GPU time since the last round. Returns True if the limit is reached."""
+        """Counts the GPU time since the last round. Returns the outcome `capped` if a limit is reached."""
         gpus = self._gpus * sum(node.alive for node in self.cluster.nodes)
         for cap in self._caps:
             cap.book(gpus, now_ns - self._booked_ns)

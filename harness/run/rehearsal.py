@@ -1,4 +1,4 @@
-"""One scenario's faults on a job that is going: when each one fires, when the rehearsal is over, and its healing."""
+"""Runs one scenario's faults on a running job: decides when each begins, when the rehearsal ends, and heals."""
 
 import threading
 import time
@@ -25,8 +25,8 @@ class Before(Protocol):
 
 
 class Rehearsal:
-    """Begins with the job, or when the rehearsal that it `follows` is over. It is over when the job has recovered from
-    all its faults and done ten more steps, when it took too long or, with `to_the_end`, when the job is."""
+    """A rehearsal. It begins with the job, or after the rehearsal that it `follows`. It is over when the job has
+    recovered and done ten more steps, when it took too long or, with `to_the_end`, when the job is over."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
         self.plan, self.name = plan, name or plan.scenario.name
@@ -71,7 +71,7 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Does all that is due now. Never blocks. A job recovers from a fault also after its rehearsal was stopped."""
+        """Does all that is due, without blocking. A job may recover from a fault after its rehearsal was stopped."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
@@ -124,7 +124,7 @@ class Rehearsal:
         return [FaultStatus(firing.planned.id, firing.newest_moment) for firing in fired]
 
     def _let_trainers_go(self, job: LiveJob, now_ns: int) -> None:
-        """Releases waiting trainers after a limit, even if an effect is still measured, lest it looks like a hang."""
+        """Releases trainers that waited for long, even while an effect is measured: long waits look like hangs."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is not None and not firing.let_go and now_ns - injected_ns >= HELD_S_MAX * 1e9:
@@ -132,7 +132,7 @@ class Rehearsal:
                 job.holds.release(firing.planned.id)
 
     def _note_recoveries(self, job: LiveJob, now_ns: int) -> None:
-        """Marks faults as recovered if new processes on all ranks went beyond the furthest step before."""
+        """Logs recoveries: all ranks (after a kill, in new processes) are beyond the furthest step before the fault."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is None or "recovered" in firing.moments_ns:
@@ -202,7 +202,7 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """Returns the plan with its faults called `name-id` (`kill` of `rank-kill`: `rank-kill`), to share a log."""
+    """Returns the plan with faults named `name-id` (`kill` of `rank-kill`: `rank-kill`), to share one log."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"

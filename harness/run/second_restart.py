@@ -127,7 +127,7 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHIN
 
 
 def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
-    """Returns True if the file's name shows one save: by a step, a date, an id, or a number that others have, too."""
+    """Returns True if the checkpoint's name is for one save only: by step, date or id, or by a common pattern."""
     alike = [each for each in listing.checkpoints if pattern(each.name) == pattern(saved.name)]
     return names.step_in(saved.name) == saved.step or names.is_unique(saved.name) or len(alike) >= SERIES_MIN
 

@@ -102,7 +102,7 @@ class Publications:
             self._cannot_see(f"looking at {self._saved.folder}/ failed: {type(error).__name__}: {error}")
 
     def _is_over_after(self, rest_s: float) -> bool:
-        """Rests for this time, but looks at lists of saves meanwhile, which may change any moment."""
+        """Waits `rest_s` seconds, with looks at lists of saves meanwhile. Returns True if the watch is over."""
         until_s = time.monotonic() + rest_s
         while (left_s := until_s - time.monotonic()) > 0:
             if self._over.wait(min(left_s, LOOK_S)):
@@ -195,7 +195,7 @@ class Publications:
             self._emit("checkpoint.unseen", why=why, **({"path": path} if path else {}))
 
     def _tell(self, event: str, **fields: Any) -> None:
-        """Logs an event, unless the watch has ended, which the log then says."""
+        """Logs an event, unless the time for that is over; the log then says so already."""
         if time.monotonic() < self._until_s:
             self._emit(event, **fields)
 

@@ -1,9 +1,9 @@
-"""Follows the files that a trainer writes by itself, and turns them into events of the node that wrote them.
+"""Follows files that a trainer writes, such as its log, and turns their contents into events of the node.
 
-The files are the trainer's: regular ones only, no link followed, bounded in number, length and pace, and every event is
-checked before it is written. The events stand in the run's log like those of a trainer that tells them itself, but for
-the header's `uncertainty_ns` where the source tells no times. Text that is not understood is left out with a note; a
-half-written line is read again. A file that is no longer read is missing evidence: the harness tells `reader.failed`.
+Only regular files are read, no link is followed, number, length and rate are limited, and every event is checked. The
+events are in the run's log like those of a trainer that logs events itself, except for the header's `uncertainty_ns` if
+the files state no times. Text that is not understood is left out with a note; a half-written line is read again. A file
+that is no longer read is missing evidence: the harness logs `reader.failed`.
 """
 
 import contextlib
