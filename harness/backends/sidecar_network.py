@@ -134,10 +134,10 @@ class Network:
         return number
 
     def _spread(self, disturbed: Disturbed, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Lets the others delay packets of the node; returns the rest for its own sidecar.
+        """Lets the other hosts delay packets of the node. Returns the impairment that is left for its own sidecar.
 
-        Held back before it has crossed the wire, a packet still counts against its sender's TCP connection, which
-        then sends a few at a time: 20 ms made 2 Mbit/s out of 10 Gbit/s there, and 1.1 Gbit/s behind the wire.
+        A packet held back before it crosses the wire still counts against its sender's TCP connection, which then sends
+        little at a time: 20 ms of delay made 2 Mbit/s out of 10 Gbit/s there, and 1.1 Gbit/s behind the wire.
         """
         disturbed.impairment = params["impairment"]
         for host in self._receivers(disturbed):

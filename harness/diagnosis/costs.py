@@ -21,7 +21,7 @@ NS_PER_HOUR = 3_600 * 10**9
 
 def wasted_by_wrong_decisions(runs: Iterable[tuple[RunGrade, pathlib.Path]]) -> str:
     """Returns the GPU-hours in words: for each set of faults, the mean waste by faults of the runs with a wrong
-    decision, less that of the runs with right ones. Raises `EventLogError` for a log that cannot be read."""
+    decision, minus that of the runs with right ones. Raises `EventLogError` for an unreadable log."""
     groups: dict[object, dict[bool, list[pathlib.Path]]] = {}
     for grade, folder in runs:
         told = [each.decision_right for each in grade.faults if each.decision_right is not None]

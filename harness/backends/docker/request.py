@@ -105,9 +105,9 @@ def network(place: DockerRun) -> Request:
 
 
 def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -> Request:
-    """Returns the request for one node. It starts with our init alone; the workload's command is a call to that.
+    """Returns the request for one node. The container starts our init, which starts the workload's command on request.
 
-    Its init is told the names of all nodes, so that strangers on one take only its part of the machine.
+    The init gets the names of all nodes, so that processes that crowd a node take only its part of the machine.
     """
     labels = place.labels(node, incarnation)
     gpus = gpu_ids(workload, int(node.removeprefix("node")), place) if node != CONTROL else []

@@ -283,7 +283,7 @@ class Api:
         self.ask("PATCH", f"/api/v1/nodes/{name}", patch)
 
     def machine_labels(self, name: str) -> Mapping[str, str]:
-        """Returns the labels of each machine. Raises `CannotRunError` without the right to read nodes."""
+        """Returns the labels of a machine. Raises `CannotRunError` without the right to read nodes."""
         try:
             found: Mapping[str, str] = self.get(f"/api/v1/nodes/{name}")["metadata"].get("labels", {})
             return found

@@ -155,9 +155,9 @@ def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) 
 def preemptor(
     place: ClusterRun, index: int, machine: str, victim: dict[str, str], tolerations: Sequence[Object]
 ) -> Object:
-    """A pod that can only be on this machine, and only without a pod that has the labels `victim`. It does nothing.
+    """Returns a pod that fits only on this machine, and only without a pod that has the labels `victim`.
 
-    It asks for no resources, so that no other pod has to leave for it. It ends by itself where nobody removes it.
+    It does nothing and asks for no resources, so that no other pod must leave. It ends by itself if nobody removes it.
     """
     spec = _pod_spec(place, PREEMPTOR, grace_s=0)
     named = {"key": "metadata.name", "operator": "In", "values": [machine]}

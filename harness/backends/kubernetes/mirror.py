@@ -86,7 +86,7 @@ class Mirror:
         return True
 
     def _append(self, name: str, offset: int, data: bytes) -> None:
-        """Appends data, or writes again what has come before: nothing may be left out."""
+        """Appends data, or writes it again. Raises `BackendError` if earlier data is missing or it grows too large."""
         descriptor = untrusted_files.open_file(self._run_dir, name, os.O_WRONLY | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size

@@ -139,7 +139,7 @@ class Priority(Way):
         self._api.create(manifests.preemptor(self._place, index, pod.machine, labels, tolerations))
 
     def _refuse_alike(self, found: Object, labels: dict[str, str]) -> None:
-        """Pods of other places on this machine that have all of these labels would be taken as well."""
+        """Raises `CannotRunError` if other pods on this machine have all of these labels: they would be taken, too."""
         alike = [
             each["metadata"]["name"]
             for each in self._api.pods(self._place)

@@ -156,9 +156,9 @@ class Slurm:
         return dict(line.split("=", 1) for line in lines)
 
     def labels(self, key: str, hosts: Sequence[str]) -> list[str]:
-        """Returns the switch of each host at a level (`switch`, `switch:1`), or its `block`; empty where it has none.
+        """Returns each host's switch at a level (`switch`, `switch:1`), or its `block`; empty for a host without one.
 
-        Raises `CannotRunError` for another key, or a Slurm without a topology."""
+        Raises `CannotRunError` for another key, or for a Slurm without a topology."""
         wanted = re.fullmatch(r"(switch|block)(?::(\d{1,2}))?", key)
         if wanted is None:
             raise CannotRunError(f"node_labels_from: {key}: Slurm tells switch, switch:LEVEL and block")

@@ -79,7 +79,7 @@ class Evictions:
 
 
 def _chosen_way() -> str:
-    """Returns the chosen way or, if none is chosen, the best that works."""
+    """Returns the way that the user chose, or "" for the best way that works."""
     way = os.environ.get(EVICTION_ENV, "")
     if way and way not in WAYS:
         raise UsageError(f"{EVICTION_ENV}={way!r}: allowed are {', '.join(WAYS)}")

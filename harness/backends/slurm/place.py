@@ -55,7 +55,7 @@ class SlurmNode(NetworkedNode, StoringNode):
         self._cluster.take_down(self)
 
     def evict(self, grace_s: float) -> None:
-        """Evicts with the site's grace (GraceTime of our partition, KillWait): Slurm has no grace for a single job."""
+        """Evicts with the site's grace time (our partition's GraceTime, KillWait): Slurm has none for single jobs."""
         self._cluster.evict(self)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:

@@ -47,7 +47,7 @@ def _dump(file: File) -> Mapping[str, Any]:
 
 
 def _plain(made: Any, known: dict[int, Any]) -> Any:
-    """Returns dictionaries, lists and values; other objects become `None`. `known`: what was converted, by identity."""
+    """Returns plain dictionaries, lists and values; other objects become `None`. `known`: converted ones, by id."""
     if not isinstance(made, pickles.Made | tuple):
         return made
     if id(made) not in known:
@@ -68,7 +68,7 @@ def _note(groups: dict[str, Newest], rank: int, entry: Mapping[str, Any]) -> Non
 
 
 def _answer(group: str, newest: Newest) -> Answer | None:
-    """Returns the hang that a group shows; `None` if all ranks are equally far, or nobody waits."""
+    """Returns the hang that a group shows; `None` if all ranks are equally far, or no rank waits."""
     furthest = max(number for number, _ in newest.values())
     behind = sorted(rank for rank, (number, _) in newest.items() if number < furthest)
     if not behind or (furthest, False) not in newest.values():
