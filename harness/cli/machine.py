@@ -105,7 +105,7 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
 
 
 def gpus_found() -> list[Finding]:
-    """Returns facts about this machine's GPUs, if NVML answers or hangs."""
+    """Returns a finding on this machine's GPUs, if it has any or NVML hangs; else no finding."""
     unwell = nvml.unwell()
     facts = {} if unwell else nvml.facts()
     words = "; ".join(unwell) or (f"{facts['gpus']} well" if facts else "")

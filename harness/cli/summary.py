@@ -17,7 +17,7 @@ SUMMARY_BYTES_MAX = 1_000_000  # of one report; GitHub takes 1 MiB of a step
 
 
 def summary_to(path: pathlib.Path | None) -> list[Callable[[pathlib.Path], None]]:
-    """Returns a function that appends the report of a run's folder; without a path, it does nothing."""
+    """Returns a list with a function that appends a run folder's report; an empty list without a path."""
     return [] if path is None else [lambda run_dir: append_summary(path, (run_dir / "report.md").read_text())]
 
 

@@ -1,4 +1,4 @@
-"""GPU-hours that wrong decisions cost: a run in which one was taken, beside runs of the same faults with a right one.
+"""Computes the GPU-hours that wrong decisions cost, from runs of the same faults with wrong and right decisions.
 
 Only answers that the job itself gave count, as it acts on those. Runs are alike if the same faults struck the same
 victims. Without such a pair the cost is not measured.

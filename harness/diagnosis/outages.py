@@ -218,7 +218,7 @@ class _Outages:
 
 
 def outages(view: View) -> Iterator[Incident]:
-    """Yields what ended workers, in order of time, and then other incidents at these times."""
+    """Yields what ended workers, in order of time, and then failures on nodes without a worker."""
     yield from _Outages(view).incidents()
     used = {worker.key for worker in view.workers}
     for node in view.nodes:

@@ -72,7 +72,7 @@ class Engine:
 
     @property
     def user(self) -> str:
-        """Returns the user for containers: the caller, to share the run's files, or the image's own instead of root."""
+        """Returns the user for containers: the caller, who owns the run's files, or for root the image's own user."""
         if any("rootless" in option for option in self.info.get("SecurityOptions") or ()):
             return "0:0"  # there, the caller is what the container calls root
         if os.geteuid() == 0:
