@@ -79,7 +79,7 @@ class Family:
         return [" ".join(each.split()) for each in self._told(name).split("\n\n")[1:]]
 
     def _told(self, name: str) -> str:
-        """Returns the docstring. People read `fault.in_time` and `log-whole` for what a file's name joins by `_`."""
+        """Returns the docstring of the plug-in. Its name may be written with `.` or `-` instead of `_`."""
         file = name.replace(".", "_").replace("-", "_")
         return self.module(file).__doc__ or ""
 

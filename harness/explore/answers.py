@@ -1,4 +1,4 @@
-"""What a job made of a state of its checkpoint folder after a crash, and the verdict on all of its answers."""
+"""Classifies a job's restores from states of its checkpoint folder after a crash, and gives one verdict on them."""
 
 from __future__ import annotations
 

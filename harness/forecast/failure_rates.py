@@ -50,7 +50,7 @@ class RateTable(Parameters):
         return self
 
     def of_nodes_with(self, gpus: int) -> RateTable:
-        """Converts the rates to nodes of another size, if the size here is known: per GPU, they fail as often."""
+        """Converts the rates to nodes with this many GPUs, if the table's number is known: rates per GPU are equal."""
         if self.gpus_per_node in (None, gpus):
             return self
         factor, source = (

@@ -210,7 +210,7 @@ class Job:
 
 
 def enough(away: float, share: float = 0.99) -> int:
-    """Spares that are enough in this share of all moments, where so many nodes are away on average (Poisson)."""
+    """Returns the spares that suffice for this share of all moments, if `away` nodes are away on average (Poisson)."""
     if away > 1000:  # hardly anything but normal
         return math.ceil(away + statistics.NormalDist().inv_cdf(share) * math.sqrt(away))
     parts = max(100, round(100 * away))  # so many places, each of which is rarely away

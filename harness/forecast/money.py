@@ -62,7 +62,7 @@ class Money:
 
     @property
     def best(self) -> Purchase | None:
-        """Returns the cheapest purchase on average; of those that meet the deadline often enough, if there is one."""
+        """Returns the cheapest purchase on average, of those that meet the deadline often enough, if any do."""
         fitting = [
             each for each in self.purchases if not each.is_bound and (each.in_time is None or each.in_time >= IN_TIME)
         ]

@@ -53,7 +53,7 @@ class Histories:
 
     @property
     def ettr(self) -> Floats:
-        """Effective training time ratio: the work, at the pace of all nodes, over the time that it took."""
+        """Returns the effective training time ratio: the work at all nodes' pace, divided by its time."""
         return np.divide(self.accounts["work"], self.time, out=np.ones_like(self.time), where=self.time > 0)
 
     @property

@@ -15,7 +15,7 @@ Kind = Literal["run", "phase", "recovery", "recovery phase", "fault", "checkpoin
 
 @dataclass(frozen=True)
 class Span:
-    """One span of time, in ns on the harness's monotonic clock; `parent` is a place in the same list, -1: none."""
+    """One span of time, in ns on the harness's monotonic clock. `parent` is an index in the same list, or -1."""
 
     kind: Kind
     name: str
