@@ -1,4 +1,4 @@
-"""A run as spans: the run, its recoveries with their phases, its faults, its checkpoints. Plain data for exports."""
+"""Turns a run into spans for exports, as plain data: the run, its recoveries and phases, faults, checkpoints."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
 
 
 def _abort(spec: AbortSpec) -> Abort:
-    """Returns the limits for giving up. Without a limit on idle time, a slow first start widens it."""
+    """Returns the limits for giving up. If the scenario sets no limit on idle time, the job's first start widens it."""
     given = spec.if_no_step_for
     limits = {"if_not_started_for_ns": spec.if_not_started_for.ns, "wall_clock_ns": spec.wall_clock.ns}
     return Abort(**limits, if_no_step_for_ns=given.ns) if given else Abort(**limits, widened_by_start=True)

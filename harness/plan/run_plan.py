@@ -50,7 +50,7 @@ class _Model(BaseModel):
 
 
 class When(_Model):
-    """The exact moment: all that is given must hold. `after_ns` counts from the start, or from the followed event.
+    """The moment of a fault: all conditions must hold. `after_ns` counts from the start or the followed event.
 
     `more_steps` counts from the begin of its rehearsal, on a job that is going already.
     """
@@ -148,7 +148,7 @@ class Abort(_Model):
     widened_by_start: bool = False  # the first limit is at least three times the first start
 
     def idle_ns_max(self, first_start_ns: int) -> int:
-        """Returns the longest allowed ns without a step, if the job has started within `first_start_ns`."""
+        """Returns the longest allowed ns without a step, if the job's first start took `first_start_ns`."""
         widened = WIDENED_TIMES * first_start_ns if self.widened_by_start else 0
         return max(self.if_no_step_for_ns, widened)
 

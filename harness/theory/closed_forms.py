@@ -1,4 +1,4 @@
-"""Closed forms for the cost of failures, to compare measured figures with. Pure; times in seconds, rates per second.
+"""Computes the cost of failures by closed forms, for comparison with measurements. Pure; times in s, rates per s.
 
     λ   failures of the whole job per second                    u0  what one failure costs besides lost work
     w   what one checkpoint stops training for                  Δt  between two checkpoints
@@ -28,8 +28,8 @@ BADPUT = {  # account of the ledger → category of ml-goodput-measurement
 
 
 def expected_ettr(rate: float, restart_s: float, interval_s: float, checkpoint_s: float = 0.0) -> float:
-    """E[ETTR] ≈ (1 − λ(u0 + Δt/2)) / (1 + w/Δt), at least 0: each failure costs a restart and half an interval of
-    work, each interval a checkpoint. Good where failures are rare against Δt."""
+    """Returns E[ETTR] ≈ (1 − λ(u0 + Δt/2)) / (1 + w/Δt), at least 0: each failure costs a restart and half an interval
+    of work, each interval a checkpoint. Good if failures are rare compared with Δt."""
     lost = rate * (restart_s + interval_s / 2)
     return max(0.0, 1 - lost) / (1 + checkpoint_s / interval_s)
 

@@ -1,4 +1,4 @@
-"""The Check contract: one file a check in this folder, with `CHECK`. A check judges measurements, and runs nothing.
+"""Defines the contract of checks: one file each in this folder, with `CHECK`. A check only judges measurements.
 
 A check needs one of the runs that preflight makes: `nodes` (`harness.preflight.node_program`; the check names the part
 that measures), `canary` (the trainer, without a fault) or `drill` (the trainer, with a rank killed).
@@ -94,7 +94,7 @@ class Seen:
     one_host: bool = False  # all nodes are on the harness's own, and share its CPUs
 
     def of(self, probe: str, kind: type[T]) -> list[tuple[Told, T]]:
-        """Returns the checked measurements of one probe. A node may write anything, so others are dropped."""
+        """Returns the measurements of one probe. A node may write anything: invalid ones are noted as damaged."""
         found = []
         for each in self.told:
             if each.probe == probe:
@@ -133,7 +133,7 @@ class Seen:
         return [doubt(f"{words} ({why})" if why else words, nodes=missing)]
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """Yields each node whose program failed, with the error, in order of time."""
+        """Yields each node whose program failed, with the error, the first failure first."""
         for each in self.told:
             if each.probe == "failed":
                 stage, error = (str(each.values.get(name, ""))[:300] for name in ("stage", "error"))
