@@ -98,7 +98,7 @@ class Place:
         self._layouts = layout_names() if layout == AUTO else (layout,)
 
     def look(self) -> tuple[CheckpointFolder, list[Listing]]:
-        """Lists the saves by layout. Files that one layout does not take are left to the next. Raises `FaultError`."""
+        """Lists the saves by layout; later layouts get files that earlier ones do not take. Raises `FaultError`."""
         try:
             place = rest = CheckpointFolder.look(self.root, self._folder)
         except PermissionError as error:
@@ -257,7 +257,7 @@ class _Verification:
                     self.save.find(State.DAMAGED, f"cannot be used: {error}", file)
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
-        """Compares with the manifest. If most of it is new, the save was made again: the job went back to this step."""
+        """Compares with the manifest. If most is new, the job has gone back to this step and saved it again."""
         save = self.save
         sizes = {save.short(file): self.place.sizes[file] for file in self.found.files}
         changed, tensors, sound = list[Finding](), 0, save.state is not State.DAMAGED

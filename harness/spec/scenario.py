@@ -392,7 +392,7 @@ def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathli
 
 
 def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
-    """Returns the file that a suite or plan in `folder` names: a path relative to it, or a shipped scenario's name."""
+    """Returns the file that a suite or plan in `folder` names: by its relative path, or a shipped scenario's name."""
     given = pathlib.Path(name)
     return folder / given if given.suffix in (".yaml", ".yml") else _named(name, directory)
 

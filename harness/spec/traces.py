@@ -32,7 +32,7 @@ EVICTED, FAILED = "evicted", "failed"  # what a game day rehearses by these name
 
 
 class Happening(NamedTuple):
-    """A node went. `at_s`: since the first row of the file. `node`: empty where the trace only counts them."""
+    """A moment when a node went. `at_s`: since the file's first row. `node`: empty if the trace only counts nodes."""
 
     at_s: float
     node: str

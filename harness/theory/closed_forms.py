@@ -35,7 +35,7 @@ def expected_ettr(rate: float, restart_s: float, interval_s: float, checkpoint_s
 
 
 def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """The interval between checkpoints that wastes least, to first order: √(2wM)."""
+    """Returns the interval between checkpoints that wastes least, to first order: √(2wM)."""
     return math.sqrt(2 * checkpoint_s * mtbf_s)
 
 
