@@ -133,7 +133,7 @@ def verify(folder: pathlib.Path) -> int:
 
 
 def read(folder: pathlib.Path) -> State:
-    """The state in a verified checkpoint. Its own metadata says what is in it, so any world size can read it."""
+    """Returns the state in a verified checkpoint. Its metadata lists its contents, for any world size."""
     content = FileSystemReader(folder).read_metadata().state_dict_metadata
     state: State = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)

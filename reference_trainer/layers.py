@@ -48,7 +48,7 @@ def norms(model: nn.Module) -> dict[str, tuple[float, float]]:
 
 
 def layer_of(parameter: str) -> str:
-    """
+    """Returns the layer that holds a parameter: a module of the model, or a block.
     >>> [layer_of(name) for name in ("token.weight", "blocks.3.attention.weight")]
     ['token', 'blocks.3']
     """

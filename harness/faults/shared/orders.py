@@ -1,4 +1,4 @@
-"""Orders to a trainer that damages itself on request: see `reference_trainer/damage.py` for its side."""
+"""Gives orders to a trainer that damages itself on request (see `reference_trainer/damage.py` for its side)."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Layout(abc.ABC):
         return names.step_of(name, ledgers.step(place, files) if names.is_ambiguous(name) else None)
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Tells whether it was written to its end. By default: whether every file of a known format is complete."""
+        """Returns True if a save was written to its end: by default, if its files of known formats are complete."""
         return bool(files) and all(formats.is_complete(place, file) for file in files)
 
     def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
