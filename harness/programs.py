@@ -106,7 +106,7 @@ def missing(names: Iterable[str]) -> list[Program]:
 
 
 def members(group: str) -> list[str]:
-    """The names of a group's programs."""
+    """Returns the names of the programs in a group."""
     return [program.name for program in PROGRAMS.values() if group in program.groups]
 
 

@@ -47,7 +47,7 @@ class Precision:
         self._scaler.step(optimizer)
 
     def step_done(self) -> None:
-        """Must be called once a step, with or without an update."""
+        """Ends a step. Must be called once a step, with or without an update."""
         self._scaler.update()
 
     def state(self) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def _link_local() -> str:
 
 
 def ec2_evicted() -> bool:
-    """IMDSv2 `spot/instance-action`: answers 404 until the instance is marked for interruption."""
+    """Asks IMDSv2 `spot/instance-action`, which answers 404 until the instance is marked for interruption."""
     ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     token = _request(f"{_link_local()}/latest/api/token", ttl, method="PUT")
     if token is None:
@@ -163,14 +163,14 @@ def ec2_evicted() -> bool:
 
 
 def gcp_evicted() -> bool:
-    """Compute Engine `instance/preempted`: `TRUE` once preemption has begun."""
+    """Asks Compute Engine `instance/preempted`, which is `TRUE` once preemption has begun."""
     host = os.environ.get("GCE_METADATA_HOST", "169.254.169.254")
     url = f"http://{host}/computeMetadata/v1/instance/preempted"
     return _request(url, {"Metadata-Flavor": "Google"}) == "TRUE"
 
 
 def azure_evicted() -> bool:
-    """Azure scheduled events: a `Preempt` that names this machine (one document serves a whole scale set)."""
+    """Asks Azure's scheduled events for a `Preempt` of this machine (one document serves a whole scale set)."""
     headers = {"Metadata": "true"}
     body = _request(f"{_link_local()}/metadata/scheduledevents?api-version=2020-07-01", headers)
     events = _json(body or "{}").get("Events") or []

@@ -97,8 +97,8 @@ def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> Ru
 
 
 def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: int | None) -> list[Grade | None]:
-    """Returns the grades without those of earlier faults: of several faults of one kind and victim, an answer is about
-    the newest one that had begun, and about those that began with it."""
+    """Returns the grades without those of earlier faults: of several faults of one kind and victim, an answer concerns
+    the newest that had begun, and those that began with it."""
     begun = [fault.begin for fault, grade in zip(faults, grades, strict=True) if grade in FOUND]
     since = max(begun, default=0) - TOGETHER_NS if at is not None else 0
     return [

@@ -75,7 +75,7 @@ def slowness(view: View) -> Iterator[Incident]:
 
 
 def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
-    """Yields the incidents; those of the network get the node whose connections were bad. If none was bad, the ranks
+    """Yields the incidents. Those of the network get the node whose connections were bad. If none was bad, the ranks
     waited for something else."""
     for each in found:
         bad = links.bad_node(each.begin, each.known) if each.kind is Kind.NETWORK else None

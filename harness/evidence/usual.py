@@ -439,9 +439,9 @@ class _Same:
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Returns a lower confidence bound of the pace: the larger one of the median (5 % chance, an order statistic in
-        normal approximation) and of the mean (2.5 %). A single pause raises the variance and so lowers the bound for
-        the mean; pauses at each save and steadily growing step times do not."""
+        """Returns a lower confidence bound of the pace. It is the larger one of two bounds: of the median (5 % chance,
+        an order statistic in normal approximation) and of the mean (2.5 %). A single pause raises the variance and so
+        lowers the bound for the mean; pauses at each save and steadily growing step times do not."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual

@@ -153,7 +153,7 @@ class Crashes:
 
 @dataclass
 class Unit:
-    """Changes that the chosen states keep or lose together, except for torn writes."""
+    """A group of changes that the chosen states keep or lose together, except for torn writes."""
 
     numbers: list[int]
     first: Change

@@ -124,8 +124,8 @@ class Context(Protocol):
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        """Waits; returns early with `True` once `until()` holds. Calls `meanwhile` about once a second. Raises
-        `Cancelled` when the run ends."""
+        """Waits, and returns True as soon as `until()` holds. Calls `meanwhile` about once a second. Raises `Cancelled`
+        when the run ends."""
 
     def log(self, event: str, **fields: Any) -> None:
         """Writes an event of this fault into the event log. Readers ignore a name that docs/events.md lacks: take one
@@ -247,7 +247,7 @@ class Fault(Parameters, abc.ABC):
         return False
 
     def over_rdma(self) -> bool | None:
-        """Tells which traffic it needs: RDMA (True), or IP, which RDMA goes around (False). `None`: neither. A plan
+        """Returns True if the fault needs RDMA traffic, False for IP (which RDMA bypasses), `None` for neither. A plan
         whose job has only the other kind is refused."""
         return False if self.network else None
 
@@ -272,7 +272,7 @@ class Fault(Parameters, abc.ABC):
         return None
 
     def true_answers(self) -> Truth | None:
-        """Returns the right answers to "who was it?": `truth`, unless a fault overrides this."""
+        """Returns the right diagnoses of the fault: `truth`, unless a fault overrides this."""
         return self.truth
 
     def consequences(self) -> Consequences:

@@ -1,4 +1,4 @@
-"""Dumps of PyTorch's flight recorder: one file a rank, whose name ends with the rank (`TORCH_FR_DUMP_TEMP_FILE`).
+"""Reads dumps of PyTorch's flight recorder: one file per rank, named by `TORCH_FR_DUMP_TEMP_FILE` and the rank.
 
 The form is that of PyTorch 2.13, as pickle or JSON: `entries` with `process_group`, `collective_seq_id`, `state` and
 `retired`. It was tried on dumps of PyTorch 2.13 over gloo. The rule is that of its analyser: in each group, those ranks

@@ -125,7 +125,7 @@ def rdma_bytes() -> int | None:
 
 
 def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> dict[str, Any]:
-    """Returns `connections`, `of_processes` (True if only those of the given processes), and `rdma_bytes`."""
+    """Returns the connections, `of_processes` (True if only the given processes'), and `rdma_bytes`."""
     inodes = inodes_of(candidates, pids)
     found = [each for family in _FAMILIES for each in _dump(family)]
     rows = [row for inode, row in found if inodes is None or inode in inodes]

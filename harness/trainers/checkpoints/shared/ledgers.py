@@ -33,7 +33,7 @@ def _lineage(place: CheckpointFolder, file: str) -> str:
 
 
 def _known(root: pathlib.Path) -> Mapping[str, int]:
-    """Maps the contents that all nodes saved to their steps."""
+    """Maps the contents in the ledgers of all nodes to the steps of these contents."""
     found = dict[str, int]()
     with contextlib.suppress(OSError, FaultError):
         for path in untrusted_files.files_below(root, FOLDER):
