@@ -121,7 +121,8 @@ def load_corpus(path: str | None) -> Corpus:
 def share(count: int, rank: int, world_size: int) -> slice:
     """Returns this rank's part of `count` samples: contiguous, and as large as other ranks' parts, give or take one.
 
-    >>> [share(8, rank, 3) for rank in range(3)] [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
+    >>> [share(8, rank, 3) for rank in range(3)]
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
     """
     quotient, rest = divmod(count, world_size)
     start = rank * quotient + min(rank, rest)

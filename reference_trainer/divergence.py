@@ -77,7 +77,8 @@ class Divergence:
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Returns the same places, each once, in order. A range is its first place and its length.
 
-    >>> merged([(30, 10), (0, 8), (4, 6), (40, 2)]) [(0, 10), (30, 12)]
+    >>> merged([(30, 10), (0, 8), (4, 6), (40, 2)])
+    [(0, 10), (30, 12)]
     """
     found: list[tuple[int, int]] = []
     for first, count in sorted(ranges):

@@ -140,7 +140,8 @@ def _newest(store: dist.Store) -> int:
 def furthest(standings: Sequence[Standing]) -> tuple[Standing, int]:
     """Returns the furthest position, and the first rank that has it.
 
-    >>> furthest([Standing(4), Standing(), Standing(5)]) (Standing(step=5, rows=[]), 2)
+    >>> furthest([Standing(4), Standing(), Standing(5)])
+    (Standing(step=5, rows=[]), 2)
     """
     first = max(range(len(standings)), key=lambda rank: (standings[rank].step, -rank))
     return standings[first], first

@@ -89,7 +89,8 @@ class Replicas:
 def outvoted(digests: Sequence[float]) -> list[int] | None:
     """Returns the ranks whose digest differs from the majority's; none without a majority; `None` if all agree.
 
-    >>> outvoted([7, 7, 7]), outvoted([7, 7, 9]), outvoted([7, 9]) (None, [2], [])
+    >>> outvoted([7, 7, 7]), outvoted([7, 7, 9]), outvoted([7, 9])
+    (None, [2], [])
     """
     if len(set(digests)) == 1:
         return None

@@ -80,7 +80,8 @@ def spares_needed(nodes: int, chance: float, share: float = 0.99) -> int:
     """Returns the fewest spares that suffice on this share of all days, if each node is lost in a day with this chance:
     a quantile of the binomial distribution.
 
-    >>> [spares_needed(nodes, 0.0012) for nodes in (128, 256, 512, 1024)] [2, 2, 3, 4]
+    >>> [spares_needed(nodes, 0.0012) for nodes in (128, 256, 512, 1024)]
+    [2, 2, 3, 4]
     """
     spares, likely = 0, nodes * math.log1p(-chance)  # the logarithm of the chance of exactly so many
     covered = math.exp(likely)
